@@ -19,7 +19,7 @@ from benchmarks.environments import (
 )
 from benchmarks.protocol import Link, run, versions
 from rollax import EnvStoppedError, ExternalEnv, MultiAgentEnv, RolloutWorker
-from rollax.algorithms.ppo import PPOConfig, PPO
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.models.config import ModelConfig
 from rollax.rollout.row_sampler import RowSampler
 

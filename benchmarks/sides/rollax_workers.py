@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.protocol import Link, run, versions
 from rollax import Policy, RolloutWorker, SyncSamplesOptimizer, TrainerConfig
-from rollax.algorithms.ppo import PPOConfig, PPO
+from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.config import MultiAgentConfig
 from rollax.models.config import ModelConfig
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer

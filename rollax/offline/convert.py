@@ -15,7 +15,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import ConfigError, DatasetError, nearest
-from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
+from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions, located
 from rollax.offline.formats.common import check_spaces_known, warn_of_logp
 from rollax.offline.new_file import NewFile, new_folder
 from rollax.offline.reader import SUFFIXES
@@ -56,12 +56,8 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     path = Path(out)
     for name in settings:
         if name not in _SETTINGS.get(to, settings):
-            raise ConfigError(
-                f"The format {to} does not have this setting.",
-                where="settings of convert",
-                got=name,
-                expected=f"some of {list(_SETTINGS[to])}",
-                fix=nearest(name, _SETTINGS[to]) if _SETTINGS[to] else "leave it out",
+            raise ConfigError(f"The format {to} does not have this setting.", "settings of convert", name).expected(
+                f"some of {list(_SETTINGS[to])}", nearest(name, _SETTINGS[to]) if _SETTINGS[to] else "leave it out"
             )
     if to == "rollax":
         return _to_rollax(reader, path, settings)
@@ -92,12 +88,8 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     if path.suffix.lower() not in SUFFIXES["json"]:
-        raise ConfigError(
-            "The format of the file would not be recognized by its name.",
-            where="out",
-            got=str(path),
-            expected=f"a name that ends in {' or '.join(SUFFIXES['json'])}",
-            fix=f"name it {path.name}.jsonl",
+        raise ConfigError("The format of the file would not be recognized by its name.", "out", str(path)).expected(
+            f"a name that ends in {' or '.join(SUFFIXES['json'])}", f"name it {path.name}.jsonl"
         )
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
@@ -109,11 +101,9 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             if len(agents) < len(episode):
                 raise DatasetError(
                     "An agent has several trajectories in one episode, which JSON lines cannot represent.",
-                    where=episode[0].where,
-                    got=[one.agent_id for one in episode],
-                    expected="one trajectory for each agent",
-                    fix="convert to rollax's own format",
-                )
+                    episode[0].where,
+                    [one.agent_id for one in episode],
+                ).expected("one trajectory for each agent", "convert to rollax's own format")
             line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents}, allow_nan=False)
             new.file.write(line.encode() + b"\n")
             count += len(episode)
@@ -182,12 +172,9 @@ def _refuse_not_finite(trajectory: RecordedTrajectory, name: str, column: Any) -
 
 
 def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> NoReturn:
-    raise DatasetError(
-        "The data contains NaN or infinity, which JSON cannot represent.",
-        where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}, step {step}",
-        got=got,
-        expected="finite numbers",
-        fix="convert to rollax's own format, or leave the episode out: `rollax data check` lists what is wrong",
+    raise DatasetError.not_finite("The data", f"{located(trajectory)}, column {name!r}, step {step}", got).fix(
+        "convert to rollax's own format, as JSON has no such numbers, or leave the episode out: `rollax data check` "
+        "lists them"
     )
 
 

@@ -104,17 +104,18 @@ class RecordedTrajectory:
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
 
 
+def located(trajectory: RecordedTrajectory) -> str:
+    """Where a trajectory is, for errors."""
+    return trajectory.where or f"episode {trajectory.episode_id}"
+
+
 def _check_ids(trajectory: RecordedTrajectory) -> None:
     for name in ("episode_id", "policy_id"):
         value = getattr(trajectory, name)
         if not isinstance(value, str):
-            raise DatasetError(
-                f"The {name} of a trajectory is not a string.",
-                where=trajectory.where or f"agent {trajectory.agent_id!r}",
-                got=value,
-                expected="a string",
-                fix=f"pass {str(value)!r}",
-            )
+            raise DatasetError.is_not(
+                f"The {name} of a trajectory", "a string", trajectory.where or f"agent {trajectory.agent_id!r}", value
+            ).fix(f"pass {str(value)!r}")
 
 
 def _check_flags(trajectory: RecordedTrajectory) -> None:
@@ -122,11 +123,10 @@ def _check_flags(trajectory: RecordedTrajectory) -> None:
         value = getattr(trajectory, name)
         if np.ndim(value) or value not in (False, True):
             raise DatasetError(
-                f"{name} of a trajectory is neither true nor false.",
-                where=trajectory.where or f"episode {trajectory.episode_id}",
-                got=value,
-                expected="True or False, for its last step" if name != "continues" else "True or False",
-                fix=f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
+                f"{name} of a trajectory is neither true nor false.", located(trajectory), value
+            ).expected(
+                "True or False, for its last step" if name != "continues" else "True or False",
+                f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
             )
 
 
@@ -134,32 +134,23 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
     missing = [name for name in _ALWAYS if name not in trajectory.columns]
     if missing:
         raise DatasetError(
-            "The trajectory lacks a required column.",
-            where=trajectory.where or f"episode {trajectory.episode_id}",
-            got=f"no {', '.join(missing)}",
-            expected=", ".join(_ALWAYS),
-            fix="pass T actions and rewards, and T + 1 observations",
-        )
+            "The trajectory lacks a required column.", located(trajectory), f"no {', '.join(missing)}"
+        ).expected(", ".join(_ALWAYS), "pass T actions and rewards, and T + 1 observations")
     for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
         if not hasattr(leaf, "__array__") or not np.ndim(leaf):
             raise DatasetError(
-                "The column is not an array.",
-                where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
-                got=f"{leaf!r}"[:60],
-                expected="a NumPy array [T, ...], or a dict or tuple of such arrays",
-                fix="convert it: np.array(column)",
-            )
+                "The column is not an array.", f"{located(trajectory)}, column {name!r}", f"{leaf!r}"[:60]
+            ).expected("a NumPy array [T, ...], or a dict or tuple of such arrays", "convert it: np.array(column)")
     steps = len(trajectory)
     for name, column in trajectory.columns.items():
         expected = steps + (name in WITH_LAST)
         for leaf in trees.leaves(column):
             if len(leaf) != expected or not steps:
                 raise DatasetError(
-                    "The column has the wrong length.",
-                    where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
-                    got=f"{len(leaf)} rows",
-                    expected=f"{expected}, for {steps} steps" if steps else "at least one step",
-                    fix="pass T actions and rewards, and T + 1 observations",
+                    "The column has the wrong length.", f"{located(trajectory)}, column {name!r}", f"{len(leaf)} rows"
+                ).expected(
+                    f"{expected}, for {steps} steps" if steps else "at least one step",
+                    "pass T actions and rewards, and T + 1 observations",
                 )
 
 
@@ -233,10 +224,11 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
     if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
         raise DatasetError(
             "The actions that the environment received are not recorded.",
-            where=trajectory.where or f"episode {trajectory.episode_id}",
-            got="actions of the policy, in its own scale",
-            expected=f"a column {ENV_ACTIONS!r}",
-            fix="convert to rollax's own format, which keeps the scale; or give the setting "
+            located(trajectory),
+            "actions of the policy, in its own scale",
+        ).expected(
+            f"a column {ENV_ACTIONS!r}",
+            "convert to rollax's own format, which keeps the scale; or give the setting "
             'actions_of="environment" if the environment received these actions',
         )
     return columns[SampleBatch.ACTIONS]
@@ -287,8 +279,6 @@ def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) ->
             if not same_space(ours[policy_id], theirs[policy_id]):
                 raise DatasetError(
                     f"The data of a policy has different {kind.replace('_', ' ')}.",
-                    where=f"{where}, policy {policy_id!r}",
-                    got=space_text(theirs[policy_id]),
-                    expected=space_text(ours[policy_id]),
-                    fix="read data of one environment at a time, or convert it first",
-                )
+                    f"{where}, policy {policy_id!r}",
+                    space_text(theirs[policy_id]),
+                ).expected(space_text(ours[policy_id]), "read data of one environment at a time, or convert it first")

@@ -139,10 +139,11 @@ def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"
             left = ", and remove column files (data-*/columns.json) that an earlier run has left inside of it"
             raise ConfigError(
                 "A folder that this run writes lies inside the data.",
-                where=f"config key {key!r}",
-                got=f"{folder!r}, with the data {str(source)!r}",
-                expected="a folder that the data does not contain",
-                fix=f"choose a folder outside the data{left if key == 'input_folder' else ''}",
+                f"config key {key!r}",
+                f"{folder!r}, with the data {str(source)!r}",
+            ).expected(
+                "a folder that the data does not contain",
+                f"choose a folder outside the data{left if key == 'input_folder' else ''}",
             )
     elif isinstance(source, list | tuple):
         for part in source:

@@ -20,12 +20,9 @@ def lines_of(file: IO[AnyStr], where: str | Path) -> Iterator[AnyStr]:
     """The lines of an open file; DatasetError for one that is too long, as in a file without line breaks."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
-            raise DatasetError(
-                "A line is too long.",
-                where=where,
-                got=f"more than {gib(LONGEST_LINE)}",
-                expected="a line of text for each episode, batch or step",
-                fix="divide it, use another copy of the file, or skip broken lines with max_broken",
+            raise DatasetError("A line is too long.", where, f"more than {gib(LONGEST_LINE)}").expected(
+                "a line of text for each episode, batch or step",
+                "divide it, use another copy of the file, or skip broken lines with max_broken",
             )
         yield line
 
@@ -33,10 +30,7 @@ def lines_of(file: IO[AnyStr], where: str | Path) -> Iterator[AnyStr]:
 def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
     """Raises DatasetError if `size` bytes exceed the limit of a part of a file."""
     if size > max_gb * 2**30:
-        raise DatasetError(
-            "The decoded data needs too much memory.",
-            where=where,
-            got=f"at least {gib(int(size))}",
-            expected=f"at most {gib(int(max_gb * 2**30))}, the setting max_decoded_gb",
-            fix="if you trust the source of the file, raise the setting max_decoded_gb",
+        raise DatasetError("The decoded data needs too much memory.", where, f"at least {gib(int(size))}").expected(
+            f"at most {gib(int(max_gb * 2**30))}, the setting max_decoded_gb",
+            "if you trust the source of the file, raise the setting max_decoded_gb",
         )

@@ -111,12 +111,8 @@ def _errors_of(kind: str, path: Path) -> Iterator[None]:
 
 
 def _failed(kind: str, path: Path, error: OSError) -> DatasetError:
-    return DatasetError(
-        f"The {kind} could not be written.",
-        where=path,
-        got=f"{type(error).__name__}: {error}",
-        expected="a folder on a disk with space, which this user may write to",
-        fix="free some space, or write somewhere else",
+    return DatasetError(f"The {kind} could not be written.", path, f"{type(error).__name__}: {error}").expected(
+        "a folder on a disk with space, which this user may write to", "free some space, or write somewhere else"
     )
 
 

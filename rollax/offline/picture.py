@@ -37,12 +37,8 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
         policies = describe(reader).policies
         if not policies:
             raise DatasetError(
-                "The data set has no trajectory.",
-                where=title or "the data to draw",
-                got="no trajectory",
-                expected="one or more",
-                fix="check the data: `rollax data check`",
-            )
+                "The data set has no trajectory.", title or "the data to draw", "no trajectory"
+            ).expected("one or more", "check the data: `rollax data check`")
         coverage = _coverage(reader, policies)
         figure.set_size_inches(16, 3.6 * len(policies) + 0.4)
         rows = figure.subplots(len(policies), 4, squeeze=False)

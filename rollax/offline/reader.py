@@ -119,12 +119,9 @@ def _each(source: Any) -> Iterator[Any]:
         for one in source:
             yield from _each(one)
     else:
-        raise DatasetError(
-            "This is not a source of data.",
-            where="open_dataset",
-            got=source,
-            expected="a path, a pattern, a DatasetReader, a function that returns one, or a list of these",
-            fix="pass the file or folder; {source: weight} is for the config key 'input' of a trainer",
+        raise DatasetError("This is not a source of data.", "open_dataset", source).expected(
+            "a path, a pattern, a DatasetReader, a function that returns one, or a list of these",
+            "pass the file or folder; {source: weight} is for the config key 'input' of a trainer",
         )
 
 
@@ -136,10 +133,9 @@ def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[
     if sources and given:
         raise ConfigError(
             "The settings have no effect: the data is given as a reader, or as a function, which takes no format.",
-            where="open_dataset",
-            got=given,
-            fix=f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader",
-        )
+            "open_dataset",
+            given,
+        ).fix(f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader")
 
 
 def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
@@ -151,9 +147,7 @@ class ChainedReader(DatasetReader):
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
-            raise DatasetError(
-                "No source of data is given.", where="open_dataset", got=[], expected="one source or more"
-            )
+            raise DatasetError("No source of data is given.", "open_dataset", []).expected("one source or more")
         self.readers = list(readers)
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
@@ -166,10 +160,10 @@ class ChainedReader(DatasetReader):
             if reader.actions_of != self.actions_of:
                 raise DatasetError(
                     "The actions of the sources have different scales.",
-                    where=f"source {number}",
-                    got=f"actions of the {reader.actions_of}",
-                    expected=f"actions of the {self.actions_of}, as in source 0",
-                    fix="open them one by one, or convert one of them",
+                    f"source {number}",
+                    f"actions of the {reader.actions_of}",
+                ).expected(
+                    f"actions of the {self.actions_of}, as in source 0", "open them one by one, or convert one of them"
                 )
 
     @property
@@ -198,12 +192,9 @@ def _paths(source: str | Path) -> list[Path]:
     folders = set(named)
     found = [each for each in named if folders.isdisjoint(each.parents)]  # `**` matches a folder and its content
     if not found:
-        raise DatasetError(
-            "The data does not exist.",
-            where="open_dataset",
-            got=str(source),
-            expected="a file, a folder, or a pattern that names some",
-            fix="check the path; a relative path starts at the current folder",
+        raise DatasetError("The data does not exist.", "open_dataset", str(source)).expected(
+            "a file, a folder, or a pattern that names some",
+            "check the path; a relative path starts at the current folder",
         )
     return found
 
@@ -291,12 +282,9 @@ def _format_of(path: Path) -> str | None:
             return name
     if _is_tfrecord(path):
         raise _not_read("rlds", path)
-    raise DatasetError(
-        "The format of the file is unknown.",
-        where=path,
-        got=f"the name {path.name}",
-        expected=f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
-        fix=f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
+    raise DatasetError("The format of the file is unknown.", path, f"the name {path.name}").expected(
+        f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
+        f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
     )
 
 
@@ -305,11 +293,9 @@ def _is_tfrecord(path: Path) -> bool:
 
 
 def _not_read(kind: str, where: Path) -> DatasetError:
-    return DatasetError(
-        f"Data sets of {_NOT_READ[kind]} are not read.",
-        where=where,
-        expected=f"one of the formats {', '.join(FORMATS)}",
-        fix="convert the episodes with rollax.DatasetWriter, see docs/offline.md, LeRobot and RLDS",
+    return DatasetError(f"Data sets of {_NOT_READ[kind]} are not read.", where).expected(
+        f"one of the formats {', '.join(FORMATS)}",
+        "convert the episodes with rollax.DatasetWriter, see docs/offline.md, LeRobot and RLDS",
     )
 
 
@@ -349,10 +335,11 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
         names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
         raise ConfigError(
             f"The {'format' if isinstance(make, type) else 'function'} does not accept these settings.",
-            where=f"the settings for {getattr(make, '__qualname__', repr(make))}",
-            got=str(error),
-            expected=", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
-            fix="see docs/offline.md, Formats",
+            f"the settings for {getattr(make, '__qualname__', repr(make))}",
+            str(error),
+        ).expected(
+            ", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
+            "see docs/offline.md, Formats",
         ) from error
 
 
@@ -361,8 +348,6 @@ def _returned(reader: Any, function: Any) -> DatasetReader:
         return reader
     raise DatasetError(
         "The function does not return a reader.",
-        where=getattr(function, "__qualname__", repr(function)),
-        got=type(reader).__name__,
-        expected="a DatasetReader",
-        fix="return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns",
-    )
+        getattr(function, "__qualname__", repr(function)),
+        type(reader).__name__,
+    ).expected("a DatasetReader", "return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns")

@@ -38,10 +38,11 @@ class RecordedChecks:
             if theirs is not None and not same_space(theirs, ours):
                 raise SpaceError(
                     f"The {kind} of the recorded data is not that of the policy.",
-                    where=f"policy {policy.name!r}, {trajectory.where or 'recorded data'}",
-                    got=space_text(theirs) if space_text(theirs) != space_text(ours) else theirs,
-                    expected=space_text(ours) if space_text(theirs) != space_text(ours) else ours,
-                    fix="learn from data of the same environment, or leave env out to take the spaces of the data",
+                    f"policy {policy.name!r}, {trajectory.where or 'recorded data'}",
+                    space_text(theirs) if space_text(theirs) != space_text(ours) else theirs,
+                ).expected(
+                    space_text(ours) if space_text(theirs) != space_text(ours) else ours,
+                    "learn from data of the same environment, or leave env out to take the spaces of the data",
                 )
         self._known.add(recorded)
 
@@ -81,12 +82,8 @@ class RecordedChecks:
         place = f"column {problem.column!r}{path_text(problem.path)}"
         if problem.kind == "shape":
             return ShapeError(
-                "A recorded column does not have the shape of its space.",
-                where=f"{where}, {place}",
-                got=problem.got,
-                expected=problem.expected,
-                fix="find all such rows with `rollax data check`, and correct or remove them",
-            )
+                "A recorded column does not have the shape of its space.", f"{where}, {place}", problem.got
+            ).expected(problem.expected, "find all such rows with `rollax data check`, and correct or remove them")
         if problem.kind == "not finite":
             error, what = NonFiniteError, "The recorded data contains NaN or infinity."
         elif problem.kind == "forbidden":

@@ -12,12 +12,16 @@ import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core.memory import available_memory_bytes, gib
+from rollax.core.overrides import defining_class
 from rollax.core.space_json import space_to_json
 from rollax.errors import ConfigError
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
 from rollax.offline.mapped import MappedReplay
 from rollax.offline.reader import reading
 from rollax.offline.recorded_fragments import RECORDED, RecordedFragments
+from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.replay.mixed import Part
 from rollax.replay.replay import Replay
@@ -103,11 +107,12 @@ class RecordedData:
         if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
             raise ConfigError(
                 "Recorded data on disk has no priorities, and stores observations as they are.",
-                where="config key 'input_folder'",
-                got=f"prioritized_replay={self._config.prioritized_replay}, "
+                "config key 'input_folder'",
+                f"prioritized_replay={self._config.prioritized_replay}, "
                 f"frame_stack_axis={self._config.frame_stack_axis}",
-                expected="prioritized_replay=False, frame_stack_axis=None",
-                fix="leave these out, or leave input_folder out to keep the data in memory",
+            ).expected(
+                "prioritized_replay=False, frame_stack_axis=None",
+                "leave these out, or leave input_folder out to keep the data in memory",
             )
         described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
         own_code = any(_derives(self._policies[policy_id], names) for policy_id, names in columns.items())
@@ -155,10 +160,11 @@ class RecordedData:
             if self._size > limit:
                 raise ConfigError(
                     "The recorded data is larger than the memory that it may take.",
-                    where="config key 'input'",
-                    got=f"more than {gib(self._size)}",
-                    expected=f"at most {gib(limit)} (input_memory_gb)",
-                    fix="set input_folder to a folder for its columns on disk, and drop the limit, or raise the limit",
+                    "config key 'input'",
+                    f"more than {gib(self._size)}",
+                ).expected(
+                    f"at most {gib(limit)} (input_memory_gb)",
+                    "set input_folder to a folder for its columns on disk, and drop the limit, or raise the limit",
                 )
         self._add_fingerprint(fingerprint)
         return collected
@@ -168,10 +174,11 @@ class RecordedData:
             if not rows:
                 raise ConfigError(
                     "The recorded data has no row for a policy that learns from it.",
-                    where=f"config key 'input', policy {policy_id!r}",
-                    got=f"{self.trajectories} trajectories of other policies",
-                    expected="trajectories of agents that policy_mapping_fn maps to it",
-                    fix="check the data (`rollax data info`) and policy_mapping_fn, or leave the policy out of "
+                    f"config key 'input', policy {policy_id!r}",
+                    f"{self.trajectories} trajectories of other policies",
+                ).expected(
+                    "trajectories of agents that policy_mapping_fn maps to it",
+                    "check the data (`rollax data info`) and policy_mapping_fn, or leave the policy out of "
                     "policies_to_train",
                 )
 
@@ -199,8 +206,14 @@ class RecordedData:
 
 
 def _derives(policy: Policy, columns: Collection[str]) -> bool:
-    """Whether columns of a policy's rows may come from the user's own code, in `postprocess_rows`."""
-    return not policy.made_by.__module__.startswith("rollax.") and not RECORDED.issuperset(columns)
+    """Whether columns of a policy's rows come from code that may change between runs, in its postprocessing."""
+    if RECORDED.issuperset(columns):
+        return False
+    authors = {defining_class(type(policy), "postprocess_rows")}
+    if issubclass(policy.made_by, BaseAlgorithm):
+        authors.add(defining_class(policy.made_by, "postprocess"))
+    authors -= {Policy, ModelPolicy, JaxPolicy, BaseAlgorithm}
+    return not all(vars(author).get("derives_from_settings") for author in authors)
 
 
 def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> Replay:

@@ -161,10 +161,11 @@ class _Rows:
             return result
         raise PolicyError(
             "postprocess_rows of a policy has not returned a fragment.",
-            where=f"{self._policy.label}: postprocess_rows",
-            got=type(result).__name__,
-            expected="the Fragment that it was given, with further columns",
-            fix="end it with: return super().postprocess_rows(fragment), or return the fragment",
+            f"{self._policy.label}: postprocess_rows",
+            type(result).__name__,
+        ).expected(
+            "the Fragment that it was given, with further columns",
+            "end it with: return super().postprocess_rows(fragment), or return the fragment",
         )
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:
@@ -186,10 +187,11 @@ class _Rows:
         if self._recorded_map.boxes and differs:
             raise DatasetError(
                 f"The files differ in {' and '.join(differs)}.",
-                where=trajectory.where,
-                got="actions of the policy, in several scales, without the actions that the environment received",
-                expected="files of one scale, or with a column env_actions",
-                fix="make the files of each scale a source of their own: input={path: 1, other_path: 1}",
+                trajectory.where,
+                "actions of the policy, in several scales, without the actions that the environment received",
+            ).expected(
+                "files of one scale, or with a column env_actions",
+                "make the files of each scale a source of their own: input={path: 1, other_path: 1}",
             )
 
     def _add_further(

@@ -59,6 +59,9 @@ class TD3BC(TD3):
 
     config_class = TD3BCConfig
 
+    derives_from_settings = True
+    """Whether the config alone determines the columns that `postprocess` of this class adds."""
+
     @property
     def critic_layer_norm(self) -> bool:
         return self.config.critic_layer_norm

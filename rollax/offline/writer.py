@@ -21,8 +21,8 @@ from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.core import trees
 from rollax.core.space_json import space_to_json
 from rollax.core.trees import Tree
-from rollax.errors import ConfigError, DatasetError, nearest
-from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory
+from rollax.errors import ConfigError, DatasetError
+from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory, located
 from rollax.offline.formats.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -169,12 +169,8 @@ class DatasetWriter:
         """Begins a new file if the columns differ from those of the open one."""
         policy_id = trajectory.policy_id
         if policy_id not in self._spaces:
-            raise DatasetError(
-                "The trajectory is of an unknown policy.",
-                where=trajectory.where or f"episode {trajectory.episode_id}",
-                got=policy_id,
-                expected=f"one of {list(self._spaces)}",
-                fix="pass the spaces of this policy to DatasetWriter",
+            raise DatasetError("The trajectory is of an unknown policy.", located(trajectory), policy_id).expected(
+                f"one of {list(self._spaces)}", "pass the spaces of this policy to DatasetWriter"
             )
         columns = Columns.of(trajectory.columns, trajectory.where or f"policy {policy_id!r}")
         if policy_id in self._columns and self._columns[policy_id].shape() == columns.shape():
@@ -270,12 +266,8 @@ def _json(header: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(header).encode()
     except TypeError as error:
-        raise DatasetError(
-            "The header is not JSON.",
-            where="DatasetWriter(header)",
-            got=str(error),
-            expected="numbers, strings, lists and dicts of these",
-            fix="leave the value out",
+        raise DatasetError("The header is not JSON.", "DatasetWriter(header)", str(error)).expected(
+            "numbers, strings, lists and dicts of these", "leave the value out"
         ) from error
 
 
@@ -343,11 +335,9 @@ def _spaces_by_policy(
     if seen.keys() != acted.keys():
         raise ConfigError(
             "The observation and action spaces are of different policies.",
-            where="observation_spaces, action_spaces of DatasetWriter",
-            got=f"{sorted(seen)} and {sorted(acted)}",
-            expected="both spaces of each policy",
-            fix="pass the same policy ids in observation_spaces and action_spaces",
-        )
+            "observation_spaces, action_spaces of DatasetWriter",
+            f"{sorted(seen)} and {sorted(acted)}",
+        ).expected("both spaces of each policy", "pass the same policy ids in observation_spaces and action_spaces")
     return {
         policy_id: {
             "observation_space": space_to_json(seen[policy_id]),
@@ -360,17 +350,11 @@ def _spaces_by_policy(
 def _check_settings(compression: Any, actions_of: Any, prefix: Any) -> None:
     for name, value, known in (("compression", compression, Compression), ("actions_of", actions_of, ActionsOf)):
         if value not in get_args(known):
-            raise ConfigError(
-                f"Unknown {name}.",
-                where=f"{name} of DatasetWriter",
-                got=value,
-                fix=nearest(str(value), get_args(known)),
-            )
+            raise ConfigError.unknown(name, value, get_args(known), f"{name} of DatasetWriter")
     if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
         raise ConfigError(
-            "The prefix cannot begin the names of data files.",
-            where="prefix of DatasetWriter",
-            got=repr(prefix),
-            expected="a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
-            fix="choose another prefix: files with hidden names are not read, and folders belong into `folder`",
+            "The prefix cannot begin the names of data files.", "prefix of DatasetWriter", repr(prefix)
+        ).expected(
+            "a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
+            "choose another prefix: files with hidden names are not read, and folders belong into `folder`",
         )

@@ -169,8 +169,6 @@ class TestOutputs:
 
     def test_missing_values_are_named_when_they_are_read(self):
         class Valueless(TorchAlgorithm):
-            samples = frozenset({"obs", "actions"})
-
             def loss(self, model, out, batch, mask, coefficients):
                 return out.policy.mean(), {}
 

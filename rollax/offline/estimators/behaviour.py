@@ -49,12 +49,8 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     groups = episodes.groups
     count = int(groups.max()) + 1
     if count < _FEWEST:
-        raise DatasetError(
-            "Too few episodes to fit a model of the behaviour policy.",
-            where=episodes.where,
-            got=count,
-            expected=f"{_FEWEST} episodes or more",
-            fix="read more data, or use 'dm', which needs no probabilities",
+        raise DatasetError("Too few episodes to fit a model of the behaviour policy.", episodes.where, count).expected(
+            f"{_FEWEST} episodes or more", "read more data, or use 'dm', which needs no probabilities"
         )
     runtime.configure_jax()
     rng = np.random.default_rng(seed)

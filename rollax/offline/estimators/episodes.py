@@ -24,6 +24,9 @@ MOST_CUT = 0.1
 """The largest share of cut trajectories that are left out with a warning; more would bias the estimates."""
 
 _LARGEST_LOGP = 1e-3  # a probability of 1, with rounding errors
+_WITHOUT_LOGP = (
+    "use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy"
+)
 _READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
 
@@ -152,33 +155,31 @@ class LoggedEpisodes:
         if self.behaviour_logp is None:
             raise DatasetError(
                 "The data set does not contain the log-probabilities of its actions.",
-                where=self.where,
-                got="no column 'action_logp', or not in every file",
-                expected="action_logp of every action, under the policy that chose it",
-                fix="record with output= or `rollax record` from a policy with an action distribution; or use 'dm', "
-                "which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy",
+                self.where,
+                "no column 'action_logp', or not in every file",
+            ).expected(
+                "action_logp of every action, under the policy that chose it",
+                f"record with output= or `rollax record` from a policy with an action distribution; or {_WITHOUT_LOGP}",
             )
         unknown = int(np.count_nonzero(~np.isfinite(self.behaviour_logp)))
         if unknown:
             raise DatasetError(
                 "The data set has actions whose probability is unknown.",
-                where=self.where,
-                got=f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
-                expected="finite numbers; actions logged by an environment have none, nor have actions that were "
-                "clipped to a bound and logged as the environment received them",
-                fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
-                "behaviour policy",
+                self.where,
+                f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
+            ).expected(
+                "finite numbers, which actions that an environment logged, or that were clipped to a bound, do not "
+                "have",
+                _WITHOUT_LOGP,
             )
         if all(leaf.dtype.kind in "iub" for leaf in trees.leaves(self.actions)):
             largest = float(self.behaviour_logp.max(initial=-np.inf))
             if largest > _LARGEST_LOGP:
                 raise DatasetError(
                     "The data set has log-probabilities of discrete actions above 0.",
-                    where=self.where,
-                    got=f"action_logp up to {largest:.3g}",
-                    expected="logarithms of probabilities",
-                    fix="write log(p) in place of p",
-                )
+                    self.where,
+                    f"action_logp up to {largest:.3g}",
+                ).expected("logarithms of probabilities", "write log(p) in place of p")
         return self.behaviour_logp
 
 
@@ -210,11 +211,9 @@ def check_spaces(reader: DatasetReader, recorded: str, policy: Policy) -> None:
         if theirs is not None and not same_space(ours, theirs):  # else the format has no spaces
             raise DatasetError(
                 f"The policy and the data have different {what} spaces.",
-                where=f"policy {recorded!r} of the data set",
-                got=space_text(theirs),
-                expected=space_text(ours),
-                fix="estimate from data of the environment that the policy was trained in",
-            )
+                f"policy {recorded!r} of the data set",
+                space_text(theirs),
+            ).expected(space_text(ours), "estimate from data of the environment that the policy was trained in")
 
 
 def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTrajectory]:
@@ -233,12 +232,8 @@ def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTraj
 
 
 def _no_trajectories(policy_id: str, others: list[str]) -> DatasetError:
-    return DatasetError(
-        "The data set has no trajectories of this policy.",
-        where="policy_id",
-        got=policy_id,
-        expected=f"one of {others}",
-        fix=nearest(policy_id, others),
+    return DatasetError("The data set has no trajectories of this policy.", "policy_id", policy_id).expected(
+        f"one of {others}", nearest(policy_id, others)
     )
 
 
@@ -251,10 +246,11 @@ def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> l
     if not whole:
         raise DatasetError(
             "The data set has no whole trajectory of this policy.",
-            where=f"policy {policy_id!r}",
-            got=f"{len(found)} trajectories, all of them cut",
-            expected="at least one that terminated or was truncated",
-            fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
+            f"policy {policy_id!r}",
+            f"{len(found)} trajectories, all of them cut",
+        ).expected(
+            "at least one that terminated or was truncated",
+            "record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
         )
     return whole
 
@@ -295,11 +291,9 @@ def _behaviour_logp(
     if logp_of is None and runner.action_map.log_width:
         raise DatasetError(
             "The log-probabilities of the sources are of actions in different scales.",
-            where=whole[0].where,
-            got="densities of the policy's actions in some, of the environment's in others",
-            expected="action_logp of one scale in all sources",
-            fix="estimate from one source at a time",
-        )
+            whole[0].where,
+            "densities of the policy's actions in some, of the environment's in others",
+        ).expected("action_logp of one scale in all sources", "estimate from one source at a time")
     if logp_of == "environment":
         return known + runner.action_map.log_width
     is_bounded = getattr(getattr(runner.policy, "distribution", None), "bounded", False)
@@ -322,11 +316,9 @@ class HalfOfMemory:
         if self._size > self._limit:
             raise ConfigError(
                 "The data for estimates needs more than half of the memory.",
-                where=self._where,
-                got=f"more than {gib(self._size)}",
-                expected=f"at most {gib(self._limit)}",
-                fix="estimate from a part of the data",
-            )
+                self._where,
+                f"more than {gib(self._size)}",
+            ).expected(f"at most {gib(self._limit)}", "estimate from a part of the data")
         return replace(trajectory, columns=columns)
 
 
@@ -340,20 +332,24 @@ def check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         raise DatasetError(
             "The recorded actions and those of the policy have different scales.",
-            where=f"data set of {runner.policy.name!r}",
-            got="files that differ in normalize_actions" if theirs is None else said,
-            expected=f"normalize_actions={ours}, as in the training of the policy",
-            fix="estimate from data of a policy with the same normalize_actions; of files with the actions that the "
-            'environment received, give the setting actions_of="environment"',
+            f"data set of {runner.policy.name!r}",
+            "files that differ in normalize_actions" if theirs is None else said,
+        ).expected(
+            f"normalize_actions={ours}, as in the training of the policy",
+            "estimate from data of a policy with the same normalize_actions; of files with the actions that the "
+            "environment received, "
+            'give the setting actions_of="environment"',
         )
 
 
 def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     return DatasetError(
         "Too many trajectories were not recorded to their end, so their returns are unknown.",
-        where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
-        got=f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
-        expected=f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
-        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
-        "drop_cut=True (--drop-cut), which favours short ones",
+        f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
+        f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
+    ).expected(
+        f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
+        "record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
+        "drop_cut=True "
+        "(--drop-cut), which favours short ones",
     )

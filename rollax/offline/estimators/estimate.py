@@ -199,10 +199,11 @@ def estimate_policy(
     if not isinstance(policy, PolicyRunner):
         raise ConfigError(
             "This is not a policy that can be estimated.",
-            where="estimate_policy",
-            got=f"{type(policy).__name__} {policy!r}"[:100],
-            expected="what load_policy returns",
-            fix="estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
+            "estimate_policy",
+            f"{type(policy).__name__} {policy!r}"[:100],
+        ).expected(
+            "what load_policy returns",
+            "estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
         )
     with reading(data) as reader:
         episodes = LoggedEpisodes.of(reader, policy, policy_id=policy_id, drop_cut=drop_cut)
@@ -247,11 +248,8 @@ def _fitted(
 
     config = FQEConfig(seed=seed) if fqe is None else fqe
     if not isinstance(config, FQEConfig):
-        raise ConfigError(
-            "The config of fitted Q evaluation is not an FQEConfig.",
-            where="estimate(fqe)",
-            got=config,
-            expected="FQEConfig(updates=..., ...)",
+        raise ConfigError("The config of fitted Q evaluation is not an FQEConfig.", "estimate(fqe)", config).expected(
+            "FQEConfig(updates=..., ...)"
         )
     found, groups = {}, episodes.groups
     count = int(groups.max()) + 1
@@ -383,9 +381,7 @@ def _checked(
     ):
         for name in names:
             if name not in known:
-                raise ConfigError(
-                    "Unknown name.", where=where, got=name, expected=f"one of {list(known)}", fix=nearest(name, known)
-                )
+                raise ConfigError("Unknown name.", where, name).expected(f"one of {list(known)}", nearest(name, known))
     if gamma is None:
         config = target.runner.policy.config
         gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))

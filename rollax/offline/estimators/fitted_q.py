@@ -263,8 +263,6 @@ class FittedQ:
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
             raise PolicyError(
                 "Fitted Q evaluation does not support this policy.",
-                where=policy.label,
-                got=f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
-                expected="Discrete or Box actions, and no memory",
-                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
-            )
+                policy.label,
+                f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
+            ).expected("Discrete or Box actions, and no memory", "estimate it by 'is', 'pdis', 'wis' or 'wpdis'")

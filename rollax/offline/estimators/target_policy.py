@@ -70,11 +70,9 @@ class TargetPolicy:
         if self.has_memory:
             raise PolicyError(
                 "The values of all actions cannot be computed for a policy with memory.",
-                where=policy.label,
-                got="a recurrent model",
-                expected="a policy that depends only on the observation",
-                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
-            )
+                policy.label,
+                "a recurrent model",
+            ).expected("a policy that depends only on the observation", "estimate it by 'is', 'pdis', 'wis' or 'wpdis'")
         found = in_parts(lambda some: policy.action_probabilities(self.filtered(some), explore=self.explore), obs)
         return np.asarray(found, np.float64)
 
@@ -154,8 +152,8 @@ def _without_density(runner: PolicyRunner) -> PolicyError:
     policy = runner.policy
     return PolicyError(
         "The policy has no probabilities for logged actions.",
-        where=policy.label,
-        got="a greedy policy, whose actions have no density",
-        expected="explore=True",
-        fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",
+        policy.label,
+        "a greedy policy, whose actions have no density",
+    ).expected(
+        "explore=True", "estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy"
     )

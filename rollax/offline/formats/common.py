@@ -24,6 +24,8 @@ from rollax.offline.dataset import DatasetReader, RecordedTrajectory, skip
 
 log = logging.getLogger("rollax.offline")
 
+ANOTHER_FILE = "use another copy, or skip broken files with max_broken"
+"""The fix of a file that cannot be read."""
 Ids = tuple[str, Hashable, str]
 """Episode, agent, policy."""
 GivenSpace = Space | Mapping[str, Any] | None
@@ -53,9 +55,7 @@ class FormatReader(DatasetReader):
     ) -> None:
         self.broken: list[str] = []
         if actions_of not in (None, "policy", "environment"):
-            raise ConfigError(
-                "Unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
-            )
+            raise ConfigError.unknown("scale of actions", actions_of, ("policy", "environment"), "actions_of")
         self.actions_of = actions_of or type(self).actions_of
         check_max_broken(max_broken)
         self._max_broken = max_broken
@@ -111,11 +111,9 @@ class FormatReader(DatasetReader):
             if by_policy and policy_id not in by_policy:
                 raise ConfigError(
                     "A policy has no space.",
-                    where=f"{where}, policy {policy_id!r}",
-                    got=f"{name} of {', '.join(map(repr, by_policy))}",
-                    expected="a space for each policy of the data",
-                    fix=f"pass the setting {name} as {{policy id: space}}",
-                )
+                    f"{where}, policy {policy_id!r}",
+                    f"{name} of {', '.join(map(repr, by_policy))}",
+                ).expected("a space for each policy of the data", f"pass the setting {name} as {{policy id: space}}")
         return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
 
 
@@ -151,11 +149,10 @@ def _space(given: Any, name: str, env: str | None) -> Any:
             return space_from_json(given, name)
         except SpaceError as error:
             raise ConfigError(
-                "The setting does not describe a space.",
-                where=f"setting {name!r}",
-                got=error.parts["got"],
-                expected='such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
-                fix="see docs/offline.md, Formats, for the JSON of spaces",
+                "The setting does not describe a space.", f"setting {name!r}", error.parts["got"]
+            ).expected(
+                'such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
+                "see docs/offline.md, Formats, for the JSON of spaces",
             ) from error
     if given is None and env is not None:
         import gymnasium
@@ -163,23 +160,16 @@ def _space(given: Any, name: str, env: str | None) -> Any:
         try:
             made = gymnasium.make(id_without_module(env, "setting 'env'"))
         except gymnasium.error.Error as error:
-            raise ConfigError(
-                "Unknown environment.",
-                where="setting 'env'",
-                got=f"{env} ({error})",
-                expected="a Gymnasium id",
-                fix="register it, or pass observation_space and action_space",
+            raise ConfigError("Unknown environment.", "setting 'env'", f"{env} ({error})").expected(
+                "a Gymnasium id", "register it, or pass observation_space and action_space"
             ) from error
         try:
             return getattr(made, name)
         finally:
             made.close()
     if not isinstance(given, Space | None):
-        raise ConfigError(
-            "The setting is not a space.",
-            where=name,
-            got=given,
-            expected="a space, its JSON, or a mapping from policy ids to these",
+        raise ConfigError("The setting is not a space.", name, given).expected(
+            "a space, its JSON, or a mapping from policy ids to these"
         )
     return given
 
@@ -195,12 +185,8 @@ def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str,
     """
     if not same_space(known.setdefault(policy_id, space), space):
         raise DatasetError(
-            f"The files have different {kind.replace('_', ' ')}s.",
-            where=f"{where}, policy {policy_id!r}",
-            got=space_text(space),
-            expected=f"{space_text(known[policy_id])}, as in {first}",
-            fix="read data of one environment at a time",
-        )
+            f"The files have different {kind.replace('_', ' ')}s.", f"{where}, policy {policy_id!r}", space_text(space)
+        ).expected(f"{space_text(known[policy_id])}, as in {first}", "read data of one environment at a time")
 
 
 def check_spaces_known(reader: DatasetReader, where: Any) -> None:
@@ -209,10 +195,11 @@ def check_spaces_known(reader: DatasetReader, where: Any) -> None:
     if not observed or observed != acted:
         raise DatasetError(
             "The spaces of the data are not known.",
-            where=where,
-            got=f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
-            expected="both spaces of each policy",
-            fix='pass them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
+            where,
+            f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
+        ).expected(
+            "both spaces of each policy",
+            'pass them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
             "{policy id: space}",
         )
 
@@ -256,10 +243,11 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
             "The values do not belong to the space."
             if space is not None
             else "The values cannot be converted to an array.",
-            where=f"{where}, {name}",
-            got=f"{type(error).__name__}: {error}",
-            expected=str(space) if space is not None else "numbers, in rows of equal shape",
-            fix="correct the line, or the setting of the space",
+            f"{where}, {name}",
+            f"{type(error).__name__}: {error}",
+        ).expected(
+            str(space) if space is not None else "numbers, in rows of equal shape",
+            "correct the line, or the setting of the space",
         ) from error
 
 
@@ -270,12 +258,8 @@ def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) ->
         if array.dtype.kind in "US" or (array.ndim != 1 and array.shape[1:] != (1,)):
             raise TypeError(f"{array.dtype} of shape {array.shape}")
     except TypeError as error:
-        raise DatasetError(
-            "The values are not one number for each step.",
-            where=f"{where}, {name}",
-            got=str(error),
-            expected="numbers of shape [T] or [T, 1]",
-            fix="choose one of the values, or add them up, before the data is read",
+        raise DatasetError("The values are not one number for each step.", f"{where}, {name}", str(error)).expected(
+            "numbers of shape [T] or [T, 1]", "choose one of the values, or add them up, before the data is read"
         ) from None
     return array.astype(dtype).reshape(-1)
 

@@ -63,16 +63,15 @@ class CsvReader(FormatReader):
     ) -> None:
         super().__init__(**settings)
         if ends not in (None, "terminated", "truncated", "cut"):
-            raise ConfigError(
-                "Unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
-            )
+            raise ConfigError.unknown("end of episodes", ends, ("terminated", "truncated", "cut"), "ends")
         if ends is not None and (terminated or truncated):
             raise ConfigError(
                 "ends has no effect: columns of the file determine how episodes end.",
-                where="setting 'ends'",
-                got=f"ends={ends!r}, terminated={terminated!r}, truncated={truncated!r}",
-                expected="either ends, or the columns terminated and truncated",
-                fix="leave ends out, or the settings terminated and truncated",
+                "setting 'ends'",
+                f"ends={ends!r}, terminated={terminated!r}, truncated={truncated!r}",
+            ).expected(
+                "either ends, or the columns terminated and truncated",
+                "leave ends out, or the settings terminated and truncated",
             )
         one, several = "the name of a column", "the name of a column, or a list of such names"
         for name, value in (("obs", obs), ("actions", actions)):
@@ -107,10 +106,11 @@ class CsvReader(FormatReader):
                     if episode in known:
                         raise DatasetError(
                             "The rows of an episode are not contiguous.",
-                            where=f"{path}, line {line}",
-                            got=f"another row of the episode {row[self._episode or '']!r}, after those of others",
-                            expected="all rows of an episode before those of the next",
-                            fix="sort the rows by episode, and within an episode by time",
+                            f"{path}, line {line}",
+                            f"another row of the episode {row[self._episode or '']!r}, after those of others",
+                        ).expected(
+                            "all rows of an episode before those of the next",
+                            "sort the rows by episode, and within an episode by time",
                         )
                     known.add(episode)
                 after_skipped = False
@@ -178,10 +178,11 @@ class CsvReader(FormatReader):
         if has_last and self._has_reward(lines[-1], path):
             raise DatasetError(
                 "The row after the last action has a reward, which belongs to no step.",
-                where=f"{path}, line {lines[-1][0]}, column {self._rewards!r}",
-                got=lines[-1][1][self._rewards],
-                expected="the reward of an action in its own row, and nothing or 0 in a row without an action",
-                fix="if the file has each reward in the row of the next observation, move the column up by one row",
+                f"{path}, line {lines[-1][0]}, column {self._rewards!r}",
+                lines[-1][1][self._rewards],
+            ).expected(
+                "the reward of an action in its own row, and nothing or 0 in a row without an action",
+                "if the file has each reward in the row of the next observation, move the column up by one row",
             )
         observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
         obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs, whole=observation_space is not None)
@@ -216,10 +217,11 @@ class CsvReader(FormatReader):
             if any(flags[:ending]):
                 raise DatasetError(
                     "A step follows the end of its episode.",
-                    where=f"{path}, line {lines[flags.index(True) + 1][0]}",
-                    got=f"true in the column {name!r} of the line before",
-                    expected="a flag in the last line of an episode only",
-                    fix="set episode to the name of the column that differs between episodes",
+                    f"{path}, line {lines[flags.index(True) + 1][0]}",
+                    f"true in the column {name!r} of the line before",
+                ).expected(
+                    "a flag in the last line of an episode only",
+                    "set episode to the name of the column that differs between episodes",
                 )
             found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]
@@ -247,13 +249,9 @@ class CsvReader(FormatReader):
                 try:
                     values.append(_integer_or_float(row[name]) if whole else float(row[name]))
                 except ValueError as error:
-                    raise DatasetError(
-                        "A value is not a number.",
-                        where=f"{path}, line {line}, column {name!r}",
-                        got=row[name],
-                        expected="a number",
-                        fix="correct or remove the line, or skip broken episodes with max_broken",
-                    ) from error
+                    raise DatasetError.is_not(
+                        "A value", "a number", f"{path}, line {line}, column {name!r}", row[name]
+                    ).fix("correct or remove the line, or skip broken episodes with max_broken") from error
         array = np.array(values)
         if array.dtype.kind == "O":  # integers beyond 64 bits
             array = array.astype(np.float64)
@@ -270,20 +268,12 @@ def _integer_or_float(text: str) -> float:
 def _header_error(header: list[str], names: list[str], path: Path) -> DatasetError | None:
     """The error of a header that lacks one of the names, or has it twice."""
     if missing := [name for name in names if name not in header]:
-        return DatasetError(
-            "The CSV file lacks a column.",
-            where=path,
-            got=", ".join(header),
-            expected=", ".join(missing),
-            fix="name the file's columns in the settings, and their separator in the setting delimiter",
+        return DatasetError("The CSV file lacks a column.", path, ", ".join(header)).expected(
+            ", ".join(missing), "name the file's columns in the settings, and their separator in the setting delimiter"
         )
     if twice := [name for name in names if header.count(name) > 1]:
-        return DatasetError(
-            "The CSV header has a name twice.",
-            where=path,
-            got=", ".join(header),
-            expected=f"one column {twice[0]!r}",
-            fix="rename one of them",
+        return DatasetError("The CSV header has a name twice.", path, ", ".join(header)).expected(
+            f"one column {twice[0]!r}", "rename one of them"
         )
     return None
 
@@ -291,11 +281,10 @@ def _header_error(header: list[str], names: list[str], path: Path) -> DatasetErr
 def _line_error(row: Mapping[str, str | None], extra: list[str], delimiter: str, where: str) -> DatasetError:
     given = [value for value in (*row.values(), *extra) if value is not None]
     return DatasetError(
-        "A line has more values than the header." if extra else "A line is truncated.",
-        where=where,
-        got=delimiter.join(given),
-        expected=f"{len(row)} values, separated by {delimiter!r}",
-        fix="correct the line (decimal comma, newline), or skip broken lines with max_broken",
+        "A line has more values than the header." if extra else "A line is truncated.", where, delimiter.join(given)
+    ).expected(
+        f"{len(row)} values, separated by {delimiter!r}",
+        "correct the line (decimal comma, newline), or skip broken lines with max_broken",
     )
 
 
@@ -306,11 +295,8 @@ def _are_integers(numbers: np.ndarray) -> bool:
 def _flag(text: str, where: str, name: str) -> bool:
     value = text.strip().casefold()
     if value not in _TRUE | _FALSE:
-        raise DatasetError(
-            "A value is not a flag.",
-            where=f"{where}, column {name!r}",
-            got=value,
-            expected="1, true, 0, false, or nothing",
+        raise DatasetError.is_not("A value", "a flag", f"{where}, column {name!r}", value).expected(
+            "1, true, 0, false, or nothing", "correct the value"
         )
     return value in _TRUE
 

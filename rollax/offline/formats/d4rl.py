@@ -17,6 +17,7 @@ from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError, RollaxError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import (
+    ANOTHER_FILE,
     FormatReader,
     check_max_decoded_gb,
     one_per_step,
@@ -77,12 +78,12 @@ class D4RLReader(FormatReader):
         self._paths, self._time_limit = list(paths), time_limit
         self._env_limit = _limit_of(self.header.get("env"))
         if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
-            raise ConfigError(
-                "time_limit has no effect: the files have timeouts of their own.",
-                where="setting 'time_limit'",
-                got=time_limit,
-                expected="a file without the array timeouts",
-                fix="leave time_limit out",
+            raise ConfigError.no_effect(
+                "time_limit",
+                "the files have timeouts of their own",
+                "setting 'time_limit'",
+                time_limit,
+                "a file without the array timeouts",
             )
 
     def __len__(self) -> int:
@@ -241,12 +242,14 @@ def _limit_of(env: Any) -> int | None:
 def _unknown_ends(path: Path, env: str | None) -> DatasetError:
     return DatasetError(
         "The ends of truncated episodes are unknown: steps would go on in the next episode.",
-        where=path,
-        got="neither timeouts nor next_observations, "
+        path,
+        "neither timeouts nor next_observations, "
         + ("and no env" if env is None else f"and no time limit of {env} in Gymnasium"),
-        expected="the time limit of the episodes",
-        fix="pass the setting time_limit, the number of steps of a truncated episode (if every episode terminates: a "
-        "number above the longest), or env, an id whose limit is used",
+    ).expected(
+        "the time limit of the episodes",
+        "pass the setting time_limit, the number of steps of a truncated episode (if every episode terminates: a "
+        "number above the "
+        "longest), or env, an id whose limit is used",
     )
 
 
@@ -277,35 +280,22 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def _damaged(where: Any, error: Exception) -> DatasetError:
-    return DatasetError(
-        "The file is damaged.",
-        where=where,
-        got=f"{type(error).__name__}: {error}",
-        expected="an HDF5 file",
-        fix="use another copy, or skip broken files with max_broken",
-    )
+    return DatasetError.damaged(where, f"{type(error).__name__}: {error}", "an HDF5 file").fix(ANOTHER_FILE)
 
 
 def _refuse(group: Any, path: Path, seen: set[Any]) -> None:
     if group in seen:  # reading it would take for ever
         raise DatasetError(
-            "A group of the HDF5 file contains itself, or is in several groups.",
-            where=f"{path}, {group.name}",
-            expected="a tree of groups",
-            fix="copy the data into a file with one name for each group",
-        )
+            "A group of the HDF5 file contains itself, or is in several groups.", f"{path}, {group.name}"
+        ).expected("a tree of groups", "copy the data into a file with one name for each group")
     seen.add(group)
     for name in group:
         link = group.get(name, getlink=True)
         where = f"{path}, {group.name.rstrip('/')}/{name}"
         if not isinstance(link, h5py.HardLink):
             raise DatasetError(
-                "The HDF5 file contains a link, which may lead to another file.",
-                where=where,
-                got=type(link).__name__,
-                expected="data in the file itself",
-                fix="copy the data into the file",
-            )
+                "The HDF5 file contains a link, which may lead to another file.", where, type(link).__name__
+            ).expected("data in the file itself", "copy the data into the file")
         found = group[name]
         if isinstance(found, h5py.Group):
             _refuse(found, path, seen)
@@ -317,12 +307,8 @@ def _refuse(group: Any, path: Path, seen: set[Any]) -> None:
             string = h5py.check_string_dtype(found.dtype)
             bytes_of_image = h5py.check_vlen_dtype(found.dtype) is not None
             if string is None and not bytes_of_image and found.dtype.kind != "S":
-                raise DatasetError(
-                    "An array contains objects.",
-                    where=where,
-                    got=found.dtype,
-                    expected="numbers",
-                    fix="convert it to numbers",
+                raise DatasetError("An array contains objects.", where, found.dtype).expected(
+                    "numbers", "convert it to numbers"
                 )
         if isinstance(found, h5py.Dataset):
             _refuse_declared(found, where)
@@ -333,9 +319,5 @@ def _refuse_declared(found: Any, where: str) -> None:
     stored = found.id.get_storage_size()
     if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
         raise DatasetError(
-            "An array is much larger than the file.",
-            where=where,
-            got=f"{found.nbytes} bytes, of which {stored} are stored",
-            expected="data in the file itself",
-            fix="write the array again, with all of its values",
-        )
+            "An array is much larger than the file.", where, f"{found.nbytes} bytes, of which {stored} are stored"
+        ).expected("data in the file itself", "write the array again, with all of its values")

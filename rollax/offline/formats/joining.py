@@ -14,7 +14,7 @@ from rollax.core import trees
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from rollax.offline.formats.common import Ids
+from rollax.offline.formats.common import ANOTHER_FILE, Ids
 
 
 class Assembler:
@@ -83,11 +83,9 @@ class Assembler:
             self._skip(
                 DatasetError(
                     "The rows of a trajectory do not have the same columns.",
-                    where=f"{found.where}, episode {key[0]}",
-                    got=f"{type(error).__name__}: {error}",
-                    expected="the same columns, with values of the same shape, in all rows and in new_obs",
-                    fix="use another copy, or skip broken files with max_broken",
-                )
+                    f"{found.where}, episode {key[0]}",
+                    f"{type(error).__name__}: {error}",
+                ).expected("the same columns, with values of the same shape, in all rows and in new_obs", ANOTHER_FILE)
             )
             return
         self.left_out += made.count(None)

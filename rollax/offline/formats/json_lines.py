@@ -102,12 +102,9 @@ def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
     given = data.get(name, False)
     flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
     if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):
-        raise DatasetError(
-            "The flag does not determine how the trajectory ended.",
-            where=f"{where}, {name}",
-            got=given,
-            expected=f"true or false, or a list of {steps}, of which only the last may be true",
-            fix="write JSON's true or false, and split the trajectory where it ended",
+        raise DatasetError("The flag does not determine how the trajectory ended.", f"{where}, {name}", given).expected(
+            f"true or false, or a list of {steps}, of which only the last may be true",
+            "write JSON's true or false, and split the trajectory where it ended",
         )
     return flags[-1]
 
@@ -143,11 +140,9 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
         raise DatasetError(
-            "The line is truncated, or is not JSON.",
-            where=where,
-            got=f"{error}, in a line of {len(line)} bytes{truncated}",
-            expected="one JSON object in UTF-8 per line",
-            fix="remove the line, or skip broken lines with max_broken",
+            "The line is truncated, or is not JSON.", where, f"{error}, in a line of {len(line)} bytes{truncated}"
+        ).expected(
+            "one JSON object in UTF-8 per line", "remove the line, or skip broken lines with max_broken"
         ) from error
     if not isinstance(value, dict):
         raise DatasetError(

@@ -131,12 +131,9 @@ class Columns(dict[str, Any]):
         taken = {*RESERVED}
         for leaf in found.leaves():
             if leaf.column in taken:
-                raise DatasetError(
-                    "The name of the column is reserved.",
-                    where=where,
-                    got=leaf.column,
-                    expected=f"other names than {', '.join(sorted(RESERVED))}, each once",
-                    fix="rename the column; how the trajectory ended and its ids are arguments of RecordedTrajectory",
+                raise DatasetError("The name of the column is reserved.", where, leaf.column).expected(
+                    f"other names than {', '.join(sorted(RESERVED))}, each once",
+                    "rename it; how the trajectory ended and its ids are arguments of RecordedTrajectory",
                 )
             taken.add(leaf.column)
         return found
@@ -170,12 +167,8 @@ def _leaves_of(tree: Tree, column: str, name: str, where: str) -> Tree:
     array = cast(np.ndarray, tree)
     if array.dtype.kind not in _KINDS:
         raise DatasetError(
-            "The column does not contain numbers.",
-            where=f"{where}, column {column!r}",
-            got=f"{array.dtype} array",
-            expected="numbers or booleans",
-            fix="return arrays of numbers from compute_actions and observations",
-        )
+            "The column does not contain numbers.", f"{where}, column {column!r}", f"{array.dtype} array"
+        ).expected("numbers or booleans", "return arrays of numbers from compute_actions and observations")
     return Leaf(column, array.dtype.newbyteorder("<").str.replace("=", "<"), array.shape[1:])
 
 
@@ -252,11 +245,8 @@ def id_to_text(value: Any) -> str:
     try:
         return "json:" + json.dumps(value, default=_plain_number)
     except TypeError as error:
-        raise DatasetError(
-            "The agent id cannot be stored.",
-            got=value,
-            expected="a string, a number, or a tuple of those",
-            fix="use such ids in the environment",
+        raise DatasetError("The agent id cannot be stored.", None, value).expected(
+            "a string, a number, or a tuple of those", "use such ids in the environment"
         ) from error
 
 

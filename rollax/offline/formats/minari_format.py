@@ -21,8 +21,9 @@ from rollax.core.spaces import path_text, walk
 from rollax.core.storage import parsed_json
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError, RollaxError
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions, located
 from rollax.offline.formats.common import (
+    ANOTHER_FILE,
     FormatReader,
     check_max_decoded_gb,
     check_spaces_known,
@@ -39,6 +40,7 @@ log = logging.getLogger("rollax.offline")
 METADATA = "metadata.json"
 _MAX_METADATA = 64 << 20  # bytes
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
+_SEVERAL = "convert to rollax's own format or to json_lines, which may have several agents"
 _ARROW_ROWS = 32 * 1024
 """Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
 not guarantee, and Minari reads only the first."""
@@ -120,11 +122,9 @@ class _Set(NamedTuple):
 def _opened(path: Path) -> _Set:
     folder = data_folder(path)
     if folder is None:
-        raise DatasetError(
-            "This is not a Minari data set.",
-            where=path,
-            expected=f"a folder with data/{METADATA}",
-            fix="pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
+        raise DatasetError("This is not a Minari data set.", path).expected(
+            f"a folder with data/{METADATA}",
+            "pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
             "another `format`",
         )
     hdf5 = folder / "main_data.hdf5"
@@ -140,10 +140,11 @@ def _opened(path: Path) -> _Set:
             # Minari would make the environment of `env_spec`, whose entry point and arguments may run any command.
             raise DatasetError(
                 "The Minari data set does not describe its spaces.",
-                where=f"{path}, {folder.name}/{METADATA}",
-                got=f"no {' and no '.join(sorted(missing))}",
-                expected="observation_space and action_space, as Minari writes them",
-                fix="use a newer version of the data set, or convert it with Minari if you trust where it comes from",
+                f"{path}, {folder.name}/{METADATA}",
+                f"no {' and no '.join(sorted(missing))}",
+            ).expected(
+                "observation_space and action_space, as Minari writes them",
+                "use a newer version of the data set, or convert it with Minari if you trust where it comes from",
             )
         for kind in ("observation_space", "action_space"):
             check_described(parsed_json(described[kind]))
@@ -196,12 +197,11 @@ def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedT
         raise _damaged(where, error) from error
     if len(rewards) != steps:
         raise DatasetError(
-            "Minari reads another number of steps than the episode has.",
-            where=where,
-            got=f"{len(rewards)} steps",
-            expected=f"{steps} steps, by the metadata of the episode",
-            fix=f"an episode of {_ARROW_ROWS} steps or more cannot be read from Arrow: record or convert it again, in "
-            'HDF5 (format="minari"); or skip broken episodes with max_broken',
+            "Minari reads another number of steps than the episode has.", where, f"{len(rewards)} steps"
+        ).expected(
+            f"{steps} steps, by the metadata of the episode",
+            f"an episode of {_ARROW_ROWS} steps or more cannot be read from Arrow: record or convert it again, in HDF5 "
+            '(format="minari"); or skip broken episodes with max_broken',
         )
     return RecordedTrajectory(columns, *ends, episode, DEFAULT_AGENT, DEFAULT_POLICY, where)
 
@@ -230,12 +230,8 @@ def write_minari(
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:
         raise DatasetError(
-            "A Minari data set can have only one agent.",
-            where=path,
-            got=f"policies {sorted(reader.observation_spaces)}",
-            expected="data with the spaces of one policy",
-            fix="convert to rollax's own format or to json_lines, which may have several agents",
-        )
+            "A Minari data set can have only one agent.", path, f"policies {sorted(reader.observation_spaces)}"
+        ).expected("data with the spaces of one policy", _SEVERAL)
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
     for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
         _check_keys(space, storage, f"{path}, column {name!r}")
@@ -248,19 +244,14 @@ def write_minari(
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
                 raise DatasetError(
-                    "A Minari data set can have only one agent.",
-                    where=trajectory.where,
-                    got=trajectory.agent_id,
-                    fix="convert to rollax's own format or to json_lines, which may have several agents",
-                )
+                    "A Minari data set can have only one agent.", trajectory.where, trajectory.agent_id
+                ).fix(_SEVERAL)
             if storage == "arrow" and len(trajectory) + 1 > _ARROW_ROWS:
                 raise DatasetError(
                     "The episode is too long for Arrow: Minari would read only a part of it.",
-                    where=trajectory.where or f"episode {trajectory.episode_id}",
-                    got=f"{len(trajectory)} steps",
-                    expected=f"at most {_ARROW_ROWS - 1} steps",
-                    fix='convert to HDF5, format="minari"',
-                )
+                    located(trajectory),
+                    f"{len(trajectory)} steps",
+                ).expected(f"at most {_ARROW_ROWS - 1} steps", 'convert to HDF5, format="minari"')
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
             with_infos += SampleBatch.INFOS in trajectory.columns
@@ -305,10 +296,6 @@ def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
 
 
 def _damaged(where: str, error: Exception, expected: str = _EPISODE) -> DatasetError:
-    return DatasetError(
-        "The Minari data set cannot be read.",
-        where=where,
-        got=f"{type(error).__name__}: {error}",
-        expected=expected,
-        fix="use another copy, or skip broken files with max_broken",
+    return DatasetError("The Minari data set cannot be read.", where, f"{type(error).__name__}: {error}").expected(
+        expected, ANOTHER_FILE
     )

@@ -155,12 +155,8 @@ def _check_images(images: Iterable[bytes], space: Box | None, where: str) -> Non
         with Image.open(io.BytesIO(image)) as opened:  # reads only the header
             width, height = opened.size
         if space is None or height * width > int(np.prod(space.shape[:2])):
-            raise DatasetError(
-                "An image is larger than its space.",
-                where=where,
-                got=f"{height} × {width} pixels",
-                expected="no images" if space is None else f"{space.shape[0]} × {space.shape[1]}",
-                fix="use another copy of the data",
+            raise DatasetError("An image is larger than its space.", where, f"{height} × {width} pixels").expected(
+                "no images" if space is None else f"{space.shape[0]} × {space.shape[1]}", "use another copy of the data"
             )
 
 

@@ -20,7 +20,13 @@ from rollax.core.storage import parsed_json
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError, SpaceError
 from rollax.offline.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
-from rollax.offline.formats.common import check_max_broken, check_max_decoded_gb, check_setting, take_space
+from rollax.offline.formats.common import (
+    ANOTHER_FILE,
+    check_max_broken,
+    check_max_decoded_gb,
+    check_setting,
+    take_space,
+)
 from rollax.offline.formats.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -117,7 +123,7 @@ class ParquetReader(DatasetReader):
         try:
             table = parquet.read_row_group(group, self._names(file))
             # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
-            size = _BYTES_OF_TRAJECTORY * (pc.sum(table[IS_LAST]).as_py() or 0)
+            size = _BYTES_OF_TRAJECTORY * (pc.sum(table[IS_LAST]).as_py() or 0)  # pyright: ignore[reportAttributeAccessIssue]
             check_decoded(table.nbytes + size, self._max_decoded_gb, where)
             found = list(_trajectories_of(table, file.columns, self._wanted, where))
         except DatasetError as error:
@@ -170,11 +176,9 @@ class ParquetReader(DatasetReader):
         if file.header.get("actions_of", "environment") != self.actions_of:
             raise DatasetError(
                 "The actions of the files have different scales.",
-                where=file.path,
-                got=f"actions of the {file.header.get('actions_of')}",
-                expected=f"actions of the {self.actions_of}, as in {self._files[0].path}",
-                fix="read them as two sources",
-            )
+                file.path,
+                f"actions of the {file.header.get('actions_of')}",
+            ).expected(f"actions of the {self.actions_of}, as in {self._files[0].path}", "read them as two sources")
 
 
 def header_of(path: Path) -> dict[str, Any] | None:
@@ -189,22 +193,16 @@ def header_of(path: Path) -> dict[str, Any] | None:
 def _opened(path: Path) -> _File:
     header = header_of(path)
     if header is None:
-        raise DatasetError(
-            "The Parquet file does not have rollax's header.",
-            where=path,
-            expected="a file that rollax wrote",
-            fix="pass its format, if RLlib wrote it; write other tables as CSV, or with rollax.DatasetWriter",
+        raise DatasetError("The Parquet file does not have rollax's header.", path).expected(
+            "a file that rollax wrote",
+            "pass its format, if RLlib wrote it; write other tables as CSV, or with rollax.DatasetWriter",
         )
     version = header.get("format_version", 0)
     if not isinstance(version, int):
         raise _damaged(path, TypeError(f"format_version={version!r}"))
     if version > FORMAT_VERSION:
-        raise DatasetError(
-            "The file has a newer format.",
-            where=path,
-            got=f"format {version}",
-            expected=f"format {FORMAT_VERSION} or older",
-            fix="update rollax",
+        raise DatasetError("The file has a newer format.", path, f"format {version}").expected(
+            f"format {FORMAT_VERSION} or older", "update rollax"
         )
     try:
         metadata = pq.read_metadata(path)
@@ -313,10 +311,6 @@ def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> li
 
 
 def _damaged(where: Any, error: Exception) -> DatasetError:
-    return DatasetError(
-        "The file is damaged.",
-        where=where,
-        got=f"{type(error).__name__}: {error}",
-        expected="a Parquet file as rollax writes it",
-        fix="use another copy, or skip broken files with max_broken",
+    return DatasetError.damaged(where, f"{type(error).__name__}: {error}", "a Parquet file as rollax writes it").fix(
+        ANOTHER_FILE
     )

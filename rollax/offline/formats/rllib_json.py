@@ -263,12 +263,9 @@ def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str
         return [(DEFAULT_POLICY, data)]
     batches = data.get("policy_batches")
     if not isinstance(batches, dict) or not all(isinstance(batch, dict) for batch in batches.values()):
-        raise DatasetError(
-            "A MultiAgentBatch has no policy_batches.",
-            where=where,
-            got=reprlib.repr(batches),
-            expected="an object with a batch, which is an object, for each policy",
-            fix="use another copy, or skip broken lines with max_broken",
+        raise DatasetError("A MultiAgentBatch has no policy_batches.", where, reprlib.repr(batches)).expected(
+            "an object with a batch, which is an object, for each policy",
+            "use another copy, or skip broken lines with max_broken",
         )
     return list(batches.items())
 
@@ -280,8 +277,6 @@ def _refuse_packed(name: str, value: Any, where: str, path: tuple[Any, ...] = ()
     elif isinstance(value, str) or (isinstance(value, list) and any(isinstance(part, str) for part in value[:1])):
         raise DatasetError(
             "A column is packed as a pickle, which is never loaded.",
-            where=f"{where}, column {name!r}{path_text(path)}",
-            got="text in place of numbers",
-            expected="lists of numbers",
-            fix="write the data again in RLlib with output_compress_columns=[]",
-        )
+            f"{where}, column {name!r}{path_text(path)}",
+            "text in place of numbers",
+        ).expected("lists of numbers", "write the data again in RLlib with output_compress_columns=[]")

@@ -19,6 +19,7 @@ from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import (
+    ANOTHER_FILE,
     FormatReader,
     Ids,
     check_max_decoded_gb,
@@ -164,21 +165,21 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
         got = f"two rows with t = {t[order[again[0]]]}"
     if got is not None:
         raise DatasetError(
-            "Rows of several episodes have the same ids.",
-            where=f"{where}, agent {key[1]!r} of module {key[2]!r}",
-            got=got,
-            expected="an eps_id of its own for each episode",
-            fix="give each episode another eps_id before the file is written, or skip broken files with max_broken",
+            "Rows of several episodes have the same ids.", f"{where}, agent {key[1]!r} of module {key[2]!r}", got
+        ).expected(
+            "an eps_id of its own for each episode",
+            "give each episode another eps_id before the file is written, or skip broken files with max_broken",
         )
 
 
 def _not_in_order(key: Ids, t: int, earlier: int, where: str) -> DatasetError:
     return DatasetError(
         "The files are not in the order of time.",
-        where=f"{where}, episode {key[0]!r}, agent {key[1]!r}",
-        got=f"rows up to t = {t}, after a file in which the episode begins at t = {earlier}",
-        expected="the files of an episode in the order of its steps",
-        fix="pass a list of the files in the order in which they were written: "
+        f"{where}, episode {key[0]!r}, agent {key[1]!r}",
+        f"rows up to t = {t}, after a file in which the episode begins at t = {earlier}",
+    ).expected(
+        "the files of an episode in the order of its steps",
+        "pass a list of the files in the order in which they were written: "
         'open_dataset(sorted(Path(folder).glob("*.parquet"), key=os.path.getmtime))',
     )
 
@@ -197,10 +198,11 @@ class _Column:
         if space is None:
             raise DatasetError(
                 "The shape of a tensor column is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded.",
-                where=f"{where}, column {name!r}",
-                got="ARROW:extension:metadata that is not JSON",
-                expected="a space, which has the shape",
-                fix='pass the spaces as settings: {"env": ID}, or observation_space and action_space',
+                f"{where}, column {name!r}",
+                "ARROW:extension:metadata that is not JSON",
+            ).expected(
+                "a space, which has the shape",
+                'pass the spaces as settings: {"env": ID}, or observation_space and action_space',
             )
         shape = space.shape
         if shape is None or any(np.size(row) != np.prod(shape) for row in rows):
@@ -213,11 +215,10 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
         raise DatasetError(
-            "A column contains packed or pickled objects, which are never loaded.",
-            where=f"{path}, column {name!r}",
-            got=kind,
-            expected="numbers, or lists of numbers",
-            fix="write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
+            "A column contains packed or pickled objects, which are never loaded.", f"{path}, column {name!r}", kind
+        ).expected(
+            "numbers, or lists of numbers",
+            "write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
         )
     values = column.to_pylist()
     metadata = (field.metadata or {}).get(b"ARROW:extension:metadata")
@@ -241,21 +242,14 @@ def _table(path: Path, max_gb: float) -> pa.Table:
         raise _damaged(path, error) from error
     missing = [name for name in _REQUIRED if name not in table.column_names]
     if missing:
-        raise DatasetError(
-            "The Parquet file lacks columns of RLlib.",
-            where=path,
-            got=pq.read_schema(path).names,
-            expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
-            fix="write the data again in RLlib with output_write_episodes=False",
+        raise DatasetError("The Parquet file lacks columns of RLlib.", path, pq.read_schema(path).names).expected(
+            f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
+            "write the data again in RLlib with output_write_episodes=False",
         )
     return table
 
 
 def _damaged(path: Path, error: Exception) -> DatasetError:
-    return DatasetError(
-        "The file is damaged.",
-        where=path,
-        got=f"{type(error).__name__}: {error}",
-        expected="a Parquet file with numbers in each row",
-        fix="remove it, use another copy, or skip broken files with max_broken",
-    )
+    return DatasetError.damaged(
+        path, f"{type(error).__name__}: {error}", "a Parquet file with numbers in each row"
+    ).fix(ANOTHER_FILE)

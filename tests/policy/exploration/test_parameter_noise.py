@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import SampleBatch
+from rollax import Fragment, SampleBatch
 from rollax.algorithms.dqn import DQN, DQNTrainer
 from rollax.policy.exploration.parameter_noise import (
     ParameterNoise,
