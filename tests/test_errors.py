@@ -1,4 +1,6 @@
-"""Suggestions for typing errors."""
+"""The five parts of errors, the constructors of those that recur, and suggestions for typing errors."""
+
+import pickle
 
 import pytest
 
@@ -7,15 +9,19 @@ from rollax.algorithms.checkpoint import taking_over
 from rollax.core.cleanup import cleanup_on_error
 from rollax.env.checks import failed
 from rollax.errors import (
+    BatchError,
     CheckpointError,
     ConfigError,
+    EnvError,
     PolicyError,
+    RequestError,
     corrected,
     nearest,
     not_installed,
     text_of,
     typing_errors,
 )
+from rollax.errors.recurring import RecurringErrors
 from rollax.rollout.policy_mapping import PolicyMapping
 
 
@@ -110,3 +116,78 @@ def test_an_environment_that_refuses_its_config_without_a_message():
 
     with pytest.raises(ConfigError, match="MuteTypeError"):
         PPOTrainer(refusing, {"env_config": {"size": 3}})
+
+
+def test_the_remedy_follows_the_problem():
+    error = EnvError("The door is locked.", "room 3", 0).expected("an open door", "turn the key")
+    assert list(error.parts) == ["what", "where", "got", "expected", "fix"]
+    assert str(error).splitlines() == [
+        "The door is locked.",
+        "  where:    room 3",
+        "  got:      0",
+        "  expected: an open door",
+        "  fix:      turn the key",
+    ]
+    assert EnvError("The door is locked.", fix="turn the key").expected("an open door").parts["fix"] == "turn the key"
+    assert "got" not in EnvError("The door is locked.", "room 3").parts
+    assert EnvError("The door is locked.", "room 3", None).parts["got"] == "None"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EnvError("The door is locked.", "room 3", 0).expected("an open door", "turn the key"),
+        PolicyError.is_not("The model", "a module", "make_model", 3).fix("return the module"),
+        RequestError("Too late.", "get_action", status=409, error_id="x").expected("an earlier call"),
+    ],
+)
+def test_errors_can_be_sent_to_other_processes(error):
+    sent = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (type(sent), str(sent), sent.parts) == (type(error), str(error), error.parts)
+    assert getattr(sent, "status", None) == getattr(error, "status", None)
+
+
+RECURRING = {
+    "unknown": ("policy", "lefd", ["left", "right"], "here"),
+    "missing": ("environment", "here", "an id"),
+    "twice": ("env", "here", "a, b"),
+    "no_effect": ("lr", "nothing learns", "here", 1),
+    "is_not": ("The reward", "a number", "here", "x"),
+    "not_callable": ("The creator", "here", 3, "a function"),
+    "out_of_range": ("capacity", "here", -1, "at least 1"),
+    "not_finite": ("The action", "here", float("nan")),
+    "wrong_shape": ("The actions have", "here", (3,), (2,)),
+    "wrong_keys": ("The actions are of other agents.", "here", {"b"}, {"a"}),
+    "not_in_space": ("The action", "here", 3, "Discrete(2)"),
+    "no_space": ("action_space", "here"),
+    "no_valid_action": ("here", [0, 0]),
+    "not_waiting": ("an agent", "here", "a second action"),
+    "one_policy_only": ("here", {"a": 1, "b": 2}),
+    "raised": ("The mapping", ValueError("no"), "here", "a policy id"),
+    "not_returned": ("reset()", "(obs, info)", "here", None),
+    "not_written": ("The video", "here", OSError("full")),
+    "damaged": ("here", "3 bytes", "4 bytes"),
+    "untrusted": ("The file names code", "here", "a:B", "the class", "pass it"),
+    "too_large": ("The buffer needs", "here", "9 GiB", "8 GiB"),
+}
+
+
+@pytest.mark.parametrize("name", RECURRING)
+def test_errors_that_recur_have_five_parts(name):
+    error = getattr(BatchError, name)(*RECURRING[name])
+    assert type(error) is BatchError
+    assert list(error.parts) == ["what", "where", "got", "expected", "fix"]
+    assert error.parts["what"].endswith(("?", ".", "no"))
+    changed = error.expected("another thing", "do another thing")
+    assert changed is error
+    assert (error.parts["where"], error.parts["fix"]) == ("here", "do another thing")
+    assert str(error).endswith("expected: another thing\n  fix:      do another thing")
+
+
+def test_every_constructor_is_tested():
+    own = {name for name, value in vars(RecurringErrors).items() if isinstance(value, classmethod)}
+    assert own == set(RECURRING)
+
+
+def test_an_unknown_name_has_the_nearest_one_as_its_fix():
+    assert ConfigError.unknown("hand", "lefd", ["left", "right"], "here").parts["fix"] == "did you mean 'left'?"

@@ -154,10 +154,7 @@ def read(path: Path) -> dict[str, Any]:
         )
         raise CheckpointError(
             "The checkpoint has an older format.", path, f"format {found}, saved by {version}"
-        ).expected(
-            f"format {FORMAT}, of rollax {__version__}",
-            "open it with the rollax that saved it, or train again: formats are not converted",
-        )
+        ).expected(f"format {FORMAT}, of rollax {__version__}", "open it with the rollax that saved it, or train again")
     if missing := _FILES - files.keys():
         raise wrong_value(
             str(path), sorted(files), f"the files {sorted(_FILES)}, of which {sorted(missing)} are missing"

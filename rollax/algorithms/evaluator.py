@@ -33,10 +33,10 @@ class Evaluator:
             raise ConfigError(
                 "The environment cannot be evaluated: others play its episodes.",
                 "config key 'evaluation_interval'",
-                f"{trainer.config.evaluation_interval}, with env={trainer.config.env!r}",
+                f"env={trainer.config.env!r}",
             ).expected(
                 "an environment that can be stepped",
-                "set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
+                "set evaluation_config={'env': ..., 'env_config': {}}, or leave the key out",
             )
         self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else trainer.config.estimates(trainer)
         self._worker: RolloutWorker | None = None  # made at the first evaluation

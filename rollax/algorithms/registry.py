@@ -76,14 +76,12 @@ def refuse_incomplete(trainer_class: type[Trainer]) -> None:
             f"no {', no '.join(missing)}",
         ).expected(
             f"{', '.join(needed[:-1])} and {needed[-1]}",
-            "set them in the class, or inherit from the trainer of a similar algorithm, such as PPOTrainer",
+            "set them, or inherit from a similar trainer, such as PPOTrainer",
         )
     config_class: Any = trainer_class.config_class
     if not (isinstance(config_class, type) and issubclass(config_class, TrainerConfig)):
         raise ConfigError(
-            "The config class of the trainer lacks the common keys.",
-            f"class {trainer_class.__name__}: config_class",
-            config_class,
+            "The config class of the trainer lacks the common keys.", f"class {trainer_class.__name__}", config_class
         ).expected(
             "a subclass of TrainerConfig",
             "derive it from TrainerConfig too: class OwnConfig(StateValueFields, TrainerConfig)",

@@ -87,7 +87,7 @@ def refuse_of_learning(
             explore,
         ).expected(
             f"{config.explore!r}, as in the checkpoint, or no such key",
-            "pass evaluation_config={'explore': True} to explore in evaluations, which are greedy otherwise",
+            "pass evaluation_config={'explore': True} to explore",
         )
 
 

@@ -42,7 +42,7 @@ class Fragment(SampleBatch):
                 "The last row of the fragment does not end a segment.", "Fragment(ends=...)", self.ends[-1:].tolist()
             ).expected(
                 f"positions up to {len(self) - 1}",
-                "end the cut-off segment there: add its last row to `ends`, and what came after it to `after`",
+                "add the last row of a cut-off segment to `ends`, and what came next to `after`",
             )
         for name, column in self.after.items():
             if trees.length(column) != len(self.ends):
@@ -79,7 +79,7 @@ class Fragment(SampleBatch):
                 f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
             ).expected(
                 "terminateds only at the positions of `ends`",
-                "sort the rows by trajectory, in time order, and list the last row of each in `ends`",
+                "sort rows by trajectory and time, and list each last row in `ends`",
             )
         return ~ended
 

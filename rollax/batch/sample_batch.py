@@ -330,8 +330,7 @@ class SampleBatch(MutableMapping[str, Any]):
                 "SampleBatch",
                 f"{np.count_nonzero(self[self.BOOTSTRAP])} bootstrap rows",
             ).expected(
-                "rows that are all steps, or sequences",
-                'call sequences() first, or leave them out: batch.rows(~batch["bootstrap"])',
+                "rows that are all steps, or sequences", 'call sequences() first, or: batch.rows(~batch["bootstrap"])'
             )
 
     def _refuse_padded(self, what: str) -> None:

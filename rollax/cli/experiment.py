@@ -81,7 +81,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
             cluster[1],
         ).expected(
             "no address, or --trust-code",
-            "leave it out of the file and pass --set ray_address=...; or --trust-code if you trust the file",
+            "pass --set ray_address=... in its place; or --trust-code if you trust the file",
         )
     return Experiment(
         run=named_by_caller(run) if trust_code else run,

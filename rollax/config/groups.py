@@ -50,12 +50,9 @@ def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
     if space is None:
         raise ConfigError(
             "A policy with a centralized critic is created without the space of the critic.",
-            f"config key 'critic_space', for {policy_class}",
-            None,
-        ).expected(
-            "the space of the critic's observations",
-            "let a trainer or a RolloutWorker create the policy: they derive the space from all agents",
-        )
+            "config key 'critic_space'",
+            policy_class,
+        ).expected("the space of the critic's observations", "let a trainer or a RolloutWorker create the policy")
     return space
 
 

@@ -68,7 +68,7 @@ class MultiAgentConfig(FrozenModel):
                 "Several policies require a policy mapping.", "config key 'multiagent.policy_mapping_fn'", None
             ).expected(
                 f"a function from an agent id to one of {sorted(self.policies)}",
-                'write "policy_mapping_fn": lambda agent_id: ...',
+                'add "policy_mapping_fn": lambda agent_id: ...',
             )
         for policy_id in self.policies_to_train or ():
             known = tuple(self.policies) or (DEFAULT_POLICY,)

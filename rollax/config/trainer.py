@@ -401,8 +401,7 @@ def resolve_config(
         raise ConfigError(
             "This is not a config of this algorithm.", None, f"{type(config).__name__}: {config!r}"
         ).expected(
-            f"a {config_class.__name__}, or a dict with strings as keys",
-            f"pass {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
+            f"a {config_class.__name__}, or a dict with strings as keys", "pass one of these, such as {'gamma': 0.99}"
         )
     return config_class(**{**by_name(config_class, values), **by_name(config_class, overrides)})
 

@@ -148,8 +148,7 @@ def import_module(path: str, where: str) -> ModuleType:
         ).expected(
             "a name from the caller's code or the command line; this one is from a file or a request",
             "pass the class, the function or its name yourself, or import its module before; or, if you trust the "
-            "file, pass "
-            "trust_code=True (--trust-code)",
+            "file, pass trust_code=True (--trust-code)",
         )
     name, colon, _ = path.partition(":")
     try:

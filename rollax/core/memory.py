@@ -36,8 +36,7 @@ def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> N
             gib(there),
         ).fix(
             f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or store each "
-            "image of a "
-            "stack once (config key 'frame_stack_axis', frames=StackedFrames(...))"
+            "image of a stack once (config key 'frame_stack_axis', frames=StackedFrames(...))"
         )
 
 

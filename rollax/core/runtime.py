@@ -53,11 +53,11 @@ def refuse_forked() -> None:
     if _forked:
         raise RollaxError(
             "JAX cannot be used in a process that was forked after JAX had started.",
-            f"process {os.getpid()}, forked from process {os.getppid()}",
-            "a fork, the default of multiprocessing on Linux",
+            f"process {os.getpid()}",
+            f"a fork of process {os.getppid()}",
         ).expected(
             "a spawned process, or a fork made before any trainer or policy",
-            'create the trainer in a process of multiprocessing.get_context("spawn"), or set num_workers instead',
+            'use multiprocessing.get_context("spawn"), or num_workers',
         )
 
 
@@ -77,8 +77,7 @@ def refuse_missing_gpus(required: float) -> None:
         ).expected(
             f"at most {found}",
             "lower num_gpus (0 learns without a GPU), or install the JAX or PyTorch version for your GPU; "
-            "JAX_PLATFORMS and "
-            "CUDA_VISIBLE_DEVICES may hide one",
+            "JAX_PLATFORMS and CUDA_VISIBLE_DEVICES may hide one",
         )
 
 

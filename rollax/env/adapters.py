@@ -145,10 +145,7 @@ def register_env_adapter(
     """
     if not (callable(adapter) or (isinstance(adapter, str) and ":" in adapter)):
         raise ConfigError.not_callable(
-            "The adapter",
-            f"register_env_adapter({kind!r})",
-            adapter,
-            'a function of one environment, or its path "module:function"',
+            "The adapter", f"register_env_adapter({kind!r})", adapter, 'a function, or its path "module:function"'
         )
     _registered.pop(kind, None)
     _registered[kind] = EnvAdapter(kind, adapter, recognizes)
@@ -163,12 +160,7 @@ def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
     """The first entry of the table that recognizes an environment; `EnvError` if none does."""
     if (adapter := _matching(env)) is not None:
         return adapter
-    raise EnvError.is_not(
-        "This",
-        "an environment",
-        where,
-        env,
-    ).expected(
+    raise EnvError("This is not an environment.", where, env).expected(
         "a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, or one with reset and step",
         "return an instance from the creator, not a class or None; call register_env_adapter for your own kind",
     )
@@ -200,7 +192,7 @@ def adapted(env: Any, where: str = "to_base_env") -> Any:
                 " -> ".join([*kinds, adapter.kind]),
             ).expected(
                 "an environment of another kind",
-                "return one of a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
+                "return a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
             )
         kinds.append(adapter.kind)
         env = adapter(env)

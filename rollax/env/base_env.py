@@ -67,10 +67,10 @@ class BaseEnv:
             raise EnvError(
                 "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
                 f"class {cls.__qualname__}",
-                f"only {found or 'none'}",
+                found or "none",
             ).expected(
                 f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
-                "override all methods of one view; the other view follows from it",
+                "override all methods of one view; the other follows from it",
             )
         env = super().__new__(cls)
         env.__reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
@@ -100,10 +100,10 @@ class BaseEnv:
         unknown = [key for key in pairs if key not in wanted]
         if unknown:
             raise EnvError.not_waiting(
-                "an agent",
-                f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
-                pairs[unknown[0]],
-                f"one for each agent of the last obs whose episode continues: {sorted(map(str, wanted))}",
+                "an agent", f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}", pairs[unknown[0]]
+            ).expected(
+                f"actions for {sorted(map(str, wanted))}",
+                "send one action for each agent of the last obs whose episode continues",
             )
         for key, action in pairs.items():
             # One row at a time, because agents may have different action spaces.
@@ -185,16 +185,11 @@ class BaseEnv:
         right = right and all(_DICT.issuperset(map(type, part.values())) for part in result)
         if right and (env_id is None or env_id in result[0]):
             return result
-        raise (
-            EnvError.not_returned(
-                call.partition("(")[0],
-                "the required dicts",
-                f"{type(self).__name__}.{call}",
-                f"tuple of {len(result)}: {result!r}" if isinstance(result, tuple) else checks.outline(result),
-            )
-            .fix("return dicts of dicts: env id -> agent id -> value")
-            .expected(expected)
-        )
+        raise EnvError(
+            f"{call.partition('(')[0]} did not return the required dicts.",
+            f"{type(self).__name__}.{call}",
+            f"tuple of {len(result)}: {result!r}" if isinstance(result, tuple) else checks.outline(result),
+        ).expected(expected, "return dicts of dicts: env id -> agent id -> value")
 
     def get_sub_environments(self) -> list[Any]:
         """The user's environments inside this one."""
@@ -222,8 +217,7 @@ class BaseEnv:
             raise EnvError(
                 "Actions were sent before the first observation.", type(self).__name__, "no observation yet"
             ).expected(
-                "try_reset() or poll() first",
-                "call try_reset(), then send actions to the agents whose observations it returned",
+                "try_reset() or poll() first", "call try_reset(), then send actions to the agents that it observed"
             )
         return self.__kept
 

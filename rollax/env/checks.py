@@ -7,13 +7,14 @@ wrong row is searched for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
+from rollax.core.space_codec import Where, outline
 from rollax.errors import EnvError, MultiAgentError, text_of
 
 log = logging.getLogger("rollax.env")
@@ -28,9 +29,6 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 NO_EPISODE = "an episode that is over or has not begun"
 _AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
-
-Where = Callable[[int], str]
-"""Returns the location of a row in an error message."""
 
 
 def env_name(env: Any) -> str:
@@ -250,13 +248,6 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
         where,
         "the traceback above" if action is None else f"action {action!r}; the traceback above",
     ).expected(f"{doing} to return", "install what the environment needs" if is_missing else "correct the environment")
-
-
-def outline(value: Any) -> str:
-    """The type of a value and a short form of its contents."""
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of {len(value)}: ({', '.join(type(part).__name__ for part in value)})"
-    return f"{type(value).__name__}: {value!r}"
 
 
 def is_real(value: Any) -> bool:

@@ -126,9 +126,6 @@ class RequestError(RollaxError):
         super().__init__(what, where, got, expected=expected, fix=fix)
         self.status, self.retry_after_s, self.error_id = status, retry_after_s, error_id
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), dict(vars(self)))
-
 
 class EpisodeLostError(RequestError):
     """An episode that a policy server does not have (any more): it ended or expired, or the server restarted."""

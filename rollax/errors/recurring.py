@@ -92,12 +92,6 @@ class RecurringErrors:
         return cls(f"{subject} is not in the action space.", where, got, expected=space, fix="correct the action")
 
     @classmethod
-    def unsupported_space(cls, what: str, where: Any, space: Any, expected: str) -> Self:
-        """A space of a kind that a policy, model or algorithm does not take."""
-        wrap = f"declare {expected}, or wrap the env so that it has this space"
-        return cls(what, where, space, expected=expected, fix=wrap)
-
-    @classmethod
     def no_space(cls, kind: str, where: Any) -> Self:
         """An agent without a space."""
         expected = f"{kind}, or {kind}s with a space for this agent"

@@ -253,10 +253,9 @@ def _check_parameters_only(critic: nnx.Module) -> None:
         raise PolicyError(
             "The critic has state besides its parameters.",
             "config key 'model.custom_model'",
-            f"{len(other)} further arrays, such as batch statistics",
+            f"{len(other)} further arrays",
         ).expected(
-            "only parameters where the model is built for a critic",
-            "leave dropout and batch normalization out, or use PPO or DQN",
+            "only parameters, where a critic is built", "leave dropout and batch normalization out, or use PPO or DQN"
         )
 
 

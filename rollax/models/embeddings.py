@@ -44,7 +44,7 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
             "Embeddings of actions require an action mask.", where, sorted(observation_space.spaces)
         ).expected(
             f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
-            f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
+            f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), 1 for each slot with an action",
         )
     if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
         raise SpaceError("The embeddings of actions are not a table.", where, embeddings).expected(
@@ -56,5 +56,5 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
             "The number of slots is not the number of actions.", where, f"{embeddings.shape[0]} slots"
         ).expected(
             f"{action_space.n}, as in {action_space}",
-            f"declare the action space Discrete({embeddings.shape[0]}), or pad to {action_space.n} slots",
+            f"declare Discrete({embeddings.shape[0]}), or pad to {action_space.n} slots",
         )

@@ -112,7 +112,7 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     if (too_low | too_high).any():
         raise SpaceError(
             "The integers of the observations need more than 32 bits.",
-            "observation_space" + path_text(path),
+            f"observation_space{path_text(path)}",
             space_text(space),
         ).expected(
             f"numbers from {of_jax.min} to {of_jax.max}, or floats", "declare a Box of float32, and scale its numbers"

@@ -52,9 +52,9 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
 def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
     """The error for a leaf of an observation space that no default model encodes."""
     return SpaceError(
-        "The default model cannot encode this space.", "observation_space" + path_text(path), space
+        "The default model cannot encode this space.", f"observation_space{path_text(path)}", space
     ).expected(
-        "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
+        "Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of those",
         "wrap the env to convert it, or use a custom model",
     )
 
@@ -151,7 +151,7 @@ def convolution_plan(
         if kernel_height > height or kernel_width > width:
             raise ConfigError(
                 f"Convolution {len(convolutions)} has a kernel larger than its input.",
-                f"model.conv_filters, for an image of height, width, channels {shape}",
+                f"model.conv_filters, for an image of {shape}",
                 f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
             ).expected(
                 "kernels that fit what the strides before them leave",

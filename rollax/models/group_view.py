@@ -61,8 +61,7 @@ class GroupView:
             raise SpaceError(
                 "The members of a group have nothing to observe.", "observation_space[0]", observed
             ).expected(
-                f"an entry besides {list(hidden)}",
-                "put the observations under another key of the Dict, or set state_key to None",
+                f"an entry besides {list(hidden)}", "put observations under another key, or set state_key to None"
             )
         mask = observed.spaces.get(ACTION_MASK) if isinstance(observed, spaces.Dict) else None
         if mask is not None and mask.shape != (num_actions,):
@@ -70,7 +69,7 @@ class GroupView:
                 "The action mask has the wrong width.", f"observation_space[0][{ACTION_MASK!r}]", mask
             ).expected(
                 f"MultiBinary({num_actions}), one entry for each action",
-                "correct the mask's space, or the member's action space",
+                "correct the mask's space, or the action space",
             )
         return cls(members, num_actions, mask is not None, hidden, state_key if state_key in keys else None, agent_ids)
 

@@ -125,7 +125,7 @@ def _check_flags(trajectory: RecordedTrajectory) -> None:
             raise DatasetError(
                 f"{name} of a trajectory is neither true nor false.", located(trajectory), value
             ).expected(
-                "True or False, for its last step" if name != "continues" else "True or False",
+                "True or False" + (", for its last step" if name != "continues" else ""),
                 f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
             )
 

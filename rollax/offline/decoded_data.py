@@ -142,8 +142,7 @@ def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"
                 f"config key {key!r}",
                 f"{folder!r}, with the data {str(source)!r}",
             ).expected(
-                "a folder that the data does not contain",
-                f"choose a folder outside the data{left if key == 'input_folder' else ''}",
+                "a folder outside the data", f"choose a folder outside the data{left if key == 'input_folder' else ''}"
             )
     elif isinstance(source, list | tuple):
         for part in source:

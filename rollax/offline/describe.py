@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 
 from rollax.batch import SampleBatch
 from rollax.core import spaces
+from rollax.core.space_codec import outside
 from rollax.core.spaces import at, in_dtypes, leaves, path_text, space_text
 from rollax.errors import DatasetError
 from rollax.offline.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
@@ -248,8 +249,8 @@ def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Prob
     for path, leaf in [] if space is None else leaves(space):
         if not isinstance(leaf, Box):
             continue
-        part, (low, high) = np.asarray(at(column, path)), spaces.bounds(leaf)
-        wrong = np.isfinite(part) & ((part < low) | (part > high))
+        part = np.asarray(at(column, path))
+        wrong = np.isfinite(part) & outside(leaf, part)
         if wrong.any():
             place = tuple(np.argwhere(wrong)[0].tolist())
             yield Problem("outside", name, path, place[0], part[place], leaf)

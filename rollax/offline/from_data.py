@@ -76,12 +76,10 @@ def with_spaces_of_data(config: Config) -> Config:
     """
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         raise ConfigError(
-            "There is no environment to evaluate in.",
-            "config keys 'evaluation_interval' and 'env'",
-            f"evaluation_interval={config.evaluation_interval}, env=None",
+            "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'", "env=None"
         ).expected(
             "an environment, or estimates from recorded data",
-            "set env, or off_policy_estimation_methods, or leave evaluation_interval out",
+            "set env, or off_policy_estimation_methods, or no evaluation_interval",
         )
     return _with_spaces(config)
 

@@ -164,7 +164,7 @@ class RecordedData:
                     f"more than {gib(self._size)}",
                 ).expected(
                     f"at most {gib(limit)} (input_memory_gb)",
-                    "set input_folder to a folder for its columns on disk, and drop the limit, or raise the limit",
+                    "set input_folder to keep it on disk, and drop the limit, or raise it",
                 )
         self._add_fingerprint(fingerprint)
         return collected

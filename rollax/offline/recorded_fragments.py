@@ -160,12 +160,10 @@ class _Rows:
         if isinstance(result, Fragment):
             return result
         raise PolicyError(
-            "postprocess_rows of a policy has not returned a fragment.",
-            f"{self._policy.label}: postprocess_rows",
-            type(result).__name__,
+            "postprocess_rows of a policy has not returned a fragment.", self._policy.label, type(result).__name__
         ).expected(
             "the Fragment that it was given, with further columns",
-            "end it with: return super().postprocess_rows(fragment), or return the fragment",
+            "end it with: return super().postprocess_rows(fragment)",
         )
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.batch.finite import first_not_finite
 from rollax.core import trees
-from rollax.core.spaces import ACTION_MASK, Path, at, bounds, choices, leaves
+from rollax.core.space_codec import outside
+from rollax.core.spaces import ACTION_MASK, Path, at, choices, leaves
 from rollax.offline.dataset import ENV_ACTIONS, RecordedTrajectory
 from rollax.policy.action_masks import are_allowed, masks_choices
 
@@ -114,8 +115,7 @@ class ValueRules:
         for path, leaf in known:
             array = np.asarray(at(column, path))
             if not isinstance(leaf, spaces.Box):
-                low, high = bounds(leaf)
-                yield from _first(name, path, leaf, array, (array < low) | (array > high))
+                yield from _first(name, path, leaf, array, outside(leaf, array))
             elif array.dtype.kind == "f":
                 finite = np.isfinite(array)
                 if not finite.all():

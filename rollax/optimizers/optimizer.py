@@ -290,8 +290,8 @@ class Optimizer(ABC):
                 raise ConfigError(
                     f"{key} has no effect here: {readers}.", f"{type(self).__name__}({key}=...)", value
                 ).expected(
-                    f"{there!r}, as in the config of the local worker, or no such key",
-                    f"make the workers with it: RolloutWorker(..., config={{'{key}': ...}})",
+                    f"{there!r}, as in the config of the local worker",
+                    f"make the workers with it: config={{'{key}': ...}}",
                 )
 
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:

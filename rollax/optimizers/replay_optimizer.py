@@ -53,9 +53,7 @@ class ReplayOptimizer(Optimizer):
             ).expected("a policy whose config has the keys of replay, such as one of DQN, SAC or TD3", OWN_TRAINER)
         if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
             raise PolicyError(
-                "The model has memory, but the policy learns from single replayed rows.",
-                policy.label,
-                "a model with memory",
+                "The model has memory, but the policy learns from single replayed rows.", policy.label, "memory"
             ).expected(
                 "no memory, or a policy whose `replayed` is not None, such as MARWIL's",
                 "use such a model, or SyncSamplesOptimizer",

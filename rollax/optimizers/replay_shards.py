@@ -142,8 +142,7 @@ class ReplayShards(ActorPool):
             ).expected(
                 self.count,
                 "restore with the num_replay_shards and num_workers of the saved run; to continue with others, pass "
-                "its weights to a "
-                "new trainer: new.set_weights(restored.get_weights())",
+                "its weights to a new trainer: new.set_weights(restored.get_weights())",
             )
         arguments = {index: (self._actors.put(state),) for index, state in enumerate(states, start=1)}
         self._call_every("check_state", arguments)

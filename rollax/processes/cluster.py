@@ -61,8 +61,7 @@ def started_ray(required_by: str, address: str | None = None) -> Any:
             ).expected(
                 f"that ray.init({'' if address is None else f'address={address!r}'}) succeeds",
                 "run that call alone; `ray stop` ends processes of earlier runs; versions of Ray and Python must be "
-                "those of the cluster; "
-                f"or leave {required_by} out",
+                f"those of the cluster; or leave {required_by} out",
             ) from error
     return ray
 

@@ -49,7 +49,7 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
         raise BatchError(
             "A trajectory ends inside a segment.", f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}"
         ).expected(
-            "a segment's last row wherever terminateds or truncateds is true",
+            "ends only in the last row of a segment",
             "add the row to the fragment's ends, and what came after it to `after`",
         )
     for name in names:

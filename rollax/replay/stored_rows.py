@@ -93,8 +93,7 @@ class StoredRows:
             raise ConfigError(
                 "A fragment does not fit into the replay buffer.", f"capacity of {self._where}", self.capacity
             ).expected(
-                f"at least {count}",
-                "set a larger buffer_size, or sample smaller fragments (num_envs_per_worker, rollout_fragment_length)",
+                f"at least {count}", "raise buffer_size, or lower num_envs_per_worker or rollout_fragment_length"
             )
         return Addition(
             *(fragment, rows, segments, ends, obs, slots, goes_on, images, fresh, count),
@@ -166,8 +165,7 @@ class StoredRows:
                 raise CheckpointError(f"The saved replay buffer has a different {what}.", self._where, stored).expected(
                     own,
                     f"restore with the {what} of the saved run (config keys: {keys}); to continue with another, pass "
-                    "its weights to a new "
-                    "trainer: new.set_weights(restored.get_weights())",
+                    "its weights to a new trainer: new.set_weights(restored.get_weights())",
                 )
         where = {name: f"{self._where}, column {name!r}" for name in columns}
         empty = self._empty({name: read_value(columns[name], "like", where[name]) for name in columns})

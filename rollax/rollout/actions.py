@@ -9,7 +9,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.core import trees
-from rollax.core.spaces import Path, at, bounds, leaves, walk
+from rollax.core.space_codec import outside
+from rollax.core.spaces import Path, at, leaves, walk
 from rollax.core.trees import Tree, namespace
 from rollax.errors import PolicyError, ShapeError, text_of
 from rollax.policy.policy import Policy
@@ -139,9 +140,7 @@ class ActionRanges:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._whole = [
-            (path, leaf, bounds(leaf)) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)
-        ]
+        self._whole = [(path, leaf) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)]
 
     def check(self, actions: Tree) -> None:
         """Raises a PolicyError for the first action outside the space."""
@@ -164,11 +163,11 @@ class ActionRanges:
 
     def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:
         """The row of the first action outside the space, the action, and the leaf of the space."""
-        for path, leaf, (low, high) in self._whole:
+        for path, leaf in self._whole:
             column = at(actions, path)
             if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
                 return 0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf
-            wrong = (column < low) | (column > high)
+            wrong = outside(leaf, column)
             if np.count_nonzero(wrong):
                 row = int(np.argwhere(wrong)[0][0])
                 return row, column[row], leaf

@@ -52,7 +52,7 @@ class JointRows:
             raise ConfigError(
                 "A centralized critic requires a list of the agents.",
                 "config key 'centralized_critic'",
-                f"possible_agents: {list(self._numbers) or None}",
+                list(self._numbers) or None,
             ).expected(
                 "an environment whose `possible_agents` names two or more",
                 "set possible_agents, or leave centralized_critic out",

@@ -314,10 +314,7 @@ class Episode(OtherNamesOfEpisode):
             where, got = "episode.custom_metrics", noted
         raise ConfigError(
             "A custom metric is not a number.", f"config key 'callbacks', {where}", f"{got!r} ({type(got).__name__})"
-        ).expected(
-            "a dict with strings as keys and numbers as values",
-            "store numbers there; keep anything else in episode.user_data",
-        )
+        ).expected("a dict with strings as keys and numbers as values", "keep anything else in episode.user_data")
 
     def detach(self) -> None:
         """Keeps the current reward and length, also when another episode begins in the sub-environment."""

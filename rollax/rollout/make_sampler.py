@@ -93,8 +93,8 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
         raise ConfigError(
             "The policy cannot act while it learns.", "config key 'sample_async'", f"true, with {', '.join(others)}"
         ).expected(
-            "policies whose class has acts_while_learning=True",
-            "set it if other threads may call compute_actions during learn_on_batch, or leave sample_async out",
+            "policies with acts_while_learning=True",
+            "set it if threads may act during learn_on_batch, or leave sample_async out",
         )
     most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
     in_pool = worker.worker_index > 0

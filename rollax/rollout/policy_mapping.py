@@ -82,8 +82,7 @@ def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str])
                 f"policy_mapping_fn, agent {agent!r}",
                 f"{now[agent]!r}, and {policy_id!r} before",
             ).expected(
-                "the same policy in every episode",
-                "let it take (agent_id, episode): it is then called in each episode, step by step",
+                "the same policy in every episode", "let it take (agent_id, episode): it is then called in each episode"
             )
 
 

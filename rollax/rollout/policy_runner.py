@@ -111,10 +111,9 @@ class PolicyRunner(OtherNamesOfRunner):
                 "an action that the environment has logged (log_action, off_policy_actions)",
             ).expected(
                 "actions of this policy only",
-                "use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
-                "episode with "
-                "training_enabled=False, or set accept_off_policy_actions=True to learn from them as if they were "
-                "its own",
+                "use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the episode "
+                "with training_enabled=False, or set accept_off_policy_actions=True to learn from them as if they "
+                "were its own",
             )
 
     def with_given_actions(

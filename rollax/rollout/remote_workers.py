@@ -80,7 +80,7 @@ class RemoteWorkers(ActorPool):
                     "A remote worker is no Ray actor of a rollout worker.", "remote_workers", type(handle).__name__
                 ).expected(
                     "a list of Ray actors",
-                    "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out to sample here",
+                    "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out",
                 )
         if not handles:
             return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]

@@ -70,9 +70,7 @@ class SamplingOnRequest:
     def _refuse_ended(self) -> None:
         if self._ended:
             raise RollaxError(
-                "The worker has been stopped: its environments are closed.",
-                self._name,
-                "a call that samples or plays episodes, after stop()",
+                "The worker has been stopped: its environments are closed.", self._name, "a call after stop()"
             ).expected(
                 "such calls before stop(); get_weights() and policies still work",
                 "call stop() last, or make a new worker",

@@ -92,9 +92,7 @@ class Trajectories:
                 "The columns of a policy differ from those of its first rows.",
                 "extra_fetches of compute_actions",
                 sorted(columns),
-            ).expected(
-                sorted(self._given), "return the same extra_fetches at every call, under names that no other column has"
-            )
+            ).expected(sorted(self._given), "return the same extra_fetches at every call, under names of their own")
         for name, values in columns.items():
             column = rows[name]
             if isinstance(column, np.ndarray):

@@ -272,7 +272,7 @@ def _check_sequences(policies: Mapping[str, Policy]) -> None:
                 length,
             ).expected(
                 "a model with memory",
-                "set model.use_lstm or model.use_gru, give your own model initial_state, or leave max_seq_len out",
+                "set model.use_lstm or use_gru, give your model initial_state, or leave max_seq_len out",
             )
 
 
@@ -347,7 +347,7 @@ def space_of_agents(
                 f"spaces of {sorted(map(str, spaces))}",
             ).expected(
                 "a space for every agent of the policy",
-                f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
+                f"add the agent to {kind}s, or set the spaces in multiagent.policies",
             )
         if not same_space(spaces[agent], spaces[agents[0]]):
             raise PolicyError(

@@ -302,8 +302,7 @@ def _check(env: BaseEnv, runner: PolicyRunner) -> None:
             f"policy {runner.policy.name!r}",
             type(runner.policy).__name__,
         ).expected(
-            "a SearchedPolicy, as in ES and ARS",
-            "leave the class out of the policy's spec, or derive it from SearchedPolicy",
+            "a SearchedPolicy, as in ES and ARS", "leave the class out of the spec, or derive it from SearchedPolicy"
         )
     if env.possible_agents is not None or env.action_space is None:
         raise _several_agents(env)

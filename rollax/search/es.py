@@ -80,11 +80,10 @@ class ESOptimizer(SearchOptimizer):
     def _set_up(self) -> None:
         super()._set_up()
         if not (self.config.explore or _takes_noise(self._policy.action_space)):
-            raise ConfigError.no_effect(
-                "explore",
-                "all actions are greedy, and noise is added to continuous ones only",
+            raise ConfigError(
+                "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
                 "config key 'explore'",
-                f"False, for {space_text(self._policy.action_space)}",
+                False,
             ).expected(
                 "a Box action space, or no such key", "leave explore out: candidates explore by perturbed parameters"
             )

@@ -53,10 +53,10 @@ class SearchedPolicy(JaxPolicy):
         if not self._shapes:
             raise PolicyError(
                 "The model has no parameters to search for.",
-                where=f"{algorithm.label}, make_model",
-                got="no nnx.Param",
-                expected="a model with trained parameters",
-                fix="keep the parameters in nnx.Param, as layers such as nnx.Linear do",
+                f"{algorithm.label}, make_model",
+                "no nnx.Param",
+            ).expected(
+                "a model with trained parameters", "keep the parameters in nnx.Param, as layers such as nnx.Linear do"
             )
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
@@ -78,12 +78,8 @@ class SearchedPolicy(JaxPolicy):
         size = sum(map(math.prod, self._shapes.values()))
         if np.shape(vector) != (size,):
             raise ShapeError(
-                "The vector does not have the length of the parameters.",
-                where=f"{self.label}, parts_of",
-                got=np.shape(vector),
-                expected=(size,),
-                fix="change a copy of get_vector() of a policy with the same model",
-            )
+                "The vector does not have the length of the parameters.", f"{self.label}, parts_of", np.shape(vector)
+            ).expected((size,), "change a copy of get_vector() of a policy with the same model")
         return vector_parts(self._shapes, vector)
 
     def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:

@@ -317,10 +317,7 @@ class Learner:
 def _no_gradient(loss: Tensor) -> PolicyError:
     return PolicyError(
         "The loss has no gradient.", "loss", f"{loss.item()}, detached from the model's parameters"
-    ).expected(
-        "a number that depends on the model's outputs",
-        "compute it from `out` or `model`, without detach(), item() or torch.no_grad()",
-    )
+    ).expected("a number that depends on the model's outputs", "compute it without detach(), item() or torch.no_grad()")
 
 
 def _terms(stats: Mapping[str, Tensor]) -> list[str]:

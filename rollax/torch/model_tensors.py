@@ -105,8 +105,7 @@ class ModelTensors:
         ).expected(
             "the layers that make_model returned, with their buffers, and requires_grad as it was there",
             "create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
-            "parameters "
-            "later, leave them trainable there, and set requires_grad=False until then",
+            "parameters later, leave them trainable there, and set requires_grad=False until then",
         )
 
     def clear_gradients(self) -> None:

@@ -38,8 +38,8 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
         raise PolicyError(
             "The optimizer calls the loss itself, several times in each step.", where, type(optimizer).__name__
         ).expected(
-            "one whose step() takes the gradients as they are, such as Adam, SGD or RMSprop",
-            "return one, such as torch.optim.Adam(params, lr=0.0)",
+            "one that takes the gradients as they are, such as Adam, SGD or RMSprop",
+            "return torch.optim.Adam(params, lr=0.0)",
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PolicyError("The optimizer accepts only sparse gradients.", where, type(optimizer).__name__).expected(
@@ -53,7 +53,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
             "The optimizer has parameters that are not the model's.", where, f"{others} other parameters"
         ).expected(
             f"parameters of the model, a {type(model).__name__}",
-            "make their module an attribute of the module that make_model returns",
+            "make their module an attribute of make_model's module",
         )
     if isinstance(rates, Mapping):
         _check_parts(optimizer, rates, where)

@@ -49,9 +49,8 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
                 ).expected(
                     "modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
                     "make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
-                    "learning_rates(); or store "
-                    "them in get_state, restore them in set_state, and set custom_state_attributes = "
-                    f"frozenset({{{name!r}}})",
+                    "learning_rates(); or store them in get_state, restore them in set_state, and set "
+                    f"custom_state_attributes = frozenset({{{name!r}}})",
                 )
     return {name: arrays for name, arrays in found.items() if arrays}
 

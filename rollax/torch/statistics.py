@@ -25,8 +25,7 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
                 f"statistic {name!r} of the loss",
                 f"{type(value).__name__}: {value!r}"[:200],
             ).expected(
-                "a tensor, an array or a number",
-                "return a number, or leave it out: minibatches may have different statistics",
+                "a tensor, an array or a number", "return a number, or leave it out of this minibatch"
             ) from error
     return statistics
 

@@ -109,8 +109,7 @@ class TorchPolicy(ModelPolicy):
         ).expected(
             "the model that make_model returned",
             "set its weights, by policy.set_weights(...) or policy.model.load_state_dict(...), or make the policy "
-            "with another "
-            "model: override make_model, or set the config key model.custom_model",
+            "with another model: override make_model, or set the config key model.custom_model",
         )
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -125,7 +124,7 @@ class TorchPolicy(ModelPolicy):
                 type(self.exploration).__name__,
             ).expected(
                 "an exploration by the outputs of the model",
-                "return another one, such as GaussianNoise, or give the model noisy layers",
+                "return GaussianNoise or such, or give the model noisy layers",
             )
 
     def _check_model(self) -> bool:

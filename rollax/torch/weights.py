@@ -39,7 +39,7 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
         raise PolicyError(
             "The model has no parameters to train.",
             f"policy class {where}, make_model",
-            f"{type(model).__name__}, without an nn.Parameter that requires a gradient",
+            f"{type(model).__name__}, without parameters",
         ).expected(
             "a model with trained parameters", "keep the parameters in nn.Parameter, as layers such as nn.Linear do"
         )

@@ -133,7 +133,7 @@ def test_the_limit_of_steps_holds_within_iterations():
         ({"stop": {"timesteps_total": "many"}}, "not a number"),
         ({"checkpoint_frequency": -1}, r"fit\(checkpoint_frequency=...\)"),
         ({"keep_checkpoints": 0}, r"fit\(keep_checkpoints=...\)(.|\n)*at least 1"),
-        ({"progress": "bar"}, r"fit\(progress=...\)(.|\n)*'auto', 'lines', 'none'"),
+        ({"progress": "bar"}, r"fit\(progress=...\)(.|\n)*auto, lines, none"),
         ({"out": None, "checkpoint_frequency": 1}, r"fit\(out=...\)(.|\n)*checkpoint_frequency=1"),
         ({"out": None, "keep_checkpoints": 1}, r"fit\(out=...\)(.|\n)*keep_checkpoints=1"),
     ],

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 import rollax
-from rollax import BCPolicy, ESPolicy
+from rollax import BC, ES
 from rollax.config import TrainerConfig
 from rollax.config.hooks import ConfigHooks
 from rollax.core import extensions as found
 from rollax.core.importing import current_path, named_by_file, path_of
 
-POLICY = "rollax.policy.policy:Policy"
+POLICY = ("rollax.policy.base_algorithm:BaseAlgorithm",)
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def test_tables_are_joined_and_may_be_missing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("former", "policy"),
-    [("rollax.offline.marwil:BCPolicy", BCPolicy), ("rollax.search.es:ESPolicy", ESPolicy)],
+    [("rollax.offline.marwil:BC", BC), ("rollax.search.es:ES", ES)],
 )
 def test_a_class_is_found_by_its_former_module(former, policy):
     assert current_path(former) == path_of(policy)
     assert named_by_file(former, "class", base=POLICY, trusted=False) is policy
 
 
-@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPOPolicy", "own.marwil:BCPolicy", "rollax.offline.marwil"])
+@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPO", "own.marwil:BC", "rollax.offline.marwil"])
 def test_other_paths_stay(path):
     kept = path if ":" in path else "rollax.offline.marwil"
     assert current_path(path) == kept

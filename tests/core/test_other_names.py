@@ -95,7 +95,6 @@ def test_attributes_of_episodes():
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("PPOConfigs", "PPOConfig"),
         ("MaskablePPO", "PPOTrainer"),
         ("DefaultCallbacks", "Callbacks"),
         ("make_vec_env", "num_envs_per"),

@@ -20,7 +20,7 @@ def test_attributes_are_passed_on():
     wrapper = Counts(inside)  # type: ignore[arg-type]
     assert {"num_envs", "rest_rows", "sampled_by", "try_render"} <= set(PASSED_ON)
     for name in [*PASSED_ON, "observation_spaces"]:
-        assert name == "poll_rows" or getattr(wrapper, name) is getattr(inside, name)
+        assert name in ("adapts", "poll_rows") or getattr(wrapper, name) is getattr(inside, name)
     assert wrapper.poll_rows() == ("wrapped", "inside")
     assert not wrapper.in_jax  # a compiled loop would not poll the wrapper
     assert (wrapper.name, hasattr(wrapper, "mode"), hasattr(wrapper, "_private")) == ("SimpleNamespace", False, False)

@@ -221,7 +221,7 @@ class TestViews:
             def send_actions(self, actions):
                 raise NotImplementedError
 
-        says = "overrides neither all methods...Half...only poll, send_actions overridden...poll_rows"
+        says = "overrides neither all methods...Half...poll, send_actions...poll_rows"
         refused(EnvError, Half, says=says)
 
     def test_an_abstract_subclass_needs_no_view(self):
@@ -240,4 +240,4 @@ class TestViews:
                 raise NotImplementedError
 
         assert Whole().help() == 3
-        refused(EnvError, Base, says="only none overridden")
+        refused(EnvError, Base, says="overrides neither all methods...none")

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box
 
 from rollax.core import spaces, trees
-from rollax.core.numbers import all_finite
+from rollax.core.space_codec import Where, check_finite, check_masks, mask_starts
 from rollax.env import checks
-from rollax.env.checks import Where
-from rollax.env.observations import as_columns, check_observation, not_finite, stacked
+from rollax.env.observations import as_columns, check_observation, stacked
 from rollax.errors import EnvError
 
 _REMEMBERED = 10_000
@@ -101,10 +100,7 @@ class _Spaces:
         # The parts that may be infinite, as in stepped environments.
         parts = [] if observation is None else spaces.leaves(observation)
         self._unbounded = [(path, part) for path, part in parts if isinstance(part, Box) and not part.is_bounded()]
-        counts = [] if action is None else spaces.choices(action)
-        mask = observation.spaces.get(spaces.ACTION_MASK) if isinstance(observation, Dict) else None
-        masked = mask is not None and mask.shape == (sum(counts),)
-        self._first_choices = np.cumsum([0, *counts])[:-1] if masked and counts else None
+        self._mask_starts = mask_starts(observation, action)
 
     def converted(self, values: list[Any], where: Where, *, awaited: bool) -> list[Any]:
         """Observations in the dtypes of the space."""
@@ -119,19 +115,7 @@ class _Spaces:
             columns = stacked(space, values, where)
         if values:
             for path, part in self._unbounded:
-                _check_finite(part, path, spaces.at(columns, path), where)
-            if awaited and self._first_choices is not None:
-                _check_masks(columns[spaces.ACTION_MASK], self._first_choices, where)
+                check_finite(part, path, spaces.at(columns, path), where)
+            if awaited and self._mask_starts is not None:
+                check_masks(columns, self._mask_starts, where)
         return trees.rows(columns)
-
-
-def _check_masks(masks: np.ndarray, first_choices: np.ndarray, where: Where) -> None:
-    allowed = spaces.have_choices(masks, first_choices)
-    if not allowed.all():
-        raise EnvError.no_valid_action(where(int(np.argmin(allowed.all(axis=1)))), "no entry above 0")
-
-
-def _check_finite(space: Space, path: spaces.Path, column: np.ndarray, where: Where) -> None:
-    if not all_finite(column):
-        row = int(np.argwhere(~np.isfinite(column))[0][0])
-        raise not_finite(space, column[row], where(row) + spaces.path_text(path))

@@ -120,7 +120,7 @@ class ExternalEpisode:
                 "An agent has a reward, but has ended or has never acted.", self.where, lost
             ).expected(
                 f"rewards only for {sorted(map(str, self.trajectories))}",
-                "log rewards between an agent's first action and its end",
+                "log rewards between its first action and its end",
             )
         if lost:
             said = f"a reward of {next(iter(lost.values()))} before the first action is dropped. Logged once."

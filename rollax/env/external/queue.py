@@ -78,8 +78,7 @@ class EventQueue:
             raise QueueFullError(
                 "Too many logged events wait for the sampler.", self.name, f"{self._queued} events"
             ).expected(
-                f"fewer than {MOST_QUEUED}",
-                "log it again later; the sampler empties the queue while the trainer samples",
+                f"fewer than {MOST_QUEUED}", "log it again later; the queue is emptied while the trainer samples"
             )
 
     def refuse_if_stopped(self) -> None:
@@ -261,5 +260,5 @@ class EventQueue:
                 "The callback of request_actions",
                 failure,
                 self.name,
-                "on_actions to return, for actions and for an EnvStoppedError",
-            ).fix("correct on_actions") from failure
+                "on_actions to return, also for an EnvStoppedError",
+            ) from failure

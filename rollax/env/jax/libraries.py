@@ -48,7 +48,7 @@ class BraxEnv(JaxEnv):
                     type(inner).__name__,
                 ).expected(
                     "an environment as brax.envs.get_environment makes it",
-                    "leave the wrapper out: rollax vectorizes, resets, and truncates after max_episode_steps",
+                    "leave it out: rollax vectorizes, resets and sets max_episode_steps",
                 )
             inner = vars(inner).get("env")
         # Traced, because running a reset compiles each of its operations by itself.

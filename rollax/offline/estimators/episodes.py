@@ -250,7 +250,7 @@ def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> l
             f"{len(found)} trajectories, all of them cut",
         ).expected(
             "at least one that terminated or was truncated",
-            "record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
+            "record whole episodes: `rollax record` or batch_mode='complete_episodes'",
         )
     return whole
 
@@ -350,6 +350,5 @@ def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     ).expected(
         f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
         "record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
-        "drop_cut=True "
-        "(--drop-cut), which favours short ones",
+        "drop_cut=True (--drop-cut), which favours short ones",
     )

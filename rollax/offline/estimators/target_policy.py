@@ -151,9 +151,7 @@ def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) 
 def _without_density(runner: PolicyRunner) -> PolicyError:
     policy = runner.policy
     return PolicyError(
-        "The policy has no probabilities for logged actions.",
-        policy.label,
-        "a greedy policy, whose actions have no density",
+        "The policy has no probabilities for logged actions.", policy.label, "a greedy policy, without densities"
     ).expected(
         "explore=True", "estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy"
     )

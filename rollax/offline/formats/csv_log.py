@@ -68,7 +68,7 @@ class CsvReader(FormatReader):
             raise ConfigError(
                 "ends has no effect: columns of the file determine how episodes end.",
                 "setting 'ends'",
-                f"ends={ends!r}, terminated={terminated!r}, truncated={truncated!r}",
+                f"{ends!r}, with {terminated!r}, {truncated!r}",
             ).expected(
                 "either ends, or the columns terminated and truncated",
                 "leave ends out, or the settings terminated and truncated",
@@ -107,10 +107,10 @@ class CsvReader(FormatReader):
                         raise DatasetError(
                             "The rows of an episode are not contiguous.",
                             f"{path}, line {line}",
-                            f"another row of the episode {row[self._episode or '']!r}, after those of others",
+                            f"episode {row[self._episode or '']!r} again",
                         ).expected(
                             "all rows of an episode before those of the next",
-                            "sort the rows by episode, and within an episode by time",
+                            "sort the rows by episode, and within it by time",
                         )
                     known.add(episode)
                 after_skipped = False
@@ -218,10 +218,10 @@ class CsvReader(FormatReader):
                 raise DatasetError(
                     "A step follows the end of its episode.",
                     f"{path}, line {lines[flags.index(True) + 1][0]}",
-                    f"true in the column {name!r} of the line before",
+                    f"true in {name!r} before",
                 ).expected(
                     "a flag in the last line of an episode only",
-                    "set episode to the name of the column that differs between episodes",
+                    "set episode to the column that differs between episodes",
                 )
             found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]

@@ -69,21 +69,14 @@ class D4RLReader(FormatReader):
         check_max_decoded_gb(max_decoded_gb)
         self._max_decoded_gb = max_decoded_gb
         if time_limit is not None and not (is_whole(time_limit) and time_limit >= 1):
-            raise ConfigError(
-                "The time limit is not a number of steps.",
-                where="time_limit",
-                got=repr(time_limit),
-                expected="an integer of at least 1",
+            raise ConfigError("The time limit is not a number of steps.", "time_limit", repr(time_limit)).expected(
+                "an integer of at least 1"
             )
         self._paths, self._time_limit = list(paths), time_limit
         self._env_limit = _limit_of(self.header.get("env"))
         if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
             raise ConfigError.no_effect(
-                "time_limit",
-                "the files have timeouts of their own",
-                "setting 'time_limit'",
-                time_limit,
-                "a file without the array timeouts",
+                "time_limit", "the files have timeouts of their own", "setting 'time_limit'", time_limit
             )
 
     def __len__(self) -> int:
@@ -143,11 +136,8 @@ class D4RLReader(FormatReader):
     def _ends(self, file: Any, path: Path) -> list[_End]:
         missing = [name for name in _REQUIRED if name not in file]
         if missing:
-            raise DatasetError(
-                "The HDF5 file lacks arrays of D4RL.",
-                where=path,
-                got=sorted(file),
-                expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
+            raise DatasetError("The HDF5 file lacks arrays of D4RL.", path, sorted(file)).expected(
+                f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}"
             )
         names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
         shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
@@ -214,11 +204,8 @@ def _gaps(file: Any, path: Path) -> np.ndarray:
     obs, following = file["observations"], file["next_observations"]
     if obs.shape != following.shape:
         raise DatasetError(
-            "The next observations have another shape.",
-            where=f"{path}, next_observations",
-            got=following.shape,
-            expected=obs.shape,
-        )
+            "The next observations have another shape.", f"{path}, next_observations", following.shape
+        ).expected(obs.shape)
     gaps, at_once = np.zeros(len(obs), bool), max(int(_AT_ONCE / max(obs.nbytes / max(len(obs), 1), 1)), 1)
     for start in range(0, len(obs) - 1, at_once):
         stop = min(start + at_once, len(obs) - 1)
@@ -248,8 +235,7 @@ def _unknown_ends(path: Path, env: str | None) -> DatasetError:
     ).expected(
         "the time limit of the episodes",
         "pass the setting time_limit, the number of steps of a truncated episode (if every episode terminates: a "
-        "number above the "
-        "longest), or env, an id whose limit is used",
+        "number above the longest), or env, an id whose limit is used",
     )
 
 

@@ -64,11 +64,8 @@ class JsonLinesReader(FormatReader):
                 yield found
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DatasetError(
-                    "The trajectory cannot be read.",
-                    where=place,
-                    got=f"{type(error).__name__}: {error}",
-                    expected="obs [T + 1], actions [T], rewards [T]",
-                ) from error
+                    "The trajectory cannot be read.", place, f"{type(error).__name__}: {error}"
+                ).expected("obs [T + 1], actions [T], rewards [T]") from error
 
     def _trajectory(self, data: dict[str, Any], episode: str, agent: str, where: str) -> RecordedTrajectory:
         steps = len(data["rewards"])
@@ -87,11 +84,8 @@ class JsonLinesReader(FormatReader):
             columns[SampleBatch.INFOS] = infos
         lengths = {name: trees.length(column) for name, column in columns.items()}
         if not steps or any(length != steps + (name in WITH_LAST) for name, length in lengths.items()):
-            raise DatasetError(
-                "The columns have the wrong length.",
-                where=where,
-                got=lengths,
-                expected="obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]",
+            raise DatasetError("The columns have the wrong length.", where, lengths).expected(
+                "obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]"
             )
         terminated, truncated = (_ended(data, name, steps, where) for name in ("terminated", "truncated"))
         return RecordedTrajectory(columns, terminated, truncated, episode, agent, DEFAULT_POLICY, where)

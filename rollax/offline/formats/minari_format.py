@@ -143,8 +143,8 @@ def _opened(path: Path) -> _Set:
                 f"{path}, {folder.name}/{METADATA}",
                 f"no {' and no '.join(sorted(missing))}",
             ).expected(
-                "observation_space and action_space, as Minari writes them",
-                "use a newer version of the data set, or convert it with Minari if you trust where it comes from",
+                "observation_space and action_space",
+                "use a newer version of the data set, or convert it with Minari if you trust it",
             )
         for kind in ("observation_space", "action_space"):
             check_described(parsed_json(described[kind]))

@@ -103,11 +103,8 @@ class RLlibJsonReader(FormatReader):
             if np.ndim(t) != 1 or not np.isfinite(t).all():
                 raise ValueError("t is not a number")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DatasetError(
-                "The batch cannot be read.",
-                where=where,
-                got=f"{type(error).__name__}: {error}",
-                expected="obs, actions, rewards and new_obs of equal length",
+            raise DatasetError("The batch cannot be read.", where, f"{type(error).__name__}: {error}").expected(
+                "obs, actions, rewards and new_obs of equal length"
             ) from error
         start = 0
         for row in range(rows):

@@ -218,7 +218,7 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
             "A column contains packed or pickled objects, which are never loaded.", f"{path}, column {name!r}", kind
         ).expected(
             "numbers, or lists of numbers",
-            "write the data again in RLlib with output_compress_columns=[] and output_write_episodes=False",
+            "write it again with output_compress_columns=[] and output_write_episodes=False",
         )
     values = column.to_pylist()
     metadata = (field.metadata or {}).get(b"ARROW:extension:metadata")

@@ -97,7 +97,7 @@ class TestMasks:
         class Wide(Masked):
             action_space = spaces.Discrete(4)
 
-        refused(EnvError, check_env, Wide, says="The action mask has the wrong width...5 entries...4: one for")
+        refused(EnvError, check_env, Wide, says="The action mask has the wrong width...5 entries...4, for")
 
     def test_masks_of_nested_actions(self):
         """Five choices, then two times two, side by side; the rest is free."""

@@ -89,7 +89,7 @@ class TestStep:
     @pytest.mark.parametrize("value", [np.zeros(2), 1.0, None, {}])
     def test_columns_of_another_length(self, kind, at, part, value):
         name = {"rewards": "rewards", "terms": "terminateds", "truncs": "truncateds"}[part]
-        bad(kind, at, f"The number of {name} is wrong...{kind.__name__}...of 3, one entry", **{part: value})
+        bad(kind, at, f"The number of {name} is wrong...{kind.__name__}...of 3", **{part: value})
 
     def test_rewards(self, kind, at):
         bad(kind, at, "not a real number...sub-environment 0...ndarray", rewards=np.zeros((3, 1)))
