@@ -52,6 +52,11 @@ class BaseEnv:
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     adapts: bool = False
     """Whether it presents environments of another kind, in `env`, whose results it checks itself."""
+    in_lockstep: bool = False
+    """Whether each poll has one row of each sub-environment, with one agent in each, unless one was lost or rests.
+
+    Then observations are columns, and no action is given by the environment.
+    """
     in_jax: bool = False
     """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with those of a policy."""
 

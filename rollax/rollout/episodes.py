@@ -11,6 +11,7 @@ import numpy as np
 from rollax.core.other_names import OtherNamesOfEpisode
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.errors import ConfigError
+from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.metrics import EpisodeMetrics, FinishedEpisodes
 from rollax.rollout.table import Index, Table
 
@@ -159,31 +160,84 @@ class EpisodeTable(Table):
         """Ends the running episodes of these sub-environments."""
         env_index = env_index[self["id"][env_index] >= 0]  # an episode without agents is not counted
         ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
-        counts = self.ending(env_index)
-        if self._on_end:
-            for index in env_index[counts].tolist():
-                self._on_end(self.episode(index))
-        if self._keeps_past:
-            for episode in map(self.episode, env_index.tolist()):
-                episode.detach()
-                self.past[episode.episode_id] = episode
-        custom_metrics: dict[int, dict[str, float]] = {}
-        if self._running:
-            for index, episode_id, counted in zip(env_index.tolist(), ids.tolist(), counts.tolist(), strict=True):
-                episode = self._running.pop(index, None)
-                if counted and episode is not None and episode.custom_metrics:
-                    custom_metrics[episode_id] = episode.noted_metrics()
-        self._ended.add(ids[counts], env_index[counts], rewards[counts], lengths[counts], custom_metrics)
-        if self.left is not None:
-            np.subtract.at(self.left, env_index[counts] % len(self.left), 1)
-            self._ended.drop_trajectories(ids[~counts])
+        counts, custom_metrics = self._end_episodes(env_index, ids, rewards, lengths)
+        trains = self["trains"][env_index]
         self["id"][env_index] = -1
-        if not self._all_train:
-            trains = self["trains"][env_index]
-            ids, lengths = ids[trains], lengths[trains]
+        self._keep_metrics((ids, env_index, rewards, lengths), counts, custom_metrics)
+        ids, lengths = ids[trains], lengths[trains]
         if len(ids):
             self._finished.append(ids)
             self.finished_steps += int(lengths.sum())
+
+    def record_block(
+        self, outcomes: Outcomes, segments: Segments, policies: np.ndarray, returns: np.ndarray
+    ) -> np.ndarray:
+        """Records a block of all sub-environments, whose agents begin and end at once; returns [S] the episodes' ids.
+
+        Args:
+            outcomes: what followed the actions of T polls.
+            segments: the S segments of the block.
+            policies: [A] the numbers of the agents' policies.
+            returns: [S, A] the sums of their rewards up to the ends of the segments.
+        """
+        envs, last = len(segments.first), segments.last
+        begun, ended = segments.begun, segments.ended
+        before = {name: self[name][:envs] for name in ("id", "reward", "length")}
+        ids = np.empty(len(segments.start), np.int64)
+        ids[segments.first] = before["id"]
+        ids[begun] = np.arange(self.next_id, self.next_id + len(begun))
+        rewards = returns[:, 0]
+        if len(policies) > 1:
+            rewards = segments.sums(outcomes.rewards.sum(axis=2, keepdims=True), before["reward"][:, None])[:, 0]
+        lengths = segments.length.copy()
+        lengths[segments.first] += before["length"]
+        self.next_id += len(begun)
+        self["begun"][:envs] += last - segments.first
+        columns = ids[ended], segments.env_index[ended], rewards[ended], lengths[ended]
+        counts, custom_metrics = self._end_episodes(columns[1], columns[0], *columns[2:])
+        self["id"][:envs] = np.where(np.isin(last, ended), -1, ids[last])
+        self["reward"][:envs], self["length"][:envs] = rewards[last], lengths[last]
+        if len(ended):
+            self._ended.add_trajectories(
+                columns[0].repeat(len(policies)), np.tile(policies, len(ended)), returns[ended].ravel()
+            )
+            self._keep_metrics(columns, counts, custom_metrics)
+        return ids
+
+    def _end_episodes(
+        self, env_index: np.ndarray, ids: np.ndarray, rewards: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, dict[int, dict[str, float]]]:
+        """Calls callbacks for [K] ended episodes; returns which of them count, and their custom metrics by id."""
+        counts = self.ending(env_index)
+        custom_metrics: dict[int, dict[str, float]] = {}
+        if self._on_end or self._keeps_past or self._running:
+            columns = env_index, ids, rewards, lengths, counts
+            for index, episode_id, reward, length, counted in zip(*(c.tolist() for c in columns), strict=True):
+                self["id"][index], self["reward"][index], self["length"][index] = episode_id, reward, length
+                if noted := self._end_episode(index, counted):
+                    custom_metrics[episode_id] = noted
+        return counts, custom_metrics
+
+    def _keep_metrics(
+        self, columns: tuple[np.ndarray, ...], counts: np.ndarray, custom_metrics: dict[int, dict[str, float]]
+    ) -> None:
+        """Keeps the metrics of [K] ended episodes: their ids, sub-environments, rewards and lengths."""
+        ids, env_index, rewards, lengths = (column[counts] for column in columns)
+        self._ended.add(ids, env_index, rewards, lengths, custom_metrics)
+        if self.left is not None:
+            np.subtract.at(self.left, env_index % len(self.left), 1)
+            self._ended.drop_trajectories(columns[0][~counts])
+
+    def _end_episode(self, index: int, counted: bool) -> dict[str, float]:
+        """Ends the `Episode` of a sub-environment, if there is one; returns its custom metrics."""
+        if self._on_end and counted:
+            self._on_end(self.episode(index))
+        if self._keeps_past:
+            episode = self.episode(index)
+            self.past[episode.episode_id] = episode
+            episode.detach()
+        ended = self._running.pop(index, None)
+        return {} if ended is None or not counted or not ended.custom_metrics else ended.noted_metrics()
 
     def sort_ended(self, ids: np.ndarray) -> None:
         """Sorts the metrics of the latest ended episodes, all those with [K] `ids`, in the order of `ids`."""

@@ -12,6 +12,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
+from rollax.rollout.block_sampler import BlockSampler, only_by_rows
 from rollax.rollout.callbacks import Callbacks, check_returned
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.postprocess import BY_TRAJECTORY, overrides_trajectory
@@ -118,7 +119,9 @@ def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
 def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     given = worker.config.sampler
     if given is None:
-        return _compiled_sampler(worker, env, record=record) if worker.env.in_jax else RowSampler
+        if worker.env.in_jax:
+            return _compiled_sampler(worker, env, record=record)
+        return RowSampler if only_by_rows(worker, env, record=record) else BlockSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(

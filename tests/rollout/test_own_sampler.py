@@ -8,6 +8,7 @@ import pytest
 from examples.own_sampler import PlainSampler
 from rollax import ConfigError, PPOTrainer, RolloutWorker, Sampler
 from rollax.algorithms.ppo import PPO
+from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
 from tests.rollout.worlds import Encode, Line
 
@@ -19,10 +20,11 @@ def test_the_example_is_short():
 
 
 @pytest.mark.parametrize("env", [Line, "CartPole-v1"])
-def test_the_same_rows_and_episodes(env):
-    plain, columns = (RolloutWorker(env, PPO, config={**CONFIG, "sampler": it}) for it in (PlainSampler, None))
+@pytest.mark.parametrize("library", [None, RowSampler])
+def test_the_same_rows_and_episodes(env, library):
+    plain, columns = (RolloutWorker(env, PPO, config={**CONFIG, "sampler": it}) for it in (PlainSampler, library))
     assert type(plain.sampler) is PlainSampler
-    assert type(columns.sampler) is RowSampler
+    assert type(columns.sampler) is (library or BlockSampler)
     for _ in range(5):
         rows, expected = plain.sample(), columns.sample()
         assert rows.env_steps == expected.env_steps == 21

@@ -35,6 +35,7 @@ class NativeVectorEnv(BaseEnv):
     """
 
     adapts = True
+    in_lockstep = True
 
     def __init__(self, copies: EnvCopies) -> None:
         self.env: gym.vector.VectorEnv = copies.vector()

@@ -29,6 +29,7 @@ class VectorBaseEnv(BaseEnv):
     """
 
     adapts = True
+    in_lockstep = True
 
     def __init__(self, copies: EnvCopies) -> None:
         is_vector = isinstance(copies.existing[0], VectorEnv)

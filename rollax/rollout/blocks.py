@@ -1,0 +1,185 @@
+"""A block: T polls of N sub-environments that step together, as arrays [T, N], cut into episodes at its end."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.core import trees
+from rollax.errors import PolicyError
+
+
+class Outcomes(NamedTuple):
+    """What followed the actions of a block.
+
+    Args:
+        rewards: [T, N, A] float64, of A agents of each sub-environment; 0 where there was no step.
+        terminateds, truncateds: [T, N] whether the episode ended.
+        begins: [T, N] whether an episode begins after the poll.
+        steps: [T, N] whether the poll was a step of an episode, not a reset; None: all were.
+    """
+
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    truncateds: np.ndarray
+    begins: np.ndarray
+    steps: np.ndarray | None = None
+
+    @property
+    def over(self) -> np.ndarray:
+        """[T, N] whether an episode ended."""
+        return self.terminateds | self.truncateds
+
+
+class Segments(NamedTuple):
+    """The parts of episodes in a block, by sub-environment and in time order.
+
+    Args:
+        place: [T, N] the segment of each poll.
+        first: [N] the first segment of each sub-environment: it continues the episode of the previous block.
+        last: [N] the last one.
+        ended: the segments that end in the block, in the order of their ends.
+        begun: the segments that begin in the block, in the order of their beginnings.
+        env_index: [S] the sub-environment of each segment.
+        start: [S] its first poll.
+        length: [S] its number of steps in the block.
+    """
+
+    place: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    ended: np.ndarray
+    begun: np.ndarray
+    env_index: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> Segments:
+        """The segments of a block."""
+        begins, over, steps = outcomes.begins, outcomes.over, outcomes.steps
+        envs = begins.shape[1]
+        number = begins.cumsum(axis=0)  # of the episode after each poll, within the block
+        counts = number[-1] + 1
+        last = counts.cumsum() - 1
+        first = last - counts + 1
+        after = first + number
+        place = np.vstack((first, after[:-1]))
+        begun_at, ended_at = begins.nonzero(), over.nonzero()
+        begun = after[begun_at]
+        start = np.zeros(last[-1] + 1, np.int64)
+        start[begun] = begun_at[0] + 1
+        length = np.bincount(place.ravel() if steps is None else place[steps], minlength=len(start))
+        return cls(place, first, last, place[ended_at], begun, np.repeat(np.arange(envs), counts), start, length)
+
+    def sums(self, values: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """[S, A] the sums of [T, N, A] values of each segment, after [N, A] sums of earlier blocks.
+
+        Values are added one by one in time order, so the cuts between blocks do not change the rounding.
+        """
+        agents = np.arange(values.shape[2])
+        places = np.vstack((self.first, self.place))[..., None] * len(agents) + agents
+        sums = np.bincount(
+            places.ravel(), np.concatenate((before[None], values)).ravel(), len(self.start) * len(agents)
+        )
+        return sums.reshape(-1, len(agents))
+
+    def rows(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows [R] of some segments, one after another, in flat arrays [T N, ...]; [R] the step in the segment.
+
+        The steps of a segment are consecutive polls.
+        """
+        lengths = self.length[order]
+        total = int(lengths.sum())
+        step = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
+        envs = len(self.first)
+        return np.repeat(self.start[order] * envs + self.env_index[order], lengths) + step * envs, step
+
+
+class BlockColumns:
+    """Arrays [T, N, ...] that are filled poll by poll, and kept for the next block.
+
+    Args:
+        envs: N.
+        polls: T, which grows if there are more polls.
+    """
+
+    def __init__(self, envs: int, polls: int) -> None:
+        self._envs, self._polls = envs, polls
+        self._columns: dict[str, trees.Tree] = {}
+        self.rewards = np.zeros((polls, envs))
+        self.terminateds, self.truncateds, self.begins = (np.zeros((polls, envs), bool) for _ in range(3))
+        self.steps = np.ones((polls, envs), bool)
+
+    def make_room(self, poll: int) -> None:
+        """Grows, if there are `poll` polls already."""
+        if poll < self._polls:
+            return
+        for name in ("rewards", "terminateds", "truncateds", "begins", "steps"):
+            column = getattr(self, name)
+            setattr(
+                self, name, np.concatenate((column, np.ones_like(column) if name == "steps" else np.zeros_like(column)))
+            )
+        self._columns = {name: trees.concat((column, column)) for name, column in self._columns.items()}
+        self._polls *= 2
+
+    def begin(self) -> None:
+        """Begins a block in which every poll is a step, and no episode ends."""
+        self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
+
+    def put(self, poll: int, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
+        """Writes columns of the sub-environments in `selection`; None: all."""
+        if columns.keys() != self._columns.keys():
+            self._make(columns)
+        place: Any = poll if selection is None else (poll, selection)
+        for name, values in columns.items():
+            column = self._columns[name]
+            if isinstance(column, np.ndarray):
+                column[place] = values
+            else:
+                trees.put(column, place, values)
+
+    def _make(self, columns: dict[str, Any]) -> None:
+        """Makes the columns that the first poll has."""
+        if self._columns:
+            raise PolicyError(
+                "The columns of a policy differ from those of its first rows.",
+                where="extra_fetches of compute_actions",
+                got=sorted(columns),
+                expected=sorted(self._columns),
+                fix="return the same extra_fetches at every call, under names that no other column has",
+            )
+        shape = self._polls, self._envs
+
+        def empty(leaf: np.ndarray) -> np.ndarray:
+            return np.empty((*shape, *leaf.shape[1:]), leaf.dtype)
+
+        self._columns = {name: trees.tree_map(empty, column) for name, column in columns.items()}
+
+    def outcomes(self, polls: int) -> Outcomes:
+        """The outcomes of the first polls."""
+        steps = self.steps[:polls]
+        all_are_steps = np.count_nonzero(steps) == steps.size
+        flags = self.terminateds[:polls], self.truncateds[:polls], self.begins[:polls]
+        return Outcomes(self.rewards[:polls, :, None], *flags, None if all_are_steps else steps)
+
+    def rows_of(self, rows: np.ndarray) -> dict[str, trees.Tree]:
+        """Copies of the rows [R] of all columns; they are indices of flat arrays [T N, ...]."""
+        return trees.tree_map(lambda leaf: np.take(leaf.reshape(-1, *leaf.shape[2:]), rows, axis=0), self._columns)
+
+
+def following(segments: Segments, chosen: np.ndarray, finals: list[trees.Tree], current: trees.Tree) -> trees.Tree:
+    """The inputs [K, ...] after the last row of each of the chosen segments.
+
+    Args:
+        finals: the inputs after the ends of episodes, in their order.
+        current: the inputs [N, ...] after the block, for segments that go on.
+    """
+    after = {name: trees.index(column, segments.env_index[chosen]) for name, column in current.items()}
+    if finals:
+        end = np.full(len(segments.start), -1)  # of each segment: its position among the ends
+        end[segments.ended] = np.arange(len(segments.ended))
+        over = np.flatnonzero(end[chosen] >= 0)
+        trees.put(after, over, trees.index(trees.concat(finals), end[chosen[over]]))
+    return after
