@@ -28,6 +28,7 @@ from rollax.policy.learner import Learner
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.objective import AlgorithmObjective
+from rollax.policy.packed_acting import PackedActing, are_few
 from rollax.policy.policy import ActionsResult
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.traces import trace_count
@@ -167,6 +168,13 @@ class JaxPolicy(ModelPolicy):
         actions, states, fetches = self.actor.actions(params, extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
+
+    def packed_acting(self) -> PackedActing | None:
+        own = overrides(type(self), JaxPolicy, "compute_actions")
+        own = own or overrides(type(self.exploration), Exploration, "acting_params")
+        if own or self.get_initial_state() or self._acting_device is not None or not are_few(self.params):
+            return None
+        return PackedActing(self)
 
     def _draw_noise_seed(self) -> np.uint32 | None:
         return self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None

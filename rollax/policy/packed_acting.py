@@ -1,4 +1,4 @@
-"""`PackedActing`: the explored or greedy actions of a small model, with all of its parameters in one array."""
+"""`PackedActing`: the actions of a small model, in a compiled call with few arrays."""
 
 from __future__ import annotations
 
@@ -9,85 +9,155 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
-from rollax.policy.acting import Acting
-from rollax.policy.acting_device import cpu_beside_gpu
+from rollax.policy.actor import Actor
 from rollax.policy.finite import check_finite
-from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
-from rollax.policy.policy import Policy
-from rollax.policy.traced_acting import only_acts_stepwise
 
 _MOST_PARAMETERS = 1 << 15
 
-_compiled: WeakKeyDictionary[Acting, tuple[Any, Any]] = WeakKeyDictionary()
+_functions: WeakKeyDictionary[Actor, dict[Any, Any]] = WeakKeyDictionary()  # equal policies share them
 
 
 class PackedActing:
     """`compute_actions` of a policy without memory, for observations that the environment's adapter has checked.
 
-    Each array that a compiled function takes costs as much as a small layer, so the parameters are concatenated once
-    for each version of them. The numbers are the same.
+    Each array that a compiled call takes or returns costs as much as a small layer. So all parameters are one array,
+    joined once for each version of them; an observation and its random numbers are one row; and so are an action and
+    the other columns that acting returns. The numbers are the same.
+
+    Args:
+        policy: a `JaxPolicy`.
     """
 
-    def __init__(self, policy: JaxPolicy) -> None:
+    def __init__(self, policy: Any) -> None:
         self._policy = policy
         self._params: Columns = {}
-        self._packed: Any = None
-        acting = policy._acting
-        if acting not in _compiled:
-            shapes = {name: array.shape for name, array in policy.params.items()}
-            _compiled[acting] = jax.jit(_pack), jax.jit(partial(_act, acting.traced_actions, shapes))
-        self._pack, self._act = _compiled[acting]
-        self.fetches_of = acting.fetches_of
+        self._joined_params: Any = None
+        self._inputs: dict[tuple[int, int], np.ndarray] = {}
+        self._shared = _functions.setdefault(policy.actor, {})
+        self._action: Any = None  # shape, dtype and size of an action; None where it is not joined with the columns
 
-    def actions(self, obs: trees.Tree, explore: bool) -> tuple[trees.Tree, np.ndarray]:
-        """The actions for columns of N observations, and all fetched columns [N, W], which `fetches_of` takes apart.
+    def actions(self, obs: trees.Tree, explore: bool) -> tuple[trees.Tree, trees.Tree]:
+        """The actions for columns of N observations, and all columns [N, ...] in one tree, which `columns_of` splits.
 
         Raises:
             EnvError: an action mask allows no action, or an integer needs more than 32 bits.
-            NonFiniteError: the model's outputs are not finite.
         """
         policy = self._policy
         policy.check_masks(obs)
         policy.wide_integers.check(obs, policy.name)
         params, rows = policy.params, trees.length(obs)
         if params is not self._params:
-            self._params, self._packed = params, self._pack(params)
+            self._params, self._joined_params = params, _joined(params)
         size = acting_bucket(rows)
-        if size != rows:
-            obs = trees.pad(obs, size)
         noise = noise_seed = None
         if explore:
             noise = policy.exploration.noise(policy.acting_rng, size, policy.timestep)
             noise_seed = policy._draw_noise_seed()
-        actions, packed = self._act(self._packed, policy.extra, obs, noise, noise_seed)
-        actions, fetched = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions), np.asarray(packed)[:rows]
-        check_finite(self.fetches_of(fetched)[policy._checked_fetch], policy.name, policy.timestep)
-        return actions, fetched
+        shape = None
+        if isinstance(obs, np.ndarray) and obs.dtype == np.float32:
+            shape = obs.shape[1:]
+            obs, noise = self._row(obs, noise, size), None
+        elif size != rows:
+            obs = trees.pad(obs, size)
+        arguments = self._joined_params, policy.extra, obs, noise, noise_seed
+        key = shape, explore
+        if key not in self._shared:
+            self._shared[key] = _compiled(policy, shape, explore, arguments)
+        act, self._action = self._shared[key]
+        out = act(*arguments)
+        if self._action is None:
+            actions, columns = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], out)
+            return actions, (actions, columns)
+        columns = np.asarray(out)[:rows]
+        return self._actions_in(columns), columns
+
+    def _row(self, obs: np.ndarray, noise: np.ndarray | None, size: int) -> np.ndarray:
+        """[size, D + K] the observations and their random numbers; written into the same array at each call."""
+        rows = len(obs)
+        width = obs.size // max(rows, 1)
+        key = size, width if noise is None else width + noise.shape[1]
+        if key not in self._inputs:
+            self._inputs[key] = np.zeros(key, np.float32)
+        inputs = self._inputs[key]
+        inputs[:rows, :width] = obs.reshape(rows, width)
+        if size != rows:
+            inputs[rows:, :width] = 0
+        if noise is not None:
+            inputs[:, width:] = noise
+        return inputs
+
+    def _actions_in(self, columns: np.ndarray) -> np.ndarray:
+        shape, dtype, width = self._action
+        return columns[:, :width].view(dtype).reshape(len(columns), *shape)
+
+    def columns_of(self, columns: trees.Tree) -> dict[str, Any]:
+        """The actions and the fetched columns of R rows; NonFiniteError if the model's outputs were not finite."""
+        policy = self._policy
+        if self._action is None:
+            actions, fetched = columns
+        else:
+            actions, fetched = self._actions_in(columns), columns[:, self._action[2] :].view(np.float32)
+        fetches = policy.actor.fetches_of(fetched)
+        check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)
+        return {
+            SampleBatch.ACTIONS: trees.tree_map(np.ascontiguousarray, actions),
+            **{name: np.ascontiguousarray(column) for name, column in fetches.items()},
+        }
 
 
-def acts_packed(policy: Policy) -> bool:
-    """Whether `PackedActing` can act for a policy, and is faster."""
-    if only_acts_stepwise(policy) or not isinstance(policy, JaxPolicy) or cpu_beside_gpu() is not None:
-        return False
-    params = policy.params.values()
-    small = sum(array.size for array in params) <= _MOST_PARAMETERS
-    return small and not policy.get_initial_state() and all(array.dtype == np.float32 for array in params)
+def are_few(params: Columns) -> bool:
+    """Whether joining the parameters makes acting faster."""
+    arrays = params.values()
+    return (
+        all(array.dtype == np.float32 for array in arrays) and sum(array.size for array in arrays) <= _MOST_PARAMETERS
+    )
 
 
-def _pack(params: Columns) -> jax.Array:
+@jax.jit
+def _joined(params: Columns) -> jax.Array:
     return jnp.concatenate([params[name].ravel() for name in sorted(params)])
 
 
+def _compiled(policy: Any, shape: tuple[int, ...] | None, explore: bool, arguments: tuple) -> tuple[Any, Any]:
+    """The compiled function, and `(shape, dtype, numbers)` of an action; None where it does not join its results."""
+    shapes = {name: array.shape for name, array in policy.params.items()}
+    act = partial(_act, policy.actor.traced_actions, shapes, shape, explore)
+    actions, _ = jax.eval_shape(act, *arguments)
+    if not hasattr(actions, "dtype") or actions.dtype not in (np.int32, np.float32):
+        return jax.jit(act), None
+    width = int(np.prod(actions.shape[1:], dtype=np.int64))
+    return jax.jit(lambda *arguments: _together(*act(*arguments))), (actions.shape[1:], actions.dtype, width)
+
+
 def _act(
-    traced: Any, shapes: dict[str, tuple[int, ...]], packed: jax.Array, extra: Columns, obs: Any, noise: Any, seed: Any
+    traced: Any,
+    shapes: dict[str, tuple[int, ...]],
+    shape: tuple[int, ...] | None,
+    explore: bool,
+    joined: jax.Array,
+    extra: Columns,
+    obs: Any,
+    noise: Any,
+    seed: Any,
 ) -> tuple[Any, jax.Array]:
+    """Actions and fetched columns; with the `shape` of an observation, `obs` has observations and noise."""
     params, start = {}, 0
     for name in sorted(shapes):
         stop = start + int(np.prod(shapes[name], dtype=np.int64))
-        params[name], start = packed[start:stop].reshape(shapes[name]), stop
+        params[name], start = joined[start:stop].reshape(shapes[name]), stop
+    if shape is not None:
+        width = int(np.prod(shape, dtype=np.int64))
+        obs, noise = obs[:, :width].reshape(-1, *shape), obs[:, width:] if explore else None
     actions, fetched, _ = traced(params, extra, {SampleBatch.OBS: obs}, noise, seed)
     return actions, fetched
+
+
+def _together(actions: jax.Array, fetched: jax.Array) -> jax.Array:
+    """[S, W] int32 the bits of both."""
+    parts = actions.reshape(len(actions), -1), fetched
+    return jnp.concatenate([lax.bitcast_convert_type(part, jnp.int32) for part in parts], axis=1)

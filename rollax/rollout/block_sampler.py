@@ -20,7 +20,6 @@ from rollax.rollout.table import Table
 
 if TYPE_CHECKING:
     from rollax.env.base_env import BaseEnv
-    from rollax.policy.packed_acting import PackedActing
     from rollax.rollout.policy_runner import PolicyRunner
     from rollax.rollout.worker import RolloutWorker
 
@@ -42,7 +41,7 @@ class BlockSampler(RowSampler):
         self._everyone = np.arange(envs)
         self._memory = SlotMemory(self._runner, Table(envs))
         self._block = BlockColumns(envs, self.fragment_length)
-        self._packed = _packed_acting(self._runner)
+        self._packed = self._runner.policy.packed_acting()
         self._running: Rows | None = None  # a row of each sub-environment, for its actions
         self._obs: trees.Tree = None  # [N, ...] filtered observations
         self._acting: np.ndarray | None = NO_ENVS  # the sub-environments that act next; None: all
@@ -105,9 +104,8 @@ class BlockSampler(RowSampler):
                 columns |= memory.columns(context)
                 memory.remember(index, actions, states)
         else:
-            actions, fetched = self._packed.actions(obs, self.explore)
-            runner.check_actions(actions, len(fetched))
-            columns |= {SampleBatch.ACTIONS: actions, _PACKED: fetched}
+            actions, columns[_PACKED] = self._packed.actions(obs, self.explore)
+            runner.check_actions(actions, trees.length(obs))
         self.env.send_rows(self._running, chosen, runner.action_map(actions))
         self._block.put(poll, chosen, columns)
 
@@ -198,8 +196,7 @@ class BlockSampler(RowSampler):
         wanted, runner = self._runner.columns, self._runner
         columns = self._block.rows_of(rows)
         if self._packed is not None:
-            fetches = self._packed.fetches_of(columns.pop(_PACKED))
-            columns |= {name: np.ascontiguousarray(column) for name, column in fetches.items()}
+            columns |= self._packed.columns_of(columns.pop(_PACKED))
         columns |= {name: make() for name, make in optional.items() if wanted is None or name in wanted}
         kept = {
             SampleBatch.TRAJECTORY_ID: repeated(numbers[:, 0]),
@@ -214,15 +211,6 @@ class BlockSampler(RowSampler):
         after = following(segments, order, finals, current)
         ends = segments.length[order].cumsum() - 1
         return Fragment({**kept, **columns, SampleBatch.EPS_ID: repeated(ids)}, ends, after)
-
-
-def _packed_acting(runner: PolicyRunner) -> PackedActing | None:
-    """How the policy acts faster than by `compute_actions`; None if it does not."""
-    if not type(runner.policy).compute_actions.__module__.startswith("rollax.policy.jax"):
-        return None
-    from rollax.policy.packed_acting import PackedActing, acts_packed  # imports JAX
-
-    return PackedActing(runner.policy) if acts_packed(runner.policy) else None
 
 
 def only_by_rows(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> str:

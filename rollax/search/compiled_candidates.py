@@ -16,6 +16,7 @@ from rollax.env.jax.sub_environments import EpisodeState
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.stacked_acting import BLOCK
+from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.compiled_filter import CompiledFilter
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.policy_runner import PolicyRunner
@@ -167,7 +168,7 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
         ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the memory.
         PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
     """
-    if type(sampler) not in (RowSampler, CompiledSampler):
+    if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler):
         raise ConfigError(
             "The sampler has no effect: candidates are played by a loop of their own.",
             "config key 'sampler'",
