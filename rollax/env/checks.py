@@ -26,6 +26,7 @@ _collections: list[dict[tuple[str, str], str]] = []
 MOST_IDLE_POLLS = 1000
 """Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
+_LARGEST_SQUARE = _LARGEST_REWARD**2
 
 NO_EPISODE = "an episode that is over or has not begun"
 _AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
@@ -198,7 +199,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
         )
     column = column.astype(np.float64, copy=False)
     # As in `all_finite`, one number shows that all are finite and small enough.
-    if not np.vdot(column, column) <= _LARGEST_REWARD**2:
+    if not np.vdot(column, column) <= _LARGEST_SQUARE:
         fits = np.abs(column) <= _LARGEST_REWARD
         if not fits.all():
             raise _not_a_reward(column, int(np.argmin(fits)), where)

@@ -112,10 +112,8 @@ class PackedActing:
 
 def are_few(params: Columns) -> bool:
     """Whether joining the parameters makes acting faster."""
-    arrays = params.values()
-    return (
-        all(array.dtype == np.float32 for array in arrays) and sum(array.size for array in arrays) <= _MOST_PARAMETERS
-    )
+    size = sum(array.size for array in params.values())
+    return size <= _MOST_PARAMETERS and all(array.dtype == np.float32 for array in params.values())
 
 
 @jax.jit

@@ -94,12 +94,12 @@ class BlockSampler(RowSampler):
         assert self._running is not None
         runner, memory = self._runner, self._memory
         obs = self._obs if chosen is None else trees.index(self._obs, chosen)
-        columns: dict[str, Any] = {SampleBatch.OBS: obs}
+        columns: dict[str, Any] = {}
         if self._packed is None:
             index = self._everyone if chosen is None else chosen
             context = memory.context(index) if memory.active else {}
             actions, states, fetches = runner.act(obs, self.explore, self.timestep, context)
-            columns |= {SampleBatch.ACTIONS: actions, **fetches}
+            columns = {SampleBatch.ACTIONS: actions, **fetches}
             if memory.active:
                 columns |= memory.columns(context)
                 memory.remember(index, actions, states)
@@ -107,19 +107,20 @@ class BlockSampler(RowSampler):
             actions, columns[_PACKED] = self._packed.actions(obs, self.explore)
             runner.check_actions(actions, trees.length(obs))
         self.env.send_rows(self._running, chosen, runner.action_map(actions))
-        self._block.put(poll, chosen, columns)
+        self._block.put(poll, self._obs, chosen, columns)
 
     def _observe_in_block(self, poll: int, finals: list[trees.Tree]) -> None:
         """Writes the outcomes of a poll, resets ended episodes, and prepares the next actions."""
         rows = self.env.poll_rows()
         self._write_outcomes(poll, rows)
         self._see(rows)
-        over = rows.over_envs()
-        if not len(over):
+        ended = rows.ended_envs
+        if not (len(ended) or len(rows.dropped_envs)):
             return
-        if len(ended := rows.ended_envs):
+        if len(ended):
             finals.append({SampleBatch.OBS: trees.index(self._obs, ended), **self._memory.inputs(ended)})
-        started = self.reset_rows(over)
+        over = rows.over_envs()
+        started = self.env.reset_rows(over)
         if started is not None:  # otherwise the environment begins the episodes in the next poll
             self._block.begins[poll, over] = True
             self._memory.begin(over)
@@ -172,12 +173,8 @@ class BlockSampler(RowSampler):
         """The rows of the block, sorted by trajectory, in time order inside each."""
         episodes, outcomes = self.episodes, self._block.outcomes(polls)
         segments, envs = Segments.of(outcomes), len(self._everyone)
-        since = np.zeros(len(segments.start), np.int64)  # steps of the episode before the block
-        since[segments.first] = episodes["length"][:envs]
-        numbers = np.empty((len(since), 1), np.int64)
-        numbers[segments.first] = self._numbers
-        first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(segments.begun)
-        numbers[segments.begun, 0] = np.arange(first, self.next_trajectory)
+        since = segments.after(episodes["length"][:envs])
+        numbers, self.next_trajectory = segments.numbered(self._numbers, self.next_trajectory)
         returns = segments.sums(outcomes.rewards, self._returns)
         ids = episodes.record_block(outcomes, segments, _POLICIES, returns)
         episodes["cut"][:] = episodes["length"]
@@ -194,7 +191,7 @@ class BlockSampler(RowSampler):
             SampleBatch.AGENT_ID: lambda: np.full(len(rows), DEFAULT_AGENT, object),
         }
         wanted, runner = self._runner.columns, self._runner
-        columns = self._block.rows_of(rows)
+        columns: dict[str, Any] = self._block.rows_of(rows)
         if self._packed is not None:
             columns |= self._packed.columns_of(columns.pop(_PACKED))
         columns |= {name: make() for name, make in optional.items() if wanted is None or name in wanted}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import PolicyError
 
@@ -85,6 +86,20 @@ class Segments(NamedTuple):
         )
         return sums.reshape(-1, len(agents))
 
+    def after(self, lengths: np.ndarray) -> np.ndarray:
+        """[S] the steps of each episode before the block; [N] `lengths` of those that continue in it."""
+        since = np.zeros(len(self.start), np.int64)
+        since[self.first] = lengths
+        return since
+
+    def numbered(self, running: np.ndarray, following: int) -> tuple[np.ndarray, int]:
+        """[S, A] the numbers of trajectories, `running` [N, A] or from `following` on; and the next number."""
+        numbers = np.empty((len(self.start), running.shape[1]), np.int64)
+        numbers[self.first] = running
+        end = following + len(self.begun) * running.shape[1]
+        numbers[self.begun] = np.arange(following, end).reshape(-1, running.shape[1])
+        return numbers, end
+
     def rows(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows [R] of some segments, one after another, in flat arrays [T N, ...]; [R] the step in the segment.
 
@@ -107,6 +122,7 @@ class BlockColumns:
 
     def __init__(self, envs: int, polls: int) -> None:
         self._envs, self._polls = envs, polls
+        self._obs: trees.Tree = None
         self._columns: dict[str, trees.Tree] = {}
         self.rewards = np.zeros((polls, envs))
         self.terminateds, self.truncateds, self.begins = (np.zeros((polls, envs), bool) for _ in range(3))
@@ -116,11 +132,11 @@ class BlockColumns:
         """Grows, if there are `poll` polls already."""
         if poll < self._polls:
             return
-        for name in ("rewards", "terminateds", "truncateds", "begins", "steps"):
+        for name in ("rewards", "terminateds", "truncateds", "begins"):
             column = getattr(self, name)
-            setattr(
-                self, name, np.concatenate((column, np.ones_like(column) if name == "steps" else np.zeros_like(column)))
-            )
+            setattr(self, name, np.concatenate((column, np.zeros_like(column))))
+        self.steps = np.concatenate((self.steps, np.ones_like(self.steps)))
+        self._obs = trees.concat((self._obs, self._obs))
         self._columns = {name: trees.concat((column, column)) for name, column in self._columns.items()}
         self._polls *= 2
 
@@ -128,10 +144,14 @@ class BlockColumns:
         """Begins a block in which every poll is a step, and no episode ends."""
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
-    def put(self, poll: int, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
-        """Writes columns of the sub-environments in `selection`; None: all."""
+    def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
+        """Writes the observations of all sub-environments, and columns of those in `selection`; None: all."""
         if columns.keys() != self._columns.keys():
-            self._make(columns)
+            self._make(obs, columns)
+        if isinstance(self._obs, np.ndarray):
+            self._obs[poll] = obs
+        else:
+            trees.put(self._obs, poll, obs)
         place: Any = poll if selection is None else (poll, selection)
         for name, values in columns.items():
             column = self._columns[name]
@@ -140,7 +160,7 @@ class BlockColumns:
             else:
                 trees.put(column, place, values)
 
-    def _make(self, columns: dict[str, Any]) -> None:
+    def _make(self, obs: trees.Tree, columns: dict[str, Any]) -> None:
         """Makes the columns that the first poll has."""
         if self._columns:
             raise PolicyError(
@@ -155,6 +175,7 @@ class BlockColumns:
         def empty(leaf: np.ndarray) -> np.ndarray:
             return np.empty((*shape, *leaf.shape[1:]), leaf.dtype)
 
+        self._obs = trees.tree_map(empty, obs)
         self._columns = {name: trees.tree_map(empty, column) for name, column in columns.items()}
 
     def outcomes(self, polls: int) -> Outcomes:
@@ -166,7 +187,8 @@ class BlockColumns:
 
     def rows_of(self, rows: np.ndarray) -> dict[str, trees.Tree]:
         """Copies of the rows [R] of all columns; they are indices of flat arrays [T N, ...]."""
-        return trees.tree_map(lambda leaf: np.take(leaf.reshape(-1, *leaf.shape[2:]), rows, axis=0), self._columns)
+        columns = {SampleBatch.OBS: self._obs, **self._columns}
+        return trees.tree_map(lambda leaf: np.take(leaf.reshape(-1, *leaf.shape[2:]), rows, axis=0), columns)
 
 
 def following(segments: Segments, chosen: np.ndarray, finals: list[trees.Tree], current: trees.Tree) -> trees.Tree:

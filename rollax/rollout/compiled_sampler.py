@@ -16,6 +16,7 @@ from rollax.env import checks
 from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.sub_environments import EpisodeState
 from rollax.policy.traced_acting import only_acts_stepwise
+from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
 from rollax.rollout.policy_mapping import check_unchanged, differs_between_episodes, policies_of_agents
@@ -154,33 +155,22 @@ class CompiledSampler(Sampler):
     def _record(self, rows: _Rows) -> Played:
         """Records rewards and ends in the episode table."""
         over = rows.terminateds | rows.truncateds
-        count, agents = rows.rewards.shape[:2]
-        t = _steps_since(over, self.episodes["length"][:count])
-        number = np.cumsum(over, axis=1) - over  # index of the episode in its sub-environment, within these steps
-        ended = over.sum(axis=1)
-        most = int(ended.max()) + 1
-        left = self.episodes.left
-        is_last = left is not None and bool((ended >= left).all())  # no episode begins after these steps
-        rewards_of = _sums(number[:, None].repeat(agents, axis=1), most, rows.rewards)
-        lengths_of = _sums(number, most)
-        ids, trajectories = np.empty((count, most), np.int64), np.empty((count, agents, most), np.int64)
-        for turn in range(most):
-            self._returns += rewards_of[..., turn]
-            self.episodes.increase("reward", slice(count), rewards_of[..., turn].sum(axis=1))
-            self.episodes.increase("length", slice(count), lengths_of[:, turn])
-            ids[:, turn], trajectories[..., turn] = self.episodes["id"][:count], self._trajectories
-            those = (ended > turn).nonzero()[0]
-            if len(those):
-                policies = np.tile(self._numbers, len(those))
-                self.episodes.end_trajectories(those.repeat(agents), policies, self._returns[those].ravel())
-                self.episodes.end(those)
-                self._begin_episodes(those[~(over[those, -1] & (ended[those] == turn + 1))] if is_last else those)
-        ids = np.take_along_axis(ids, number, axis=1)
-        # In the order of their ends, in which windows of metrics drop them. The loop added the first episodes of all
-        # sub-environments, then the second ones, ..., so short ones came last.
-        self.episodes.sort_ended(ids.T[over.T])
-        trajectories = np.take_along_axis(trajectories, number[:, None], axis=2)
-        return Played(rows.rewards, rows.terminateds, rows.truncateds, ids, trajectories, t)
+        (count, steps), left = over.shape, self.episodes.left
+        begins = over.T.copy()
+        if left is not None and (over.sum(axis=1) >= left).all():
+            begins[-1] = False  # no episode begins after the last one of an evaluation
+        flags = rows.terminateds.T, rows.truncateds.T
+        outcomes = Outcomes(np.moveaxis(rows.rewards, 2, 0), *flags, begins)
+        segments = Segments.of(outcomes)
+        since = segments.after(self.episodes["length"][:count])
+        returns = segments.sums(outcomes.rewards, self._returns)
+        numbers, self.next_trajectory = segments.numbered(self._trajectories, self.next_trajectory)
+        ids = self.episodes.record_block(outcomes, segments, self._numbers, returns)
+        self._trajectories, self._returns = numbers[segments.last], returns[segments.last]
+        place = segments.place.T
+        t = since[place] + np.arange(steps) - segments.start[place]
+        trajectories = np.moveaxis(numbers[place], 2, 1)
+        return Played(rows.rewards, rows.terminateds, rows.truncateds, ids[place], trajectories, t)
 
     def _traced_rollout(
         self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, learning: frozenset[str]
@@ -215,21 +205,6 @@ class CompiledSampler(Sampler):
 def _by_row(column: jax.Array) -> jax.Array:
     """[T, R, ...] -> [R T, ...]."""
     return jnp.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])
-
-
-def _sums(places: np.ndarray, most: int, values: np.ndarray | None = None) -> np.ndarray:
-    """[..., most] the sums of the values [..., T] that have the same place below `most`; counts without values."""
-    rows = np.arange(places.size // places.shape[-1]).reshape(*places.shape[:-1], 1)
-    weights = None if values is None else values.ravel()
-    sums = np.bincount((places + most * rows).ravel(), weights, most * rows.size)
-    return sums.reshape(*places.shape[:-1], most)
-
-
-def _steps_since(over: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[N, T] the step in its episode, from [N, T] ends and the [N] earlier steps of the running episodes."""
-    steps, first = np.arange(over.shape[1]), -lengths[:, None]
-    begun = np.where(over[:, :-1], steps[1:], first)
-    return steps - np.maximum.accumulate(np.hstack((first, begun)), axis=1)
 
 
 def only_stepwise(worker: RolloutWorker) -> str:

@@ -239,10 +239,6 @@ class EpisodeTable(Table):
         ended = self._running.pop(index, None)
         return {} if ended is None or not counted or not ended.custom_metrics else ended.noted_metrics()
 
-    def sort_ended(self, ids: np.ndarray) -> None:
-        """Sorts the metrics of the latest ended episodes, all those with [K] `ids`, in the order of `ids`."""
-        self._ended.sort_latest(ids)
-
     def counting(self, env_index: np.ndarray) -> np.ndarray:
         """[K] whether the running episodes of these sub-environments would count if they ended next."""
         if self.left is None:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict
 
-from rollax.batch.columns import positions_in
-
 _KEPT_POLLS = 100_000
 _Columns = tuple[np.ndarray, ...]
 
@@ -76,17 +74,6 @@ class FinishedEpisodes:
     ) -> None:
         """Adds [K] episodes; `custom_metrics` is episode id -> metrics, of those that have some."""
         self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
-
-    def sort_latest(self, ids: np.ndarray) -> None:
-        """Sorts the latest episodes, all those with [K] `ids`, in the order of `ids`."""
-        latest: deque[tuple[_Columns, dict[int, dict[str, float]]]] = deque()
-        while self._episodes and np.isin(self._episodes[-1][0][0], ids).all():
-            latest.appendleft(self._episodes.pop())
-        if latest:
-            columns = _joined(columns for columns, _ in latest)
-            order = np.argsort(positions_in(ids, columns[0]))
-            custom = {id_: metrics for _, of_poll in latest for id_, metrics in of_poll.items()}
-            self._episodes.append((tuple(column[order] for column in columns), custom))
 
     def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
         """The metrics of the episodes, which are removed; `policy_ids` are indexed by the numbers of policies."""

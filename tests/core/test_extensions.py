@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import rollax
-from rollax import BC, ES
+from rollax import BC, ES, PPO
 from rollax.config import TrainerConfig
 from rollax.config.hooks import ConfigHooks
 from rollax.core import extensions as found
@@ -45,14 +45,18 @@ def test_tables_are_joined_and_may_be_missing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("former", "policy"),
-    [("rollax.offline.marwil:BC", BC), ("rollax.search.es:ES", ES)],
+    [
+        ("rollax.algorithms.marwil:BCPolicy", BC),
+        ("rollax.algorithms.es:ESPolicy", ES),
+        ("rollax.algorithms.ppo:PPOPolicy", PPO),
+    ],
 )
 def test_a_class_is_found_by_its_former_module(former, policy):
     assert current_path(former) == path_of(policy)
     assert named_by_file(former, "class", base=POLICY, trusted=False) is policy
 
 
-@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPO", "own.marwil:BC", "rollax.offline.marwil"])
+@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPO", "own.marwil:BCPolicy", "rollax.algorithms.marwil"])
 def test_other_paths_stay(path):
     kept = path if ":" in path else "rollax.offline.marwil"
     assert current_path(path) == kept

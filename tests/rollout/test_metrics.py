@@ -67,17 +67,6 @@ class TestFinishedEpisodes:
         assert finished.take(["x"]) == [episode(n, 7, 1, {"hits": 10.0 * n}, x=[n]) for n in (3, 4)]
         assert finished.take(["x"]) == []
 
-    def test_the_latest_episodes_are_sorted(self):
-        finished, one = FinishedEpisodes(), np.ones(1, int)
-        for ids in ([1], [4, 2], [], [3]):
-            numbers = np.array(ids, int)
-            custom = {number: {"hits": 10.0 * number} for number in ids}
-            finished.add(numbers, 0 * numbers, 1.0 * numbers, 7 + 0 * numbers, custom)
-        finished.add_trajectories(4 * one, 0 * one, 4.0 * one)
-        finished.sort_latest(np.array([3, 9, 2, 4]))  # 9 is not counted
-        expected = [episode(n, 7, 0, {"hits": 10.0 * n}, **({"x": [4.0]} if n == 4 else {})) for n in (1, 3, 2, 4)]
-        assert finished.take(["x"]) == expected
-
 
 class TestWindow:
     def test_the_latest_episodes_are_counted(self):
