@@ -37,7 +37,6 @@ _SAMPLED_FOR = {
     SampleBatch.BOOTSTRAP: (),
     SampleBatch.CRITIC_OBS: (),
     SampleBatch.DISCOUNTS: (),
-    SampleBatch.NEW_OBS: (SampleBatch.OBS,),
     SampleBatch.TARGET_STEPS: (),
     SampleBatch.VALUE_TARGETS: (SampleBatch.REWARDS, SampleBatch.VF_PREDS),
     SampleBatch.WEIGHTS: (),
@@ -172,9 +171,12 @@ class BaseAlgorithm(ABC):
         By default they follow from `reads`: a column that all of rollax knows is sampled or computed from sampled ones.
         For a column of the algorithm's own, which `postprocess` or `drawn` adds, everything is sampled.
         """
-        columns: set[str] = {*TRANSITION_SAMPLED} if isinstance(self.config, ReplayFields) else set()
+        replayed = isinstance(self.config, ReplayFields)
+        columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()
         for name in self.reads:
-            if name in _SAMPLED_FOR:
+            if name == SampleBatch.NEW_OBS:  # a replay buffer has the observations after n steps
+                columns.add(SampleBatch.OBS if replayed else name)
+            elif name in _SAMPLED_FOR:
                 columns.update(_SAMPLED_FOR[name])
             elif name in _SAMPLED:
                 columns.add(name)
