@@ -46,8 +46,8 @@ def test_tables_are_joined_and_may_be_missing(monkeypatch):
 @pytest.mark.parametrize(
     ("former", "policy"),
     [
-        ("rollax.algorithms.marwil:BCPolicy", BC),
-        ("rollax.algorithms.es:ESPolicy", ES),
+        ("rollax.offline.marwil:BCPolicy", BC),
+        ("rollax.search.es:ESPolicy", ES),
         ("rollax.algorithms.ppo:PPOPolicy", PPO),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_class_is_found_by_its_former_module(former, policy):
     assert named_by_file(former, "class", base=POLICY, trusted=False) is policy
 
 
-@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPO", "own.marwil:BCPolicy", "rollax.algorithms.marwil"])
+@pytest.mark.parametrize("path", ["rollax.algorithms.ppo:PPO", "own.marwil:BCPolicy", "rollax.offline.marwil"])
 def test_other_paths_stay(path):
     kept = path if ":" in path else "rollax.offline.marwil"
     assert current_path(path) == kept

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,7 +40,8 @@ from rollax.offline.new_file import new_folder
 
 log = logging.getLogger("rollax.offline")
 
-METADATA = "metadata.json"
+METADATA, _HDF5 = "metadata.json", "main_data.hdf5"
+_ROOM = 1 << 20  # bytes: rewards, flags and the structure of HDF5
 _MAX_METADATA = 64 << 20  # bytes
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 _SEVERAL = "convert to rollax's own format or to json_lines, which may have several agents"
@@ -127,7 +131,7 @@ def _opened(path: Path) -> _Set:
             "pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
             "another `format`",
         )
-    hdf5 = folder / "main_data.hdf5"
+    hdf5 = folder / _HDF5
     if hdf5.exists():
         from rollax.offline.formats.d4rl import opened
 
@@ -252,6 +256,8 @@ def write_minari(
                     located(trajectory),
                     f"{len(trajectory)} steps",
                 ).expected(f"at most {_ARROW_ROWS - 1} steps", 'convert to HDF5, format="minari"')
+            if storage == "hdf5":
+                _refuse_full_disk(temporary / "data" / _HDF5, trajectory)
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
             with_infos += SampleBatch.INFOS in trajectory.columns
@@ -264,6 +270,22 @@ def write_minari(
     if with_infos:
         log.warning("%s: the infos of %d episodes are left out.", path, with_infos)
     return count
+
+
+def _refuse_full_disk(file: Path, trajectory: RecordedTrajectory) -> None:
+    """Raises OSError if a trajectory does not fit on the disk: HDF5 would crash the process when it closes the file."""
+    arrays = [
+        leaf for name in (SampleBatch.OBS, SampleBatch.ACTIONS) for leaf in trees.leaves(trajectory.columns[name])
+    ]
+    # Actions of the environment are at most 8 times as large as those of the policy.
+    room = _ROOM + 8 * sum(np.asarray(leaf).nbytes for leaf in arrays)
+    written = file.stat().st_size if file.exists() else 0
+    with tempfile.TemporaryFile(dir=file.parent) as probe:
+        try:
+            os.posix_fallocate(probe.fileno(), written, room)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot reserve any
+                raise
 
 
 def _check_keys(space: Space, storage: str, where: str) -> None:

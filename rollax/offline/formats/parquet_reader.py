@@ -226,7 +226,7 @@ def _check_numbers(contents: Mapping[str, Any]) -> None:
     """Raises ValueError if a file's numbers of episodes and steps are invalid."""
     names = ["steps", "episodes", *(["episode_reward_mean"] if contents.get("episodes") else [])]
     for name in names:
-        number = contents.get(name, 0)
+        number = contents.get(name, None if name == "episode_reward_mean" else 0)
         in_range = isinstance(number, int | float) and (name == "episode_reward_mean" or 0 <= number < 2**63)
         if not in_range:
             raise ValueError(f"{name}={number!r}")

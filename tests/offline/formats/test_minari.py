@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import resource
 
 import gymnasium as gym
 import h5py
@@ -18,6 +19,8 @@ from rollax.offline.formats.minari_format import write_minari
 from rollax.offline.writer import DatasetWriter
 from tests.offline.formats.reading import BOX, BOX1, read
 from tests.offline.formats.test_parquet import trajectory
+from tests.offline.test_describe import some
+from tests.offline.test_describe import written as write_some
 from tests.offline.worlds import IMAGE
 
 NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Tuple([spaces.Discrete(3)])})
@@ -174,3 +177,16 @@ class TestMinari:
             file["episode_0"]["rewards"] = np.zeros((2, 2))
         with pytest.raises(DatasetError, match=r"(?s)not one number.*episode 0, rewards.*shape \(2, 2\)"):
             read(path)
+
+
+@pytest.mark.parametrize("size", [1000, 3000, 100_000])
+def test_a_full_disk_is_an_error(tmp_path, size):
+    write_some(tmp_path / "own", some(3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # HDF5 would crash this process
+    try:
+        with pytest.raises(DatasetError, match=r"could not be written(.|\n)*File too large"):
+            write_minari(open_dataset(tmp_path / "own"), tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]

@@ -226,6 +226,7 @@ BOX_OF_16M = {"type": "Box", "shape": [1 << 24], "dtype": "float64", "low": 0, "
         {b"rollax.contents": b"[]"},
         {b"rollax.contents": b'{"episodes": "x", "episode_reward_mean": 1}'},
         {b"rollax.contents": b'{"episodes": 1, "episode_reward_mean": null}'},
+        {b"rollax.contents": b'{"episodes": 1}'},
         {b"rollax.contents": b'{"steps": []}'},
         {b"rollax.contents": b'{"steps": -5}'},
         {b"rollax.contents": b'{"steps": 1e400}'},
