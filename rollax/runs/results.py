@@ -104,7 +104,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
     """
     with written_to(out, 8, 5, dpi=120) as figure:
         axes = figure.add_subplot()
-        for number, (label, results) in enumerate(runs.items()):
+        for number, (label, results) in enumerate((_drawable(label), lines) for label, lines in runs.items()):
             steps, rewards = curve(results, "episode_reward_mean")
             marker = "." if len(steps) == 1 else ""
             axes.plot(steps, rewards, color=f"C{number % 10}", marker=marker, linewidth=1.5, label=label)
@@ -115,11 +115,16 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
                 axes.plot(steps, rewards, color=f"C{number % 10}", label=evaluation, **style)
         axes.set_xlabel("environment steps")
         axes.set_ylabel("mean episode reward")
-        axes.set_title(title)
+        axes.set_title(_drawable(title))
         axes.grid(alpha=0.3)
         lines = axes.get_lines()
         # Otherwise Matplotlib leaves out labels that begin with "_".
         axes.legend(lines, [str(line.get_label()) for line in lines], fontsize="small")
+
+
+def _drawable(text: str) -> str:
+    """The text without the bytes of a file name that are not UTF-8, which Matplotlib refuses."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import RollaxError
-from rollax.runs.results import flat_scalars, number_in, read_results, to_json
+from rollax.runs.results import draw_curves, flat_scalars, number_in, read_results, to_json
 
 
 class Thing:
@@ -91,3 +92,10 @@ def test_all_readers_find_the_same_lines(tmp_path):
     assert ([result.get("name") for result in results], unread) == ([odd, "a\u2028b", None], 2)
     assert number_in(results[2], "huge") is None
     assert list(map(to_json, results))
+
+
+def test_names_of_folders_that_are_not_utf_8_are_drawn(tmp_path):
+    results = [{"timesteps_total": 1, "episode_reward_mean": 2.0}] * 2
+    name = os.fsdecode(b"run-\xff")
+    draw_curves({name: results, "b": results}, tmp_path / "curve.png", name)
+    assert (tmp_path / "curve.png").read_bytes().endswith(b"IEND\xaeB`\x82")
