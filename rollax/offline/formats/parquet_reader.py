@@ -123,7 +123,7 @@ class ParquetReader(DatasetReader):
         try:
             table = parquet.read_row_group(group, self._names(file))
             # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
-            size = _BYTES_OF_TRAJECTORY * (pc.sum(table[IS_LAST]).as_py() or 0)  # pyright: ignore[reportAttributeAccessIssue]
+            size = _BYTES_OF_TRAJECTORY * (pc.call_function("sum", [table[IS_LAST]]).as_py() or 0)
             check_decoded(table.nbytes + size, self._max_decoded_gb, where)
             found = list(_trajectories_of(table, file.columns, self._wanted, where))
         except DatasetError as error:
