@@ -1,7 +1,8 @@
 """Reinforcement learning: trains, evaluates, serves and exports policies.
 
 The public names are those of `__init__.pyi`. Each is imported on first use, so `import rollax` imports neither JAX nor
-Ray, and processes of environments stay small. `from rollax import *` leaves out names of extras that are not installed.
+Ray, and processes of environments stay small. `from rollax import *` leaves out names of extras and extensions that are
+not installed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _NEEDS = {
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        absent = tuple(start for start, (package, _) in _NEEDS.items() if importlib.util.find_spec(package) is None)
+        needs = [(start, package) for start, (package, _) in _NEEDS.items()]
+        needs += [(f"{part}.", part) for part in {".".join(module.split(".")[:2]) for module in _MODULE_OF.values()}]
+        absent = tuple(start for start, package in needs if importlib.util.find_spec(package) is None)
         return [public for public, module in _MODULE_OF.items() if not module.startswith(absent)]
     if name not in _MODULE_OF:
         raise _unknown(name, sys._getframe(1).f_code.co_name == "_handle_fromlist")

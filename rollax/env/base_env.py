@@ -72,7 +72,7 @@ class BaseEnv:
             raise EnvError(
                 "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
                 f"class {cls.__qualname__}",
-                found or "none",
+                f"only {found or 'none'} overridden",
             ).expected(
                 f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
                 "override all methods of one view; the other follows from it",

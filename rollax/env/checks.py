@@ -181,7 +181,10 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
     if found != count:
         raise EnvError(
             f"The number of {what} is wrong.", name, outline(values) if found is None else f"{found} of them"
-        ).expected(f"a list or array of {count}", f"return {what} for every sub-environment, in their order")
+        ).expected(
+            f"a list or array of {count}, one entry for each sub-environment",
+            f"return {what} for every sub-environment, in their order",
+        )
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
