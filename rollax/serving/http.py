@@ -1,4 +1,4 @@
-"""The HTTP side of a policy server: Starlette's router with one route for each verb, and one for the stream."""
+"""The HTTP side of a policy server: a Starlette route for each verb, and one for the stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from rollax.errors import RequestError
@@ -77,7 +77,7 @@ _Answer = Callable[[_Request], _Reply | Awaitable[_Reply]]
 
 
 class HttpApp:
-    """The ASGI application: the checks of a request, and what the router's endpoint answers, or its error.
+    """The ASGI application: the checks of a request, and what the endpoint of its route answers, or the error.
 
     `GET /` and `pages` need no token, everything under /v1 requires it.
 
@@ -101,23 +101,26 @@ class HttpApp:
             "weights": partial(self._answer_file, "weights", service.weights),
             "policy": partial(self._answer_file, "policy", service.onnx),
         }
-        # The routes are tried in order, so the most frequent verb is the first.
-        verbs = sorted(REQUESTS, key=lambda verb: verb != "get_action")
-        routes: list[BaseRoute] = [
-            *(self._route(f"/v1/{verb}", verb, partial(self._execute, verb), "POST") for verb in verbs),
+        routes = [
+            *(self._route(f"/v1/{verb}", verb, partial(self._execute, verb), "POST") for verb in REQUESTS),
             *(self._route("/v1" if verb == "hello" else f"/v1/{verb}", verb, gets[verb]) for verb in gets),
-            WebSocketRoute(PATH, Stream(self)),
             *(self._route(path, _PAGE, _shows(page)) for path, page in {**_pages(), **(pages or {})}.items()),
         ]
-        self._router = Router(routes, redirect_slashes=False, default=_no_route)
+        # No path has parameters. Starlette's router would compare a path with one route after the other.
+        self._routes: dict[tuple[str, str], BaseRoute] = {("http", route.path): route for route in routes}
+        self._routes["websocket", PATH] = WebSocketRoute(PATH, Stream(self))
 
     def _route(self, path: str, verb: str, answer: _Answer, method: str = "GET") -> Route:
         return Route(path, _Endpoint(self, verb, answer), methods=[method])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or all messages of a stream."""
+        route = self._routes.get((scope["type"], scope["path"]))
         if scope["type"] == "websocket":
-            await self._router.app(scope, receive, send)
+            if route is None:
+                await deny(RequestError("There is no stream at this path.", status=404, expected=PATH), send)
+            else:
+                await route.handle(scope, receive, send)
             return
         started = time.perf_counter()
         headers, client = headers_of(scope["headers"]), scope["client"][0] if scope["client"] else ""
@@ -127,8 +130,11 @@ class HttpApp:
             if scope["method"] == "OPTIONS":
                 scope["verb"] = "preflight"
                 reply = _Reply(b"", 204, headers=self.access.preflight_headers(headers))
+            elif route is None:
+                where, fix = scope["path"][:200], "see /docs"
+                raise RequestError("There is no such path.", status=404, where=where, fix=fix)
             else:
-                await self._router.app(scope, receive, send)
+                await route.handle(scope, receive, send)
                 reply = scope["reply"]
         except ClientDisconnect:
             return
@@ -274,13 +280,6 @@ def _shows(page: Response) -> _Answer:
     return lambda _: reply
 
 
-async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await deny(RequestError("There is no stream at this path.", status=404, expected=PATH), send)
-        return
-    raise RequestError("There is no such path.", status=404, where=scope["path"][:200], fix="see /docs")
-
-
 async def _body(request: _Request, limit: int) -> bytes:
     """The body of a request; RequestError (413) as soon as it exceeds `limit`, and before it is read if it says so."""
     size = int(request.headers.get(b"content-length", b"0"))
@@ -315,7 +314,7 @@ def _codec(content_type: bytes) -> Codec:
 
 def _failed(error: Exception, scope: Scope) -> _Reply:
     headers = []
-    if isinstance(error, HTTPException) and error.headers:  # of the router: the path is known, the method is not
+    if isinstance(error, HTTPException) and error.headers:  # of the route: the path is known, the method is not
         allowed = error.headers["Allow"]
         headers.append((b"allow", f"{allowed}, OPTIONS".encode()))
         what = "The path does not support this method."
