@@ -208,8 +208,11 @@ class HttpApp:
 
     def _answer_metrics(self, request: _Request) -> _Reply:
         statistics: Any = self.service.call("statistics", None, "")
-        found = {name: value for name, value in statistics.items() if _is_number(value)}
-        gauges = {("policy_version" if name == "version" else name): float(value) for name, value in found.items()}
+        gauges = {
+            "policy_version" if name == "version" else name: float(value)
+            for name, value in statistics.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
         return _Reply(self.metrics.text(gauges).encode(), content_type=metrics.CONTENT_TYPE)
 
     async def _answer_file(self, kind: str, make: Callable[[str], asyncio.Future[bytes]], request: _Request) -> _Reply:
@@ -325,7 +328,3 @@ def _failed(error: Exception, scope: Scope) -> _Reply:
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_s))))
     return _Reply(JSON.encode(ErrorResponse(body)), status, headers=headers)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

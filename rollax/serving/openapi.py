@@ -76,7 +76,7 @@ def description() -> dict[str, Any]:
         paths[f"/v1/{verb}"] = {"get": _file_operation(verb, summary)}
     for verb, kind in REQUESTS.items():
         answer = {"application/json": {"schema": schema_of[RESPONSES[verb]]}}
-        operation = _operation(verb, _first_line(kind), answer, tuple(ERRORS))
+        operation = _operation(verb, (kind.__doc__ or "").partition("\n")[0], answer, tuple(ERRORS))
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema_of[kind]}}}
         paths[f"/v1/{verb}"] = {"post": operation}
     return {
@@ -129,10 +129,6 @@ def _file_operation(verb: str, summary: str) -> dict[str, Any]:
         {"name": "If-None-Match", "in": "header", "required": False, "schema": {"type": "string"}},
     ]
     return operation
-
-
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").partition("\n")[0]
 
 
 def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -144,7 +144,7 @@ class PolicyServer:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=self._config.get_loop_factory()) as runner:
                 runner.run(self._serve())
         except BaseException as error:
             if self._ready.done():
@@ -289,14 +289,6 @@ def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] |
     )
     config.load()
     return config
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not available on Windows
-        return None
-    return uvloop.new_event_loop
 
 
 def _listen(host: str, port: int) -> socket.socket:
