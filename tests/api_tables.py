@@ -2,7 +2,7 @@
 
 A table stands between a mark and `<!-- end -->`. The marks are
 
-- `<!-- algorithms -->`: the trainer, config and policy of each algorithm;
+- `<!-- algorithms -->`: the trainer, config and class of each algorithm;
 - `<!-- names: rollax.env, rollax.env.jax -->`: the other names of `rollax` that these packages or modules define;
 - `<!-- contents: rollax.ops.values, rollax.models.recurrent:LSTM -->`: the functions and classes of a module, or one.
 """
@@ -38,7 +38,7 @@ def with_names(content: str) -> str:
 
 
 def _algorithms() -> Iterator[str]:
-    yield "| algorithm | trainer | config | policy |"
+    yield "| name | trainer | config | algorithm |"
     yield "|---|---|---|---|"
     for name in ALGORITHMS:
         trainer, *others = _classes_of(name)

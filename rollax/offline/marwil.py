@@ -139,8 +139,8 @@ class MARWIL(Algorithm):
     learns_off_policy = True
     reads = TRANSITION
     statistics = (
-        *_OF_IMITATION,
-        *("vf_loss", "vf_explained_var", "mean_weight", "mean_squared_advantage", "moving_average_sqd_adv_norm"),
+        *("policy_loss", "vf_loss", "entropy", "vf_explained_var"),
+        *("mean_weight", "mean_squared_advantage", "moving_average_sqd_adv_norm"),
     )
 
     @property

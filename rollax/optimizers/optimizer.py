@@ -291,7 +291,7 @@ class Optimizer(ABC):
                     f"{key} has no effect here: {readers}.", f"{type(self).__name__}({key}=...)", value
                 ).expected(
                     f"{there!r}, as in the config of the local worker",
-                    f"make the workers with it: config={{'{key}': ...}}",
+                    f"make the workers with it: RolloutWorker(..., config={{'{key}': ...}})",
                 )
 
     def _without_its_fields(self, config_class: type[TrainerConfig]) -> ConfigError:

@@ -26,7 +26,7 @@ class StackedActing:
 
     Args:
         shapes: name -> shape of a parameter.
-        greedy: chooses and checks the actions; see `Acting.checked_greedy`.
+        greedy: chooses and checks the actions; see `Actor.traced_checked_greedy`.
         slots: the number of slots.
         device: the device of JAX that acts; None for its default.
     Attributes:

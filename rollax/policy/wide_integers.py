@@ -57,5 +57,5 @@ def check_columns(columns: Columns, where: str) -> None:
                     where=f"{where}, column {name!r}",
                     got=f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
                     expected=f"numbers from {limits.min} to {limits.max}",
-                    fix="let train_columns number the ids: np.unique(ids, return_inverse=True)[1]; or return floats",
+                    fix="let drawn number the ids: np.unique(ids, return_inverse=True)[1]; or return floats",
                 )

@@ -218,7 +218,7 @@ def only_by_rows(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> str:
         (not env.in_lockstep, "sub-environments that do not step together"),
         (worker.policy_of is not None, "a policy_mapping_fn"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),
-        (config.output is not None, "config key 'output'"),
+        (config.recording_key is not None, f"config key {config.recording_key!r}"),
         (any(overrides(callbacks, Callbacks, hook) for hook in _HOOKS), "a callback on episodes"),
         (any(overrides_trajectory(policy) for policy in worker.policies.values()), "postprocess_trajectory of its own"),
         (any(_reads_infos(runner) for runner in worker.runners.values()), "a policy that reads infos or episodes"),

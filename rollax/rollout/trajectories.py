@@ -54,10 +54,6 @@ class Trajectories:
         self._size = 0
         self._slots, self._name = slots, name
         self._slots.add(name, -1)
-        # The slots and rows of the latest actions, if the slots are a slice: not in the column yet, and without rewards
-        # while `_unrewarded`. Both save NumPy calls if all slots act at every poll.
-        self._latest: tuple[slice, slice] | None = None
-        self._unrewarded = False
         self._final_rows: list[np.ndarray] = []
         self._final_inputs: list[Inputs] = []
 
@@ -103,12 +99,7 @@ class Trajectories:
         rows[_EPISODE][start:end] = episodes
         if off_policy is not None:
             rows[SampleBatch.OFF_POLICY][start + off_policy] = True
-        if isinstance(slots, slice):
-            if self._latest is not None and self._latest[0] != slots:
-                self._pending()
-            self._latest, self._unrewarded = (slots, slice(start, end)), True
-        else:
-            self._pending()[slots] = np.arange(start, end)
+        self._pending[slots] = np.arange(start, end)
         self._size = end
 
     def record_rows(
@@ -164,23 +155,16 @@ class Trajectories:
             terminateds: [K]; truncateds: [K]: whether the trajectory has ended; None if none has.
         """
         columns = self._columns
-        if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
-            rows: Index = self._latest[1]
-        else:
-            rows = self._pending()[slots]
-            if rows.min(initial=0) < 0:
-                decided = rows >= 0
-                rows, rewards = rows[decided], rewards[decided]
-                if not len(rows):
-                    return
-                complete, terminateds, truncateds = (
-                    one[decided] if isinstance(one, np.ndarray) else one for one in (complete, terminateds, truncateds)
-                )
-        if isinstance(rows, slice) and self._unrewarded:
-            columns[SampleBatch.REWARDS][rows] = rewards
-            self._unrewarded = False
-        else:
-            columns[SampleBatch.REWARDS][rows] += rewards
+        rows = self._pending[slots]
+        if rows.min(initial=0) < 0:
+            decided = rows >= 0
+            rows, rewards = rows[decided], rewards[decided]
+            if not len(rows):
+                return
+            complete, terminateds, truncateds = (
+                one[decided] if isinstance(one, np.ndarray) else one for one in (complete, terminateds, truncateds)
+            )
+        columns[SampleBatch.REWARDS][rows] += rewards
         columns[_COMPLETE][rows] = complete
         if terminateds is not None:
             columns[SampleBatch.TERMINATEDS][rows] = terminateds
@@ -189,23 +173,19 @@ class Trajectories:
 
     def forget(self, slots: np.ndarray) -> None:
         """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
-        self._pending()[slots] = -1
+        self._pending[slots] = -1
 
+    @property
     def _pending(self) -> np.ndarray:
         """The column with the row of each slot's last action."""
-        column = self._slots[self._name]
-        if self._latest is not None:
-            slots, rows = self._latest
-            column[slots] = np.arange(rows.start, rows.stop)
-            self._latest = None
-        return column
+        return self._slots[self._name]
 
     def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
         """Stores the final inputs of trajectories that have just ended, before their slots are reused.
 
         `inputs` are columns of K rows; they are kept, so the caller must not write into them.
         """
-        rows = self._pending()[slots]
+        rows = self._pending[slots]
         decided = rows >= 0
         self._final_rows.append(rows[decided])
         self._final_inputs.append(inputs if decided.all() else trees.index(inputs, decided))
@@ -286,7 +266,7 @@ class Trajectories:
         """Moves the remaining rows to the front."""
         new_place = np.full(self._size, -1)
         new_place[kept] = np.arange(len(kept))
-        pending = self._pending()
+        pending = self._pending
         pending[pending >= 0] = new_place[pending[pending >= 0]]
         if self._final_rows:
             places, inputs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_inputs)

@@ -83,7 +83,7 @@ class ESOptimizer(SearchOptimizer):
             raise ConfigError(
                 "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
                 "config key 'explore'",
-                False,
+                f"False, for {space_text(self._policy.action_space)}",
             ).expected(
                 "a Box action space, or no such key", "leave explore out: candidates explore by perturbed parameters"
             )

@@ -58,7 +58,7 @@ def test_nan_weights_are_detected_in_acting():
         acts = (trainer.train, trainer.evaluate, lambda: trainer.compute_single_action(np.ones(4, np.float32)))
         for act in acts:
             with pytest.raises(
-                NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of \d, at timestep 64"
+                NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of \d+, at timestep 64"
             ):
                 act()
         policy.set_weights(good)

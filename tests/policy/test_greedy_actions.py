@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import NonFiniteError
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.ppo import PPO
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 PARTS = {"move": spaces.Discrete(3), "force": spaces.Box(-1.0, 1.0, (2,))}
@@ -26,7 +26,7 @@ PARTS = {"move": spaces.Discrete(3), "force": spaces.Box(-1.0, 1.0, (2,))}
     ids=lambda space: type(space).__name__,
 )
 def policy(request):
-    return PPOPolicy(OBS, request.param, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
+    return PPO.make_policy(OBS, request.param, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])

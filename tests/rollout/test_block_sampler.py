@@ -6,8 +6,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import Callbacks, NonFiniteError, RolloutWorker, VectorEnv
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy
-from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.dqn import DQN, DQNConfig
+from rollax.algorithms.ppo import PPO
 from rollax.core import trees
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
@@ -55,19 +55,19 @@ class Losing(VectorEnv):
 
 
 CASES = {
-    "copies": ("CartPole-v1", PPOPolicy, {"model": SMALL}),
-    "one": (Line, PPOPolicy, {"model": SMALL, "num_envs_per_worker": 1}),
-    "actions of floats": ("Pendulum-v1", PPOPolicy, {"model": SMALL, "clip_rewards": 1.0}),
-    "filter": ("CartPole-v1", PPOPolicy, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
-    "memory": ("CartPole-v1", PPOPolicy, {"model": MEMORY, "observation_filter": "MeanStdFilter"}),
-    "greedy": ("CartPole-v1", PPOPolicy, {"model": SMALL, "explore": False}),
-    "replay": ("CartPole-v1", DQNPolicy, {"config": DQNConfig, "model": SMALL}),
+    "copies": ("CartPole-v1", PPO, {"model": SMALL}),
+    "one": (Line, PPO, {"model": SMALL, "num_envs_per_worker": 1}),
+    "actions of floats": ("Pendulum-v1", PPO, {"model": SMALL, "clip_rewards": 1.0}),
+    "filter": ("CartPole-v1", PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
+    "memory": ("CartPole-v1", PPO, {"model": MEMORY, "observation_filter": "MeanStdFilter"}),
+    "greedy": ("CartPole-v1", PPO, {"model": SMALL, "explore": False}),
+    "replay": ("CartPole-v1", DQN, {"config": DQNConfig, "model": SMALL}),
     "every column": (Line, Encode, {}),
-    "next step": (cartpoles, PPOPolicy, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
-    "next step, memory": (cartpoles, PPOPolicy, {"model": MEMORY}),
+    "next step": (cartpoles, PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
+    "next step, memory": (cartpoles, PPO, {"model": MEMORY}),
     "next step, one": (native(AutoresetMode.NEXT_STEP, copies=1), Encode, {}),
-    "same step": (native(AutoresetMode.SAME_STEP), PPOPolicy, {"model": SMALL}),
-    "disabled": (native(AutoresetMode.DISABLED), PPOPolicy, {"model": SMALL}),
+    "same step": (native(AutoresetMode.SAME_STEP), PPO, {"model": SMALL}),
+    "disabled": (native(AutoresetMode.DISABLED), PPO, {"model": SMALL}),
 }
 
 
@@ -126,7 +126,7 @@ def test_rows_of_lost_episodes_are_dropped():
 
 
 def test_outputs_that_are_not_finite_are_refused():
-    worker = make("CartPole-v1", PPOPolicy, model=SMALL)
+    worker = make("CartPole-v1", PPO, model=SMALL)
     policy = worker.get_policy()
     policy.set_weights({name: np.full_like(value, np.nan) for name, value in policy.get_weights().items()})
     with pytest.raises(NonFiniteError, match="default_policy"):
@@ -134,7 +134,7 @@ def test_outputs_that_are_not_finite_are_refused():
 
 
 def test_new_weights_are_used():
-    blocks, rows = (make("CartPole-v1", PPOPolicy, model=SMALL, sampler=it) for it in (None, RowSampler))
+    blocks, rows = (make("CartPole-v1", PPO, model=SMALL, sampler=it) for it in (None, RowSampler))
     for scale in (1.0, 2.0):
         for worker in (blocks, rows):
             policy = worker.get_policy()

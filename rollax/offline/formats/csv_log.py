@@ -68,7 +68,7 @@ class CsvReader(FormatReader):
             raise ConfigError(
                 "ends has no effect: columns of the file determine how episodes end.",
                 "setting 'ends'",
-                f"{ends!r}, with {terminated!r}, {truncated!r}",
+                f"{ends=}, {terminated=}, {truncated=}",
             ).expected(
                 "either ends, or the columns terminated and truncated",
                 "leave ends out, or the settings terminated and truncated",
