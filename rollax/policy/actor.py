@@ -178,7 +178,7 @@ class Actor:
 
 
 @cache
-def _mark(dtype: np.dtype) -> float:
+def _mark(dtype: np.dtype) -> float | int:
     """A number that is no action: NaN; of integers the smallest, or the largest of those without a sign."""
     if dtype.kind == "f":
         return math.nan

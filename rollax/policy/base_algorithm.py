@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from gymnasium import Space
@@ -52,10 +52,8 @@ _SAMPLED = frozenset(
 )
 
 
-class Values(Protocol):
-    """`compute_values` of a policy: [N] state values for N observations, and for the columns of their memory."""
-
-    def __call__(self, obs_batch: Any, memory: Mapping[str, Any] = ..., /) -> np.ndarray: ...
+Values = Callable[..., np.ndarray]
+"""`compute_values` of a policy: [N] state values for N observations, and for the columns of their memory."""
 
 
 class BaseAlgorithm(ABC):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,7 @@ def _as_bytes(array: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What gradient steps minimize, and by which optimizer; hashable, because equal objectives share compiled steps."""
 

@@ -49,7 +49,7 @@ def clipped(
     return optax.GradientTransformation(optimizer.init, update)
 
 
-def checked_optimizer(optimizer: Any, where: str) -> optax.GradientTransformation:
+def checked_optimizer(optimizer: Any, where: str) -> Any:
     """The optimizer; PolicyError for what is not one of Optax."""
     if callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None)):
         return optimizer
