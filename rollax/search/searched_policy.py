@@ -112,8 +112,12 @@ class Searched(Algorithm):
     """
 
     policy_class = SearchedPolicy
-    reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
+    reads = ()
     statistics = ("gradient_norm", "weight_norm", "return_mean", "return_std", "return_max")
+
+    @property
+    def samples(self) -> frozenset[str]:
+        return frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
     def check_spaces(self) -> None:
         check_layers(self.config.model, self.label)
