@@ -193,13 +193,13 @@ def learned_observations(trainer: Trainer) -> dict[str, list[np.ndarray]]:
     learned: dict[str, list[np.ndarray]] = {}
 
     def spy(policy: Any, policy_id: str) -> None:
-        select, learned[policy_id] = policy.train_columns, []
+        select, learned[policy_id] = policy.algorithm.drawn, []
 
-        def train_columns(batch: Any) -> dict[str, Any]:
+        def drawn(batch: Any, rng: Any) -> dict[str, Any]:
             learned[policy_id].append(np.array(batch["obs"]))
-            return select(batch)
+            return select(batch, rng)
 
-        policy.train_columns = train_columns
+        vars(policy.algorithm)["drawn"] = drawn
 
     trainer.workers.local.foreach_policy(spy)
     return learned
