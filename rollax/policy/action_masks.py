@@ -119,7 +119,7 @@ class GroupMasks:
     If a filter may change zero observations (`filtered`), only a group in which no member has a valid action raises.
     """
 
-    present = False  # at the top level of the observation; the group's model applies those of the members
+    present = False  # no mask at the top level of the observation; the group's model applies the members' masks
 
     def __init__(self, masked: bool, *, filtered: bool) -> None:
         self._masked, self._filtered = masked, filtered

@@ -107,14 +107,14 @@ class Actor:
 
     @partial(jax.jit, static_argnums=0)
     def outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
-        """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""
+        """[S, num_inputs] the model's outputs, with invalid actions masked, and the states for the next step."""
         note_trace(self)
         out = self.algorithm.forward(self.split.merge(params, extra), columns)
         return out.policy, tuple(out.state)
 
     @partial(jax.jit, static_argnums=0)
     def values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
-        """[S] state values; with `critic_obs` those of the centralized critic."""
+        """[S] state values; if there is a column `critic_obs`, the centralized critic estimates them."""
         note_trace(self)
         model = self.split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
@@ -157,7 +157,8 @@ class Actor:
     def traced_checked_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array]:
         """`(greedy actions, [B] whether the model's outputs allow to choose them)`.
 
-        The check is that of `compute_actions`: a model may mask by minus infinity, where the log-probability is finite.
+        `compute_actions` makes the same check. It reads the first fetched column and not the outputs, because a model
+        may mask with minus infinity, for which the log-probability of the action is still finite.
         """
         actions, outputs, _ = self.traced_greedy(params, extra, columns)
         exploration = self.algorithm.exploration

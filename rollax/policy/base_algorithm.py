@@ -87,7 +87,7 @@ class BaseAlgorithm(ABC):
     """Those among `obs`, `new_obs` and `actions` that `postprocess` changes, so that they need not fit the spaces."""
 
     replayed_columns: tuple[str, ...] = ()
-    """Further columns of a replay buffer, which `postprocess` adds, beside those of transitions."""
+    """Columns that `postprocess` adds and a replay buffer stores, in addition to the columns of transitions."""
 
     statistics: ClassVar[tuple[str, ...]] = ()
     """The names of the statistics of updates; see also `reported`."""
@@ -287,10 +287,10 @@ class BaseAlgorithm(ABC):
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
             batch: the columns of `drawn`, [B, ...], which the loss must not change; with memory also `state_in`, one
-                row for each sequence; with target parameters also those of `targets`.
+                row for each sequence; if the plan has `targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
-            coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, those
-                of `first_numbers`, and `num_updates`, the gradient steps taken before this one.
+            coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
+                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one.
         """
 
     def first_numbers(self) -> dict[str, float]:

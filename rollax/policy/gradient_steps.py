@@ -200,9 +200,9 @@ class GradientSteps:
     ) -> tuple[Variables, Packed]:
         """The variables after the plan, and `(taken, sums, rows, finite)`.
 
-        `taken` is the number of gradient steps; `sums` are those of the statistics over the last epoch that began;
+        `taken` is the number of gradient steps; `sums` are the statistics, summed over the last epoch that began;
         `rows` are the statistics by row. The loop ends after the first minibatch whose loss, gradients or new
-        parameters are not `finite`; its step is in the variables, but not in `taken`.
+        parameters are not `finite`. That step has been applied to the variables but is not counted in `taken`.
         """
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one_gradient = jax.jit(self._one_gradient, inline=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MIN_VALUES = 32
 _ROWS_FOR_EXPLORATION = 256
 _checked: WeakSet[Algorithm] = WeakSet()
-"""Algorithms whose models have been checked: those of equal ones are equal."""
+"""Algorithms whose models have been checked; equal algorithms make equal models."""
 
 
 class JaxPolicy(ModelPolicy):
@@ -273,7 +273,7 @@ class JaxPolicy(ModelPolicy):
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets the weights to those of `get_weights` of an equal policy, and copies them to the target parameters."""
+        """Sets weights that `get_weights` of an equal policy returned, and copies them to the target parameters."""
         params, extra = self.learner.devices.first(self.split.checked(weights, where=f"policy {self.name!r}"))
         self.learner.variables = self.learner.variables._replace(params=params, extra=extra, targets=None)
         self._share()

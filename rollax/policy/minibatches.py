@@ -23,8 +23,8 @@ class Minibatches:
     """The rows of each gradient step.
 
     `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Padding is negative: as
-    an index it is counted from the end of the `capacity`, and takes a real row of the same epoch, so that statistics
-    over a minibatch, as those of batch normalization, are of real rows.
+    an index it counts from the end of the `capacity` and selects a real row of the same epoch, so that statistics over
+    a minibatch, for example in batch normalization, are computed from real rows.
     """
 
     rows: np.ndarray

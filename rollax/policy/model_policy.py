@@ -94,7 +94,7 @@ class ModelPolicy(Policy):
         return self.algorithm.plan
 
     def make_exploration(self) -> Exploration:
-        """Returns the exploration of this policy: by default that of the algorithm."""
+        """Returns the exploration of this policy, by default the algorithm's exploration."""
         return self.algorithm.make_exploration()
 
     def _describe(self, model: Any) -> None:
@@ -109,7 +109,7 @@ class ModelPolicy(Policy):
             self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
 
     def _needs_value(self, model: Any) -> bool:
-        """Whether the model must return values: learning reads them, and not those of a critic for `critic_obs`."""
+        """Whether the model must return values: learning reads values, and no centralized critic estimates them."""
         own_columns = overrides(type(self), Policy, "postprocess_trajectory")
         return self.algorithm.learns_values and not self.sees_all_agents and not (own_columns and has_critic(model))
 
@@ -164,7 +164,7 @@ class ModelPolicy(Policy):
         return self.algorithm.learning_rates(self.scheduled("lr"))
 
     def reported_lr(self) -> float:
-        """The statistic `cur_lr`: that of the whole model, else the config key `lr`."""
+        """The statistic `cur_lr`: the learning rate of the whole model; if its parts have several, the key `lr`."""
         rates = self.learning_rates()
         return self.scheduled("lr") if isinstance(rates, Mapping) else rates
 
@@ -267,9 +267,9 @@ class ModelPolicy(Policy):
 
     @abstractmethod
     def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-        """[N, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step.
+        """[N, num_inputs] the model's outputs, with invalid actions masked, and the states for the next step.
 
-        `columns` are those of N rows for `run_model`: `obs`, and with memory its columns.
+        `columns` are the inputs of `run_model` for N rows: `obs`, and for a model with memory its columns.
         """
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -326,7 +326,7 @@ class ModelPolicy(Policy):
         return {**statistics, "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], int, Minibatches]:
-        """The padded columns to train on, the number of their rows (or sequences), and those of each gradient step."""
+        """The padded columns to train on, their number of rows (or sequences), and the rows of each gradient step."""
         columns, count = self._checked_columns(batch), len(batch)
         if self._in_sequences:
             columns, count = self.memory.sequences(columns, batch, self._sequence_length)
@@ -382,7 +382,7 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A stored 0 is that of a run without the number.
+        # A run without the number stored 0.
         first = self.algorithm.first_numbers()
         numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)

@@ -97,7 +97,7 @@ class AlgorithmObjective:
         return td_error_of(statistics, len(mask), f"{self.algorithm.label}, td_errors")
 
     def _as_rows(self, batch: Columns, mask: jax.Array) -> tuple[Columns, jax.Array]:
-        """Sequences as rows, if it learns from sequences; without the exploration state after that of the model."""
+        """Sequences as rows, if it learns from sequences; `state_in` keeps the model's state, not the exploration's."""
         if self.state_parts is None:
             return batch, mask
         batch, mask = as_rows(batch, mask)

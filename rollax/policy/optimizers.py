@@ -29,9 +29,9 @@ def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> opta
 def clipped(
     optimizer: optax.GradientTransformation, limit: float | None, *, each_part: bool
 ) -> optax.GradientTransformation:
-    """The optimizer, for gradients whose norm is at most `limit`: that of each part of the model, or of all together.
+    """The optimizer with gradients clipped to the norm `limit`: the norm of each part of the model, or of all parts.
 
-    Its state is that of the optimizer, so that a restored run may change the limit.
+    Clipping adds nothing to the optimizer's state, so that a restored run may change the limit.
     """
     if limit is None:
         return optimizer

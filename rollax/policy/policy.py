@@ -69,14 +69,14 @@ class Policy(ABC):
     """The sequences that it learns from if experience is replayed; None: it learns from single rows."""
 
     replayed_columns: tuple[str, ...] = ()
-    """Further columns of a replay buffer, which `postprocess_rows` adds, beside those of transitions."""
+    """Columns that `postprocess_rows` adds and a replay buffer stores, in addition to the columns of transitions."""
 
     statistics: tuple[str, ...] = ()
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
     custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
-    """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to those of the base
-    classes; all others are stored by `own_arrays`."""
+    """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to the attributes that
+    the base classes name; all others are stored by `own_arrays`."""
 
     name: str = DEFAULT_POLICY
     """The policy id."""
@@ -93,12 +93,12 @@ class Policy(ABC):
 
     @classmethod
     def make_policy(cls, observation_space: Space, action_space: Space, config: Any = None) -> Policy:
-        """A policy of this class, as `Algorithm.make_policy` makes that of an algorithm."""
+        """A policy of this class; the counterpart of `Algorithm.make_policy`."""
         return cls(observation_space, action_space, config)
 
     @property
     def made_by(self) -> type:
-        """The class whose `make_policy` makes such a policy: its own, or that of its algorithm."""
+        """The class whose `make_policy` makes such a policy: the policy's class, or the class of its algorithm."""
         return type(self)
 
     @property
@@ -225,8 +225,7 @@ class Policy(ABC):
     ) -> tuple[np.ndarray, Sequence[Any]]:
         """`([N] log-probabilities, states)` of N actions as the policy draws them in training.
 
-        Off-policy estimates read it. The other arguments, and the states for the next step, are those of
-        `compute_actions`.
+        Off-policy estimates read it. `compute_actions` describes the other arguments and the states for the next step.
 
         Args:
             actions: columns of N actions, in the scale of the policy.

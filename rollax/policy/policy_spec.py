@@ -20,9 +20,9 @@ class PolicySpec(NamedTuple):
     """Class, spaces and config of one policy of a multi-agent run.
 
     Args:
-        policy_class: None for that of the algorithm.
-        observation_space: None for that of the environment.
-        action_space: None for that of the environment.
+        policy_class: the class or algorithm of the policy; None for the algorithm of the trainer.
+        observation_space: None for the environment's observation space.
+        action_space: None for the environment's action space.
         config: the keys that differ for this policy, such as {"gamma": 0.85}.
     """
 

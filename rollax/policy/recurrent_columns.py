@@ -99,7 +99,7 @@ class RecurrentColumns:
         return self.without_noise({name: stored[name] for name in self.columns})
 
     def without_noise(self, columns: Columns) -> Columns:
-        """The columns with only the model's state in `state_in`; the policy's may have that of its noise after it."""
+        """The columns with only the model's state in `state_in`; a policy may append the state of its noise to it."""
         if not self.present:
             return columns
         return {**columns, SampleBatch.STATE_IN: columns[SampleBatch.STATE_IN][: len(self.initial_state)]}

@@ -13,7 +13,7 @@ TRANSITION = (*_IN_BOTH, SampleBatch.NEW_OBS)
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
 SEQUENCE = (*_IN_BOTH, SampleBatch.TARGET_STEPS)
-"""The columns of sequences from a replay buffer: the value to bootstrap from is that of a later row."""
+"""The columns of sequences from a replay buffer; `target_steps` leads to the later row whose value is bootstrapped."""
 
 
 def transitions_or_sequences(batch: SampleBatch) -> dict[str, Any]:
@@ -26,5 +26,5 @@ class ReplayedSequences:
     """The sequences that a policy learns from if its experience is replayed."""
 
     length: int  # T, rows of each sequence to learn from
-    burn_in: int = 0  # rows before those
-    columns: tuple[str, ...] = ()  # columns of the buffer in addition to those of transitions
+    burn_in: int = 0  # rows before these
+    columns: tuple[str, ...] = ()  # columns of the buffer in addition to the columns of transitions

@@ -23,9 +23,9 @@ class _Group:
 class SharedVariables:
     """When the shared arrays of a policy change, assigns them to the other policies of the group without copying.
 
-    Optimizer states are not shared. The initial arrays are those of each group's first policy. Policies replace
-    `params` and `extra`, name -> array, as a whole, then call `on_new_variables`, and also before learning, in case an
-    interrupt has prevented the call.
+    Optimizer states are not shared. All policies of a group start with the arrays of its first policy. Policies replace
+    `params` and `extra`, name -> array, as a whole, and then call `on_new_variables`. They also call it before
+    learning, in case an interrupt has prevented the first call.
 
     Raises ConfigError for a group of fewer than two policies, an unknown policy or part, parts that differ, or a
     variable in two groups; PolicyError for a policy without named variables.

@@ -46,7 +46,7 @@ class ActionMap:
 
     @property
     def log_width(self) -> float:
-        """log |∂a_env / ∂a|: the log density of an environment's action plus this is that of the policy's action a."""
+        """log |∂a_env / ∂a|. Added to the log density of an environment's action, it gives the policy's log density."""
         widths = [box.half_width[box.scaled & (box.half_width > 0)] for box in self.boxes.values()]
         return float(sum(np.log(width).sum() for width in widths))
 

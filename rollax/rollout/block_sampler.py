@@ -29,10 +29,10 @@ _POLICIES = np.zeros(1, np.int64)  # the number of the only policy
 
 
 class BlockSampler(RowSampler):
-    """Samples an environment that is `in_lockstep`. The rows are those of `RowSampler`.
+    """Samples an environment that is `in_lockstep`. The rows are the same as with `RowSampler`.
 
-    Each poll writes a few arrays. Episodes, metrics and trajectories are worked out once for a block, which is one
-    fragment. Single steps, of which only metrics are read, are those of `RowSampler`.
+    Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
+    fragment. Only metrics are read from single steps, which `RowSampler` samples.
     """
 
     def _clear(self) -> None:

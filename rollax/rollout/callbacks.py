@@ -51,7 +51,7 @@ _OTHER_NAMES = {
 
 
 class _Several(Callbacks):
-    """Callbacks that call those of several classes in turn; a subclass overrides the methods in `parts`.
+    """Callbacks that call the callbacks of several classes in turn; a subclass overrides the methods in `parts`.
 
     Args:
         parts: name of a method -> the callbacks that override it.

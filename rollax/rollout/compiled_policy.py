@@ -138,7 +138,7 @@ class CompiledPolicy:
     # Traced by JAX.
 
     def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any) -> tuple[Decisions, ByAgent]:
-        """The outputs and the actions by agent; `noise` is that of one step, None for greedy actions."""
+        """The outputs and the actions by agent; `noise` has the random numbers of one step, None for greedy actions."""
         decisions = self.acting.act(params, extra, inputs, noise)
         return decisions, split(self.runner.action_map(decisions.actions), self.agents)
 

@@ -48,10 +48,10 @@ class _Rows(NamedTuple):
 
 
 class CompiledSampler(Sampler):
-    """Samples a `JaxBaseEnv` with policies in JAX. The numbers are those of `RowSampler`, up to rounding.
+    """Samples a `JaxBaseEnv` with policies in JAX. The numbers are the same as with `RowSampler`, up to rounding.
 
-    Acting, stepping and resetting are one compiled loop over the steps of a fragment. Random numbers of actions are
-    drawn before it, in the order of single steps; those of sub-environments come from their own keys.
+    Acting, stepping and resetting are one compiled loop over the steps of a fragment. The random numbers of actions are
+    drawn before the loop, in the order of single steps; sub-environments draw theirs from their own keys.
     """
 
     env: JaxBaseEnv
@@ -175,7 +175,7 @@ class CompiledSampler(Sampler):
     def _traced_rollout(
         self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, learning: frozenset[str]
     ) -> tuple[_Carry, _Rows]:
-        """Traced by JAX; `noise` is that of `steps` steps, or None for greedy actions.
+        """Traced by JAX; `noise` has the random numbers of `steps` steps, or is None for greedy actions.
 
         `params`, `extra` and `noise` are by policy, and `learning` has the policies whose filter learns.
         """

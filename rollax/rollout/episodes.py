@@ -299,9 +299,10 @@ class EpisodeTable(Table):
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Context of other episodes, such as those of an evaluation: in it, `take_metrics` returns only theirs.
+        """Context of separate episodes, for example of an evaluation: in it, `take_metrics` returns only their metrics.
 
-        Afterwards it returns again those of the earlier episodes. Running episodes are dropped, before and after.
+        Afterwards `take_metrics` returns the metrics of the earlier episodes. Running episodes are dropped on entry and
+        on exit.
         """
         self.drop_running()
         earlier = self._ended

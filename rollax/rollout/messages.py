@@ -49,7 +49,7 @@ class Rollout:
         gradients_s: seconds of computing them.
         dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
             or too many.
-        filters_set: that of the update whose filters were continued.
+        filters_set: policy id -> how often its filter had been set when these statistics were collected.
     """
 
     worker_index: int

@@ -67,7 +67,7 @@ def differs_between_episodes(policy_of: PolicyMapping, agents: Sequence[Hashable
 def policies_of_agents(
     policy_of: Callable[..., str] | None, agents: Sequence[Hashable], policy_ids: Sequence[str]
 ) -> dict[Hashable, str]:
-    """Agent -> its policy: the only one, or that of a mapping which does not take the episode."""
+    """Agent -> policy id: the only policy, or the result of a mapping that does not read the episode."""
     if policy_of is None or len(policy_ids) == 1:
         return dict.fromkeys(agents, policy_ids[0])
     return {agent: policy_of(agent, None) for agent in agents}

@@ -44,7 +44,7 @@ class PolicyRows(NamedTuple):
         return PolicyRows(self.policy_id, selection, obs, given if given is not None and given.any() else None)
 
     def before(self, later: PolicyRows, rows: int, later_rows: int) -> PolicyRows:
-        """These rows of the first `rows` polled ones, and then those of `later`, which selects from `later_rows`."""
+        """These rows, of the first `rows` polled rows, followed by the rows that `later` selects from `later_rows`."""
         parts = [np.arange(rows) if self.selection is None else self.selection]
         parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
         given = None

@@ -99,7 +99,7 @@ class PolicyRunner(OtherNamesOfRunner):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How actions and rewards differ from those of the environment, as JSON values."""
+        """How policy actions and rewards differ from the environment's actions and rewards, as JSON values."""
         return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
 
     def check_off_policy(self) -> None:
@@ -124,11 +124,11 @@ class PolicyRunner(OtherNamesOfRunner):
         given: Sequence[Any],
         logps: Mapping[int, float] = MappingProxyType({}),
     ) -> tuple[trees.Tree, dict[str, Any]]:
-        """The policy's [N] `actions` and `fetches`, with those at `rows` replaced by `given` ones of the environment.
+        """The policy's [N] `actions` and `fetches`, where the environment's actions `given` replace the rows `rows`.
 
-        `logps` (row -> log-probability) are known for actions that an earlier version of the policy has chosen. They
-        are clipped to a distance from those of the current version, because they come from outside and the loss
-        exponentiates the difference.
+        `logps` (row -> log-probability) belong to actions that an earlier version of the policy has chosen. Their
+        distance from the log-probabilities of the current version is limited, because they come from outside and the
+        loss exponentiates the difference.
 
         Raises:
             PolicyError: actions outside the action space.

@@ -25,8 +25,8 @@ log = logging.getLogger("rollax.sampling")
 class RowSampler(Sampler):
     """The default sampler: one batched call per policy and poll, without loops over agents.
 
-    The state of an agent is one row of the slot table, that of a sub-environment one row of the episode table. They are
-    indexed by the slots and sub-environments of the polled rows, or by a slice if those are in order.
+    The slot table has one row with the state of each agent, the episode table one row for each sub-environment. The
+    tables are indexed by the slots and sub-environments of the polled rows, or by a slice if these are in order.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

@@ -39,7 +39,7 @@ class Trajectories:
     rewards are summed. Rows that are not complete when a fragment is cut are carried over to the next one.
 
     Args:
-        wanted: those of `trajectory_id` and `off_policy` that batches have.
+        wanted: which of the columns `trajectory_id` and `off_policy` are in batches.
         slots: the table; a column with the row of each slot's last action is added.
         name: name of that column.
         reward_dtype: dtype of the column `rewards`.
@@ -120,7 +120,8 @@ class Trajectories:
             complete: [K], or one for all, whether `outcomes` are rows with such an observation.
             outcomes: [K] the rows of the policy with a reward and flags; None: all.
             ended: the rows of all policies whose trajectory has ended; None if none has.
-            memories: rows in ascending order, with those of the policy that have ended, and further inputs of theirs.
+            memories: the policy's rows whose trajectory has ended, in ascending order, and their final inputs from
+                memory, such as the recurrent state; None for a policy without memory.
         """
         slots, rewards = rows.places(outcomes)[1], picked(rows.rewards, outcomes)
         if ended is None:

@@ -217,13 +217,13 @@ class RolloutWorker:
     def apply_update(self, update: Update) -> None:
         """Replaces weights and filters.
 
-        After the first update, statistics that are not sent yet are kept, but not those of a filter that was set.
+        After the first update, filter statistics that have not been sent yet are kept, unless the filter was set.
         """
         with self._sampling.turn():
             self.set_weights(update.weights)
             if self.version == 0:
                 self.policies.set_filters(update.filters)
-            else:  # the statistics in the update may be those of this worker
+            else:  # the update may already contain this worker's statistics
                 self.policies.sync_filters(update.filters, update.filters_set, learning=not self._has_all_statistics)
             self.policies.filters_set = dict(update.filters_set)
             self.set_timestep(update.timestep)

@@ -290,7 +290,7 @@ def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | N
 
 
 def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: PolicyMapping | None) -> Space:
-    """A policy's space: the given one or that of `source`, an environment or a config; checked."""
+    """A policy's space: `given`, or the space of `source`, an environment or a config; checked."""
     of_source = getattr(source, kind)
     space = of_source if given is None else given
     if space is None:

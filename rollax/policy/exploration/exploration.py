@@ -76,9 +76,9 @@ class Exploration(ABC):
         """The columns of `fetched`, each [B, width]; traced by JAX."""
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
-        """[N, n] the probability with which each of n discrete actions is explored; None where it is not known.
+        """[N, n] the probability with which each of n discrete actions is explored; None if it is unknown.
 
-        `outputs` are [N, num_inputs], those of invalid actions masked.
+        `outputs` are [N, num_inputs], with invalid actions masked.
         """
         return None
 
