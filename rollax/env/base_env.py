@@ -58,7 +58,7 @@ class BaseEnv:
     Then observations are columns, and no action is given by the environment.
     """
     in_jax: bool = False
-    """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with those of a policy."""
+    """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with the steps of a policy."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool
@@ -266,7 +266,7 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
 
 
 def in_order(agents: Any) -> Any:
-    """Agent ids in an order that is the same in every process, unlike that of a set."""
+    """Agent ids in an order that is the same in every process; the order of a set is not."""
     return sorted(agents, key=str) if isinstance(agents, Set) else agents
 
 

@@ -114,7 +114,7 @@ def space_of(env: Any, kind: str, declared: Spaces = NO_SPACES) -> Any:
 def check_spaces(
     env: Any, first: Any, where: str, *, may_lack_spaces: bool = False, declared: Spaces = NO_SPACES
 ) -> None:
-    """Raises `SpaceError` if a space of a copy is missing, unsupported, or differs from that of the first copy."""
+    """Raises `SpaceError` if a copy's space is missing, unsupported, or differs from the first copy's space."""
     for kind in Spaces._fields:
         space, expected = space_of(env, kind, declared), space_of(first, kind, declared)
         if space is not None or not may_lack_spaces:

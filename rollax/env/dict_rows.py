@@ -102,7 +102,7 @@ class RowBuilder:
 
 
 def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
-    """Terminated, truncated: an agent's own flags if one of them is True, else those of `"__all__"`."""
+    """`(terminated, truncated)`: an agent's own flags if one of them is True, else the flags of `"__all__"`."""
     terminated, truncated = terminateds.get(agent, False), truncateds.get(agent, False)
     if not (terminated or truncated):
         terminated, truncated = terminateds.get(ALL, False), truncateds.get(ALL, False)

@@ -107,7 +107,7 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
 
 
 def _bounds(spec: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Minimum and maximum; those of the dtype if the spec has none."""
+    """Minimum and maximum of a spec; the limits of the dtype if the spec has none."""
     ends = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     low, high = (getattr(spec, name, end) for name, end in zip(("minimum", "maximum"), ends, strict=True))
     return np.broadcast_to(np.asarray(low, dtype), shape), np.broadcast_to(np.asarray(high, dtype), shape)

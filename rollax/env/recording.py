@@ -245,7 +245,7 @@ class VideoFile:
         self._encoder: subprocess.Popen[bytes] | None = None
 
     def add(self, frame: np.ndarray) -> None:
-        """Appends a frame, [height, width, 3] of uint8; `EnvError` if its size is not that of the first one."""
+        """Appends a frame, [height, width, 3] of uint8; `EnvError` if its size differs from the first frame's size."""
         # The encoder requires even sides.
         frame = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
         if self._encoder is None:

@@ -48,10 +48,10 @@ class Rows:
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
         trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
-            dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
+            dropped and has no row here; the sampler resets these sub-environments as it resets `ended_envs`.
         name: of the environment, in error messages.
-        in_order: all slots have a row, row i is on slot i, and where `agents` is None also that of sub-environment i.
-            All agents of a sub-environment begin and end at once. It is faster to sample from.
+        in_order: every slot has a row, row i is on slot i, and if `agents` is None, slot i is sub-environment i. All
+            agents of a sub-environment begin and end at once. Sampling such rows is faster.
         given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
             it. Such an action is not off-policy.
     """
@@ -182,10 +182,10 @@ class Rows:
         return self.env_index, self.slots
 
     def replaced(self, started: Rows) -> Rows | None:
-        """Rows to act on, with those of `started` in the places of the ended trajectories; None where they do not fit.
+        """Rows to act on: these rows, with the rows of `started` for the ended trajectories; None if they do not fit.
 
-        They fit where these rows are in order, and `started` begins exactly the trajectories that have ended. The `obs`
-        of the result are those of these rows.
+        They fit if these rows are in order, and `started` begins exactly the trajectories that have ended. The result
+        has the `obs` of these rows.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
         if not (fits and len(started) == np.count_nonzero(self.terminateds | self.truncateds)):
@@ -203,7 +203,7 @@ class Rows:
 
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:
-        """The rows of `first`, then those of `second`."""
+        """The rows of `first`, followed by the rows of `second`."""
         both = np.concatenate
         if isinstance(first.obs, list) or isinstance(second.obs, list):
             obs = [*_values(first.obs), *_values(second.obs)]

@@ -27,9 +27,9 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
     first, and no environment is stepped. The unit of `timesteps_total` is then a row that was learned from: an update
     counts as `train_batch_size` steps. Schedules use the same unit.
 
-    With fresh experience (`{"sampler": 0.5, "runs/*": 0.5}`): steps are those of `SyncReplayOptimizer`; each row of an
-    update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only. All rows are
-    recorded ones until fresh rows are stored.
+    With fresh experience (`{"sampler": 0.5, "runs/*": 0.5}`): a step samples and learns as in `SyncReplayOptimizer`;
+    each row of an update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only.
+    Until fresh rows are stored, all rows are recorded rows.
 
     Offline first (`then_online`): recorded data alone for `offline_timesteps` rows, then together with fresh
     experience. `learning_starts` and `training_intensity` count steps of the environment from then on.
@@ -123,7 +123,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         return {**super().get_state(), "data": state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned, also that of a run without recorded data, or with other data.
+        """Restores what `get_state` returned, also in a run without recorded data or with other data.
 
         Raises:
             CheckpointError: a buffer or a number does not fit.

@@ -37,15 +37,15 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     In rollax's own format, the ids of episodes get a random prefix of their data set.
 
     JSON has neither NaN nor infinity: in JSON lines, an unknown log-probability (NaN) is null, and other such numbers
-    are refused. JSON lines have the info dicts of steps, but not those of resets; they have no policy ids, and the ids
-    of agents as strings. Minari's formats have no info dicts. A warning lists the parts that are left out. Keys of Dict
-    spaces become strings in JSON; readers with the space find them. `RecordedTrajectory.continues` and
-    `reward_left_out` are kept in rollax's own format only.
+    are refused. JSON lines have the info dicts of steps, but no info dicts of resets and no policy ids; agent ids
+    become strings. Minari's formats have no info dicts. A warning lists the parts that are left out. Keys of Dict
+    spaces become strings in JSON; a reader with the space restores them. Only rollax's own format keeps
+    `RecordedTrajectory.continues` and `reward_left_out`.
 
     Args:
         out: a new folder; for "json_lines" a new file.
-        to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". In all formats except rollax's own, actions are
-            those of the environment, and log-probabilities are kept only in JSON lines.
+        to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". All formats except rollax's own store the actions
+            that the environment received; of these formats, only JSON lines keep log-probabilities.
         settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
             `dataset_id`.
     Raises:
@@ -141,7 +141,7 @@ def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> 
     }
     if SampleBatch.T in columns:
         plain[SampleBatch.T] = columns[SampleBatch.T].tolist()
-    # The density of a policy's action differs from that of the scaled or clipped action, and JSON lines contain
+    # The density of a policy's action differs from the density of the scaled or clipped action, and JSON lines contain
     # densities of the policy's actions.
     of_same_action = not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"
     if SampleBatch.ACTION_LOGP in columns and ENV_ACTIONS not in columns and of_same_action:

@@ -6,9 +6,10 @@ Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s) and
 corrected by its density (appendix F). With `lagrangian` the weight adapts so that the gap stays near a threshold
 (Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
 
-Deviations: the critics minimize ½ (Q - y)² + ½ w gap, so that w = 5 is that of the authors' code, which leaves out both
-halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the authors' code. The
-step size of the temperature is SAC's `lr`, three times that of the actor; in the authors' code the two are equal.
+Deviations: the critics minimize ½ (Q - y)² + ½ w gap, so that w = 5 means the same as in the authors' code, which
+leaves out both halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the
+authors' code. The step size of the temperature is SAC's `lr`, three times the actor's; in the authors' code the two are
+equal.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ConservativeFields(FieldGroup):
 
 
 class CQLConfig(ConservativeFields, SACConfig):
-    """The fields of SAC, and those of the conservative term."""
+    """The fields of SAC and of the conservative term."""
 
     defaults = {"actor_lr": 1e-4, "critic_lr": 3e-4}
     requires = {"lagrangian_thresh": {"lagrangian": True}}

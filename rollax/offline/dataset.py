@@ -177,11 +177,11 @@ class DatasetReader(ABC):
         observation_spaces: policy id -> space of the environment's observations.
         action_spaces: policy id -> action space of the environment.
         header: facts about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`, `filters`,
-            `normalize_actions` and `clip_actions`, and `logp_of`, the scale of the actions of which `action_logp` is
-            the density, if it differs from that of `actions`. If files differ, the last three are None, and the others
-            are left out.
-        actions_of: "policy" if `actions` are the policy's, in its own scale and unclipped; "environment" if they are
-            those that the environment received.
+            `normalize_actions` and `clip_actions`, and `logp_of`. Where `action_logp` is the density of actions in
+            another scale than `actions`, `logp_of` names that scale, as `actions_of` does. If files differ, the last
+            three are None, and the others are left out.
+        actions_of: "policy" if `actions` are the policy's actions, in its own scale and unclipped; "environment" if
+            they are the actions that the environment received.
         broken: one message for each part that was skipped because it could not be read.
     """
 
@@ -193,7 +193,7 @@ class DatasetReader(ABC):
 
     @abstractmethod
     def trajectories(self) -> Iterator[RecordedTrajectory]:
-        """All trajectories once, always in the same order; those of an episode are adjacent.
+        """All trajectories once, always in the same order; the trajectories of an episode are adjacent.
 
         Raises:
             DatasetError: a part cannot be read; the error has its file and line.
@@ -216,7 +216,7 @@ def has_box_actions(trajectory: RecordedTrajectory) -> bool:
 
 
 def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
-    """The actions that the environment received; DatasetError if only those of the policy are known."""
+    """The actions that the environment received; DatasetError if the data has only the policy's actions."""
     columns, header = trajectory.columns, reader.header
     if ENV_ACTIONS in columns:
         return columns[ENV_ACTIONS]

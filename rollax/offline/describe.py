@@ -291,7 +291,7 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
 
 
 def _count_actions(summary: PolicySummary, space: Any, actions: Any, *, scaled: bool | None) -> None:
-    """Counts actions; `scaled`: those of a bounded Box are in [-1, 1], which means its range; None: unknown."""
+    """Counts actions; `scaled`: whether [-1, 1] in the data stands for the range of a bounded Box; None: unknown."""
     for path, leaf in leaves(space):
         low, high = spaces.bounds(leaf)
         low, high = np.asarray(low, np.float64).min(), np.asarray(high, np.float64).max()

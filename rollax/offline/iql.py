@@ -51,7 +51,7 @@ _OF_NOISE = ("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma")
 
 
 class IQLConfig(WeightedImitationFields, ActorCriticFields):
-    """The fields of IQL in addition to those of all actor-critics."""
+    """The fields of IQL, in addition to the fields that all actor-critics share."""
 
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 0, "beta": 3.0, "max_weight": 100.0}
     requires = {

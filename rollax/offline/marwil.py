@@ -7,7 +7,7 @@ bootstrapped where that was truncated. Deviations: returns are bootstrapped with
 sequences begin with a state of zeros, and returns are bootstrapped at the end of each sequence. `bc_logstd_coeff`
 weights the entropy, which for Gaussians is the sum of log standard deviations up to a constant.
 
-The defaults are those of RLlib. Its moving average moves by 1 % in a million updates, so that c stays at 10;
+The defaults equal RLlib's. With them, the moving average moves by 1 % in a million updates, so that c stays at 10;
 `max_weight` limits the weights where returns are large.
 """
 
@@ -61,7 +61,7 @@ _OF_IMITATION = ("policy_loss", "entropy")
 
 
 class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
-    """The fields of MARWIL in addition to those of replay."""
+    """The fields of MARWIL, in addition to the fields of replay."""
 
     defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": None, "vf_loss_coeff": 1.0}
     requires = {
@@ -229,7 +229,7 @@ class MARWILTrainer(Trainer):
 
 
 class BCConfig(MARWILConfig):
-    """The fields of MARWIL; those of weights and values are refused."""
+    """The fields of MARWIL, except the fields of weights and values, which are refused."""
 
     defaults = {"beta": 0.0, "n_step": 1}
     requires = {

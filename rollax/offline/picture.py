@@ -31,7 +31,7 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
         title: above all panels.
     Raises:
         DatasetError: the data cannot be read, or has no trajectory.
-        ConfigError: the suffix is not that of an image format.
+        ConfigError: the suffix belongs to no image format.
     """
     with written_to(out, 16, 4, dpi=100) as figure:
         policies = describe(reader).policies

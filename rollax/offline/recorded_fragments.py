@@ -49,7 +49,7 @@ class RecordedFragments:
         columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
         first_trajectory: the id of the first trajectory.
     Raises:
-        SpaceError: a space of the data differs from that of its policy.
+        SpaceError: a space of the data differs from the policy's space.
     """
 
     def __init__(

@@ -193,7 +193,7 @@ class Recorder:
             self._write(finished, finished)
 
     def write_running(self) -> None:
-        """Writes all complete rows; those of running episodes as cut trajectories."""
+        """Writes all complete rows; running episodes become cut trajectories."""
         self.write_finished()
         self._write(None, NO_ENVS)
 

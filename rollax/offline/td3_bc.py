@@ -29,7 +29,7 @@ _NEW_ACTIONS, _ACTS_NEXT = "new_actions", "acts_next"
 
 
 class TD3BCConfig(TD3Config):
-    """The fields of TD3, and those of the penalties."""
+    """The fields of TD3 and of the penalties."""
 
     defaults = {
         "lr": 3e-4,

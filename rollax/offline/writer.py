@@ -55,7 +55,7 @@ class DatasetWriter:
 
     Args:
         folder: created if it is missing; existing files stay.
-        observation_spaces: policy id -> space; or a space, that of "default_policy".
+        observation_spaces: policy id -> space; or one space, for "default_policy".
         action_spaces: policy id -> action space of the environment, in the same forms.
         header: further facts about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
@@ -101,11 +101,11 @@ class DatasetWriter:
         self._score = 0.0  # the sum of the returns of whole episodes
         self._episode: list[float] | None = None  # the returns of the running one; None: one is unknown
         self._continues = Continuations()
-        # Names sort in the order of writing. The token makes them different from those of other processes.
+        # Names sort in the order of writing. The token makes them different from the names of other processes' files.
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
     def write(self, trajectory: RecordedTrajectory) -> None:
-        """Adds a copy of a trajectory; those of an episode must be adjacent.
+        """Adds a copy of a trajectory; the trajectories of an episode must be adjacent.
 
         Raises:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
@@ -166,7 +166,7 @@ class DatasetWriter:
             self._complete()
 
     def _note_columns(self, trajectory: RecordedTrajectory) -> None:
-        """Begins a new file if the columns differ from those of the open one."""
+        """Begins a new file if the columns differ from the columns of the open file."""
         policy_id = trajectory.policy_id
         if policy_id not in self._spaces:
             raise DatasetError("The trajectory is of an unknown policy.", located(trajectory), policy_id).expected(

@@ -240,7 +240,7 @@ class _Check:
 
 
 def _takes_seeds(env: BaseEnv) -> bool:
-    """Returns whether a reset accepts a seed; that of a custom dict view may not."""
+    """Returns whether a reset accepts a seed; the `try_reset` of a custom dict view may not."""
     return overrides(type(env), BaseEnv, "reset_rows") or "seeds" in inspect.signature(env.try_reset).parameters
 
 
@@ -298,8 +298,8 @@ class Finding:
 class EnvReport:
     """The report of `check_env`; `str` gives a summary.
 
-    Spaces are None if agents differ or the policies define them; `episodes` counts ended ones, `steps` those of all
-    sub-environments together.
+    Spaces are None if agents differ or the policies define them. `episodes` counts the ended episodes, `steps` the
+    steps of all sub-environments together.
     """
 
     name: str

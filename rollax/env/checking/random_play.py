@@ -101,7 +101,7 @@ class RandomPlayer:
                     check_observation(space, obs, _where(rows, row))
 
     def _space(self, kind: str, agent: Hashable) -> Space:
-        """Returns the space of one agent: the common space, its own, or that of its policy."""
+        """Returns the space of one agent: the common space, its own space, or its policy's space."""
         space = getattr(self.env, kind)
         if space is not None:
             return space

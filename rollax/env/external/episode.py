@@ -108,7 +108,7 @@ class ExternalEpisode:
         return Event(self, trajectories, values, rewards, infos, **what)
 
     def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
-        """Adds rewards to those of the action that answers each agent's last observation, given or awaited.
+        """Adds to the reward of each agent's action after its last observation, also while that action is awaited.
 
         A reward for an agent without an action is dropped before the episode's first action, and refused afterwards.
         """
@@ -153,7 +153,7 @@ class ExternalEpisode:
                 )
 
     def _refuse_many(self, infos: ByAgent) -> None:
-        """Limits infos that are never taken, such as those of agents without observations."""
+        """Limits infos that no step takes, for example because their agents have no observations."""
         count = sum(map(len, infos.values())) + sum(map(len, self.infos.values())) if infos else 0
         if count > _MOST_INFOS:
             raise EnvError("Too many infos.", self.where, f"{count} entries since the last observations").expected(

@@ -165,7 +165,7 @@ class ExternalEpisodes:
             self._put(episode.event(episode.acting(values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Adds rewards to those of the action that answers each agent's last observation, given or awaited."""
+        """Adds to the reward of each agent's action after its last observation, also while that action is awaited."""
         episode = self._find(episode_id)
         for what, by_agent in (("rewards", rewards), ("infos", infos)):
             self._check_agents(what, by_agent, episode)

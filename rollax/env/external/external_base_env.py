@@ -177,7 +177,7 @@ class ExternalBaseEnv(BaseEnv):
                 builder.given_logps.update((row, logp) for row, logp in known if logp is not None)
 
     def _drop(self, event: Event) -> list[int]:
-        """Frees the numbers of a lost episode; returns that of its sub-environment, if it has one."""
+        """Frees the numbers of a lost episode; returns the number of its sub-environment, if it has one."""
         episode = event.episode
         ended = [trajectory for end in event.ends_before for trajectory in end.trajectories]
         for trajectory in (*episode.trajectories.values(), *ended):

@@ -78,7 +78,7 @@ class MultiAgentJaxEnv(JaxEnv):
 
 
 class TimeLimit(JaxEnv):
-    """Truncates episodes after a number of steps. All other attributes are those of the environment.
+    """Truncates episodes after a number of steps. All other attributes come from the environment.
 
     Args:
         env: the environment, of one agent or of several.

@@ -204,7 +204,7 @@ def from_jaxmarl(env: Any, *limit: int | None) -> JaxEnv:
 
 
 def brax(name: str) -> _Named:
-    """`jax:brax/ant`; settings are those of the class, such as `backend`."""
+    """`jax:brax/ant`; settings are arguments of the class, such as `backend`."""
     classes = _module("brax.envs")._envs
     _check_name("brax", name, classes)
     return limited(lambda **settings: BraxEnv(classes[name](**settings)), _BRAX_STEPS), classes[name]
@@ -227,7 +227,7 @@ def gymnax(name: str) -> _Named:
 
 
 def jaxmarl(name: str) -> _Named:
-    """`jax:jaxmarl/MPE_simple_spread_v3`; settings are those of the class."""
+    """`jax:jaxmarl/MPE_simple_spread_v3`; settings are arguments of the class."""
     library = _module_in_no_extra("jaxmarl", "pip install jaxmarl")
     _check_name("jaxmarl", name, library.registered_envs)
 
@@ -242,7 +242,7 @@ def jaxmarl(name: str) -> _Named:
 
 
 def pgx(name: str) -> _Named:
-    """`jax:pgx/minatar-breakout`; settings are those of the class, such as `sticky_action_prob`."""
+    """`jax:pgx/minatar-breakout`; settings are arguments of the class, such as `sticky_action_prob`."""
     library = _module("pgx")
     _check_name("pgx", name, library.available_envs())
     game = type(library.make(name))

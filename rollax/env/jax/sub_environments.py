@@ -248,7 +248,7 @@ def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
 
 
 def replaced(rows: Any, chosen: jax.Array, new: Any) -> Any:
-    """The rows [N, ...] of a tree, with those of `new` where [N] `chosen`; traced by JAX."""
+    """The rows [N, ...] of a tree, replaced by the rows of `new` where [N] `chosen` is true; traced by JAX."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *[1] * (b.ndim - 1)), a, b), new, rows)
 
 

@@ -36,7 +36,7 @@ class MultiAgentEnv:
     """Spaces of every agent; None if agents differ, or the policies have their own."""
     observation_spaces: Mapping[Any, Space] | None = None
     action_spaces: Mapping[Any, Space] | None = None
-    """Spaces by agent id, if agents differ; a policy without spaces gets those of its agents."""
+    """Spaces by agent id, if agents differ; a policy without spaces gets its agents' spaces."""
     possible_agents: Sequence[Hashable] | None = None
     """Every id that may appear; None allows any."""
 
@@ -282,7 +282,7 @@ def checked_reset(result: Any, where: str) -> tuple[AgentDict, AgentDict]:
 
 
 def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
-    """The "observation_space" or "action_space" of one agent: its own, else that of all, else None."""
+    """The "observation_space" or "action_space" of one agent: its own space, else the common space, else None."""
     return (getattr(env, f"{kind}s", None) or {}).get(agent, getattr(env, kind, None))
 
 

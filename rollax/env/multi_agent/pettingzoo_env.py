@@ -118,8 +118,8 @@ class ParallelPettingZooEnv(PettingZooEnv):
 class AECPettingZooEnv(PettingZooEnv):
     """Agents act one at a time: only `env.agent_selection` is in `obs`.
 
-    Rewards are those of `env.last()`: at its turn, an agent gets the rewards since its last turn. Agents that have
-    ended are stepped with None here.
+    Rewards come from `env.last()`: at its turn, an agent gets the rewards since its last turn. This class steps agents
+    that have ended with the action None.
     """
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:

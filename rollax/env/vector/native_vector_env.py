@@ -278,7 +278,7 @@ def _cast(space: gym.Space, path: Path, actions: np.ndarray) -> np.ndarray:
 def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list[dict]:
     """The infos of a `step` or `reset` as one dict per sub-environment.
 
-    The info of an `ended` sub-environment is that of the episode's last step, not of the reset after it.
+    The info of an `ended` sub-environment belongs to the episode's last step, not to the reset after it.
     """
     result = list(infos) if isinstance(infos, list | tuple) else _split(infos, num_envs)
     for index in ended:

@@ -63,7 +63,7 @@ class LoggedEpisodes:
 
     @property
     def groups(self) -> np.ndarray:
-        """[n] the number of the episode of each: those of one episode are not independent."""
+        """[n] the episode number of each trajectory: trajectories of one episode are not independent."""
         return np.arange(len(self)) if self.episode_numbers is None else self.episode_numbers
 
     @classmethod
@@ -75,7 +75,7 @@ class LoggedEpisodes:
         Args:
             reader: the data set.
             runner: the policy, for its spaces and the scale of its actions.
-            policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+            policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
             drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
                 `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
                 episodes.
@@ -99,7 +99,7 @@ class LoggedEpisodes:
         policy_id: str,
         drop_cut: bool,
     ) -> LoggedEpisodes:
-        """As `of`, from trajectories of a data set whose spaces and scale of actions are those of the policy."""
+        """As `of`, from trajectories of a data set that has the spaces and the action scale of the policy."""
         whole = _whole(found, policy_id, drop_cut)
         obs, actions, rewards = _checked_columns(whole, reader, runner)
         lengths = np.array(list(map(len, whole)))
@@ -151,7 +151,7 @@ class LoggedEpisodes:
         return discounts
 
     def require_logp(self) -> np.ndarray:
-        """`behaviour_logp`; DatasetError if the log has none, or lacks that of some actions."""
+        """`behaviour_logp`; DatasetError if the log has none, or lacks the log-probability of some actions."""
         if self.behaviour_logp is None:
             raise DatasetError(
                 "The data set does not contain the log-probabilities of its actions.",

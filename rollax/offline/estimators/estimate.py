@@ -114,7 +114,7 @@ def estimate(
         target: the policy to estimate.
         episodes: recorded episodes of another policy.
         methods: some of `METHODS`, or one of them.
-        gamma: γ; None: that of the policy's config.
+        gamma: γ; None: `gamma` of the policy's config.
         behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
             without that column: see `fitted_logp`.
         values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
@@ -188,7 +188,7 @@ def estimate_policy(
         data: a data set: what `open_dataset` takes.
         methods: some of `METHODS`.
         explore: True for the policy as it acts in training, False for its greedy actions.
-        policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+        policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
         drop_cut: leave out all trajectories that were not recorded to their end; otherwise a tenth of the
             trajectories at most, and more are refused. Either way a warning counts them.
         settings: further arguments of `estimate`.

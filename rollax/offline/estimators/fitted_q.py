@@ -245,7 +245,7 @@ class FittedQ:
         return np.asarray(runner.action_map.received(actions), np.float32)
 
     def _rows(self, obs: trees.Tree, actions: np.ndarray | None = None) -> np.ndarray:
-        """[N, n] values of all actions, or [N, K] those of K actions for each observation."""
+        """[N, n] values of all actions, or [N, K] values of K actions for each observation."""
 
         def values(columns: Any) -> np.ndarray:
             count, variables = trees.length(columns), self._learner.variables

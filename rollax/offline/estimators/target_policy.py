@@ -79,7 +79,7 @@ class TargetPolicy:
     def on_bound(self, actions: trees.Tree) -> np.ndarray:
         """[N] whether an element of an action, in the scale of the policy, lies exactly on a bound of its Box.
 
-        Actions beyond a bound do not count: their densities are those of the policy.
+        Actions beyond a bound do not count: they are not clipped, so the policy's density applies to them.
         """
         action_map = self.runner.action_map
         unchanged = trees.tree_map(
@@ -111,7 +111,7 @@ class TargetPolicy:
         return np.where(np.all([*trees.leaves(same)], axis=0), 0.0, -np.inf), states
 
     def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
-        """Runs all trajectories in parallel, step by step, with the logged actions as those of the policy."""
+        """Runs all trajectories in parallel, step by step, with the logged actions in place of the policy's actions."""
         policy, starts = self.runner.policy, starts_of(episodes.lengths)
         logp = np.empty(len(episodes.rewards))
         order = np.argsort(-episodes.lengths, kind="stable")

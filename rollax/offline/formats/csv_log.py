@@ -25,10 +25,10 @@ Names = str | Sequence[str]
 class CsvReader(FormatReader):
     """Reads logs in CSV, with a header line.
 
-    The rows of an episode are adjacent; those of its agents may be mixed. A row without an action ends its episode,
-    with its observation as the last one. Without such a row, and without a termination, the last step is left out,
-    because the observation after it is unknown. Rows after a skipped line are the rest of an episode, because that line
-    may have begun it.
+    The rows of an episode are adjacent; within an episode, the rows of its agents may be mixed. A row without an action
+    ends its episode and holds its last observation. Without such a row, and without a termination, the last step is
+    left out, because the observation after it is unknown. Rows after a skipped line count as the rest of an episode,
+    because that line may have begun the episode.
 
     Args:
         paths: the files.

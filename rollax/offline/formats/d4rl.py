@@ -41,8 +41,8 @@ _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best compression in HDF5,
 class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` if they exist.
 
-    Without `timeouts`, an episode is truncated at the time limit, and without `time_limit`, at that of `env`. An
-    episode is then also cut where `next_observations` differs from the next of `observations`.
+    Without `timeouts`, an episode is truncated after `time_limit` steps, by default the time limit of `env`. An episode
+    is then also cut where `next_observations` differs from the next row of `observations`.
 
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is
     unknown; its reward still counts in the return. At a time, a few MiB of trajectories are in memory, or a single
@@ -200,7 +200,7 @@ def _timeouts(terminals: np.ndarray, gaps: np.ndarray, limit: int) -> np.ndarray
 
 
 def _gaps(file: Any, path: Path) -> np.ndarray:
-    """[N] bool: the steps whose next observation is not that of the next row."""
+    """[N] bool: the steps whose next observation differs from the observation of the next row."""
     obs, following = file["observations"], file["next_observations"]
     if obs.shape != following.shape:
         raise DatasetError(

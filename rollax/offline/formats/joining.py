@@ -20,9 +20,9 @@ from rollax.offline.formats.common import ANOTHER_FILE, Ids
 class Assembler:
     """Joins consecutive pieces of trajectories.
 
-    An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. If the observation
-    after a row differs from that of the next row, rows are missing: the next row then begins another trajectory, which
-    continues the previous one. Without `t`, this is checked only between pieces.
+    An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. Rows are missing if
+    the observation after a row differs from the observation of the next row: the next row then begins another
+    trajectory, which continues the previous one. Without `t`, this is checked only between pieces.
 
     Args:
         skip: called with the error of a trajectory whose pieces do not fit together.
@@ -93,7 +93,7 @@ class Assembler:
 
 
 class HeldEpisodes:
-    """Holds trajectories until their episode is over, so that those of an episode are adjacent."""
+    """Holds trajectories until their episode is over, so that the trajectories of an episode are adjacent."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[RecordedTrajectory]] = {}

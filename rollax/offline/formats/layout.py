@@ -30,7 +30,7 @@ IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"
 CONTINUES, REWARD_LEFT_OUT = "continues", "reward_left_out"
 """Columns that files of older versions do not have."""
 RESERVED = frozenset({*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT})
-"""The columns of every table, besides those of a trajectory's arrays."""
+"""The columns of every table, besides the columns with a trajectory's arrays."""
 HEADER = b"rollax"
 FORMAT_VERSION = 1
 _MOST_NUMBERS_IN_A_LIST = 256

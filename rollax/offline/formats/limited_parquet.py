@@ -119,7 +119,7 @@ class LimitedParquet:
         return max(self._pages_of(where, chunk).values, self.metadata.row_group(where[0]).num_rows)
 
     def _declared(self, where: tuple[int, int], chunk: Any) -> int:
-        """Bytes of a column chunk in memory; for dictionaries, those of the stored texts."""
+        """Bytes of a column chunk in memory; for dictionaries, the bytes of the stored texts."""
         pages, count = self._pages_of(where, chunk), self._count(where, chunk)
         is_nested = "." in chunk.path_in_schema
         width = _BYTES_OF.get(chunk.physical_type, 0)

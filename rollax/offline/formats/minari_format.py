@@ -61,7 +61,7 @@ def data_folder(path: Path) -> Path | None:
 class MinariReader(FormatReader):
     """Reads the folders of Minari data sets.
 
-    Images that Minari stored as JPEG differ from those of the environment.
+    Images that Minari stored as JPEG differ from the environment's images.
 
     Args:
         paths: the folders, each with `data/metadata.json`.
@@ -277,7 +277,7 @@ def _refuse_full_disk(file: Path, trajectory: RecordedTrajectory) -> None:
     arrays = [
         leaf for name in (SampleBatch.OBS, SampleBatch.ACTIONS) for leaf in trees.leaves(trajectory.columns[name])
     ]
-    # Actions of the environment are at most 8 times as large as those of the policy.
+    # The environment's actions take at most 8 times as many bytes as the policy's actions.
     room = _ROOM + 8 * sum(np.asarray(leaf).nbytes for leaf in arrays)
     written = file.stat().st_size if file.exists() else 0
     with tempfile.TemporaryFile(dir=file.parent) as probe:

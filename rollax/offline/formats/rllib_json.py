@@ -35,8 +35,8 @@ class RLlibJsonReader(FormatReader):
     Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of an episode
     are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
 
-    RLlib records its policies' actions: with its default `normalize_actions=True`, those of a bounded Box are in [-1,
-    1]. `actions_of="environment"` is for files with the actions that the environment received.
+    RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
+    [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
 
     Args:
         paths: the files.

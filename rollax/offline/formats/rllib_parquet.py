@@ -47,8 +47,8 @@ class RLlibParquetReader(FormatReader):
     of a single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
     (`output_write_episodes=True`) contain pickles and are refused.
 
-    RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
-    Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
+    RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
+    [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
 
     Args:
         paths: the files.
