@@ -47,7 +47,7 @@ class ARSConfig(SearchFields):
 
 
 class ARS(Searched):
-    """The algorithm of ARS, whose steps are those of gradient ascent."""
+    """The algorithm of ARS, which takes steps of plain gradient ascent."""
 
     config_class = ARSConfig
 

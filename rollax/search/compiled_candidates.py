@@ -47,7 +47,7 @@ class _Played(NamedTuple):
 
 
 class CompiledCandidates(CandidatePlayer):
-    """Plays candidates in the slots of a `JaxBaseEnv`. The numbers are those of `CandidatePlayer`, up to rounding.
+    """Plays candidates in the slots of a `JaxBaseEnv`. The numbers equal those from `CandidatePlayer`, up to rounding.
 
     The slots of a block of `StackedActing` play `_STEPS` steps in one compiled call. A slot whose episode ends rests
     until the call returns, and then gets the next episode.
@@ -140,7 +140,7 @@ def _parts(running: EpisodeState, plays: jax.Array, noise: Any) -> list[tuple[Ep
 
 
 def _joined(played: list[tuple[EpisodeState, _Played]], before: EpisodeState) -> tuple[EpisodeState, _Played]:
-    """The rows of all slots, from those of the blocks."""
+    """The state and rows of all slots, joined from the blocks."""
     count = before.draws.shape[0]
     running, rows = zip(*played, strict=True)
     return (

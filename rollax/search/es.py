@@ -6,7 +6,7 @@ the weights of the directions in an estimate of the gradient, which Adam follows
 Deviations: equal returns have equal ranks; both candidates of a direction begin from the same states, unless
 `shared_starts` is false; directions are generated again where they are needed, and not read from a table of noise;
 noise on actions is in units of half their range; no virtual batch normalization; no adaptive time limit; with
-`observation_filter="MeanStdFilter"` statistics are those of all episodes, not of 1 % of them, standard deviations have
+`observation_filter="MeanStdFilter"` statistics come from all episodes, not from 1 % of them, standard deviations have
 no lower bound (the authors': 0.1), and standardized observations are clipped to [-10, 10] (the authors': [-5, 5]).
 """
 
@@ -32,7 +32,7 @@ from rollax.search.searched_policy import Searched
 
 
 class ESConfig(SearchFields):
-    """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
+    """The fields of ES in addition to the fields of a search, with the symbols of the module's equation."""
 
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
     requires = {
@@ -57,7 +57,7 @@ class ESConfig(SearchFields):
 
 
 class ES(Searched):
-    """The algorithm of ES, whose steps are those of Adam."""
+    """The algorithm of ES, which takes steps of Adam."""
 
     config_class = ESConfig
 

@@ -45,7 +45,7 @@ class CandidateReturns:
         indices: [n] the numbers of the directions.
         returns: [n, 2] mean returns of both sides.
         lengths: [n] environment steps of all episodes of a direction.
-        episodes: episodes by direction; in each, those of the first side, then of the second.
+        episodes: episodes by direction; for each direction, the first side's episodes, then the second side's.
         filters: for each episode, the statistics of the observations that were acted on.
         sample_s: seconds of playing.
     """

@@ -133,7 +133,7 @@ class SearchOptimizer(Optimizer):
         return results
 
     def _requested(self, indices: NDArray) -> list[CandidateReturns]:
-        """The returns of these directions, without those of a worker that is left out during the call."""
+        """The returns of these directions; directions of a worker that is left out during the call are missing."""
         workers = len(self.remote)
         if not workers:
             raise self.remote.failures.unavailable()

@@ -74,7 +74,7 @@ class SearchedPolicy(JaxPolicy):
         return np.concatenate([np.asarray(self.params[name], np.float32).ravel() for name in self._shapes])
 
     def parts_of(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
-        """Name -> parameter, from a vector like that of `get_vector`; views of it. ShapeError for another length."""
+        """Name -> parameter, as views of a vector such as `get_vector` returns. ShapeError for another length."""
         size = sum(map(math.prod, self._shapes.values()))
         if np.shape(vector) != (size,):
             raise ShapeError(
@@ -108,7 +108,7 @@ class Searched(Algorithm):
 
     Without hidden layers (`model.fcnet_hiddens=()`), the network is linear in the encoded observation, without a bias,
     and these weights begin at 0. An image among other observations is encoded by a CNN. If all observations are images,
-    or embeddings describe the actions, the network is that of other algorithms.
+    or embeddings describe the actions, the network is the same as in other algorithms.
     """
 
     policy_class = SearchedPolicy

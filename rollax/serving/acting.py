@@ -135,7 +135,7 @@ class Actor:
             actions, states, fetches = runner.act(obs, self.explore, self.policy.timestep, context)
             if self.remembers:
                 self._remember(memories, actions, states, given)
-        # The map also copies actions; those of an array are copied by `rows`.
+        # The map also copies actions; `rows` copies the actions of an array.
         if self._maps or not isinstance(actions, np.ndarray):
             actions = runner.action_map(actions)
         chosen = self.rows(actions, fetches)

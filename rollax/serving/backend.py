@@ -93,7 +93,7 @@ class Backend(ABC):
     def weights(self, policy_id: str) -> bytes:
         """The policy for local inference, as safetensors: arrays, and a description of the policy in the metadata.
 
-        The server keeps the result, and that of `onnx`, until the version changes.
+        The server keeps the results of this method and of `onnx` until the version changes.
         """
 
     @abstractmethod

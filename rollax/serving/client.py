@@ -55,7 +55,7 @@ class PolicyClient:
         update_interval: seconds after which new weights are requested at the next start of an episode (local mode).
         token: the server's token.
         timeout: time limit in seconds of a request, including its repetitions.
-        ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
+        ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
         policy_mapping_fn: agent id -> policy id. None: the only policy, or the one with the agent's id. In remote mode
             it determines the action space for the types of actions.
         episodes_per_message: episodes that are submitted at once (local mode).
@@ -143,7 +143,7 @@ class PolicyClient:
         return self._inference.start_episode(episode_id, training_enabled)
 
     def get_action(self, episode_id: str, obs: Any) -> Any:
-        """The policy's action for an observation; with several agents those of the agents with observations."""
+        """The policy's action for an observation; with several agents, agent id -> action for each observation."""
         return self._inference.get_actions({episode_id: obs})[episode_id]
 
     def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Address:
 
         Args:
             token: sent with every request.
-            ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
+            ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
         """
         try:
             parts = urlsplit(text)
@@ -178,7 +178,7 @@ class HttpConnection:
 
     @staticmethod
     def as_answer(page: Page) -> Answer:
-        """The JSON of a page; None for other content, such as that of a proxy."""
+        """The JSON of a page; None for other content, such as the error page of a proxy."""
         status, headers, content = page
         try:
             decoded = msgspec.json.decode(content)
@@ -220,7 +220,7 @@ class HttpConnection:
 
 
 class StreamConnection:
-    """A WebSocket at /v1/stream with msgpack. The frames are those of the package `websockets`, without its threads."""
+    """A WebSocket at /v1/stream with msgpack. The package `websockets` encodes the frames, without its threads."""
 
     def __init__(self, address: Address, deadline: float) -> None:
         try:

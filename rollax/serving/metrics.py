@@ -52,7 +52,7 @@ class Metrics:
             self._totals.popleft()
 
     def statistics(self) -> dict[str, Any]:
-        """Returns the statistics for the live page; the latencies are those of the last few thousand requests."""
+        """Returns the statistics for the live page; the latencies cover the last few thousand requests."""
         recent = sorted(self._recent)
         errors = sum(count for (_, status), count in self._requests.items() if status >= 400)
         return {

@@ -91,7 +91,7 @@ class PolicyBackend(Backend):
         """The policies of a checkpoint.
 
         Args:
-            policy_mapping: agent id -> policy id, as a dict or a function; None: that of the checkpoint.
+            policy_mapping: agent id -> policy id, as a dict or a function; None: the mapping in the checkpoint.
             multi_agent: whether the environment has several agents; None: whether the checkpoint has `multiagent`
                 policies.
             explore: False for greedy actions.

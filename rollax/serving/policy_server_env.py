@@ -99,7 +99,7 @@ class _Served:
         self._server.start()
 
     def _addresses(self) -> list[str]:
-        """The addresses of all workers, if they follow from the port; otherwise that of this worker."""
+        """The addresses of all workers, if they follow from the port; otherwise the address of this worker."""
         workers = getattr(self._context, "num_workers", 0)
         port, own = self._settings["port"], self.address
         if not port or not workers:

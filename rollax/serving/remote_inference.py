@@ -126,13 +126,13 @@ def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> Reques
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:
-    """Returns a function that converts decoded values to those of a space, given as JSON."""
+    """Returns a function that converts decoded values to values of a space, which is described in JSON."""
     kind = space["type"]
     if kind == "Discrete":
         return int
     if kind == "Dict":
         parts = {key: of_space(part) for key, part in space["spaces"]}
-        # Keys of JSON objects are strings, those of a space can have other types.
+        # Keys of JSON objects are strings; keys of a space can have other types.
         return lambda value: {key: convert(value[str(key)]) for key, convert in parts.items()}
     if kind == "Tuple":
         elements = [of_space(part) for part in space["spaces"]]

@@ -111,7 +111,7 @@ class Access:
 
     Host: an IP address, localhost, the name that the server was started with, or one of `allowed_hosts`. A page that
     reaches the server by rebinding its own name in DNS sends that name, and is refused.
-    Origin: absent, that of a page of this server, or one of `allowed_origins`.
+    Origin: absent, the origin of this server's own pages, or one of `allowed_origins`.
 
     Args:
         host: the address or name that the server listens on.

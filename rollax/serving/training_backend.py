@@ -221,7 +221,7 @@ class TrainingBackend(Backend):
             if len(self._returned) >= _MOST_AGENTS:
                 self._returned.clear()
             self._returned[agent] = frozenset(mapping.returned(agent))
-        # A mapping may change, as that of a league; whether it is random is found out once.
+        # A mapping may change, as in a league; whether it is random is determined once.
         random = len(self._returned[agent]) > 1
         return self._returned[agent] if random else frozenset({mapping(agent, None)})
 

@@ -35,7 +35,7 @@ _NUMBERS = frozenset({int, float})
 
 
 class SpaceValues:
-    """Converts transferred values to those of a space, many at once.
+    """Converts transferred values to values of a space, many at once.
 
     Args:
         space: the space.

@@ -30,7 +30,7 @@ class TorchFields(FieldGroup):
 
 
 class TorchConfig(TorchFields, TrainerConfig):
-    """The common fields, and those of policies in PyTorch."""
+    """The common fields and the fields of policies in PyTorch."""
 
 
 def chosen_device(wanted: str) -> torch.device:

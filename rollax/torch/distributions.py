@@ -1,6 +1,6 @@
 """Twins of the action distributions: the interface of `ActionDistribution` with tensors; NumPy arrays are converted.
 
-Equations, limits and deviations are those of the classes of the same names in `rollax.models.distributions`.
+The classes of the same names in `rollax.models.distributions` document the equations, limits and deviations.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ _KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedG
 
 
 def _masked(logits: Tensor, valid: Tensor) -> Tensor:
-    """Logits or values of choices, those of invalid choices far below all others; NaN stays NaN."""
+    """Logits or values of choices, with invalid choices far below all others; NaN stays NaN."""
     return torch.where(valid, logits.clamp(min=LOWEST_LOGIT), MASKED_LOGIT)
 
 

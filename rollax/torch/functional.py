@@ -34,15 +34,15 @@ def torch_algorithm(
         make_model: `(algorithm) -> model`.
         postprocess: `(algorithm, fragment, values) -> batch`; adds columns to all trajectory segments at once.
         make_optimizer: `(algorithm, params, model) -> optimizer`.
-        reads: the columns that the loss reads; None: those of `base`.
+        reads: the columns that the loss reads; None: `base.reads`.
         drawn: `(algorithm, batch, rng) -> name -> column`; see `BaseAlgorithm.drawn`.
         statistics: the names of the statistics that the loss returns.
-        config_class: the class of its configs; None: that of `base`.
-        name: the name of the class, that of the variable: `A = torch_algorithm(loss, name="A")`; checkpoints and
-            other processes import the class from the calling module by this name.
+        config_class: the class of its configs; None: `base.config_class`.
+        name: the name of the class, which must equal the variable's name: `A = torch_algorithm(loss, name="A")`;
+            checkpoints and other processes import the class from the calling module by this name.
     Raises:
-        PolicyError: a text in place of names; or a `name` that is no identifier, or that of another object in the
-            calling module, such as the loss.
+        PolicyError: a text in place of names; or a `name` that is no identifier, or that another object in the calling
+            module has, such as the loss.
     """
     for argument, names in (("reads", reads), ("statistics", statistics)):
         if isinstance(names, str):

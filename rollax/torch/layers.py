@@ -123,7 +123,7 @@ class Recurrent(nn.Module):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory; the equations are those of `rollax.models.recurrent.LSTM`."""
+    """Long short-term memory, with the equations of `rollax.models.recurrent.LSTM`."""
 
     gates = 4
     parts = 2
@@ -145,7 +145,7 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent unit; the equations are those of `rollax.models.recurrent.GRU`."""
+    """Gated recurrent unit, with the equations of `rollax.models.recurrent.GRU`."""
 
     gates = 3
     parts = 1

@@ -1,4 +1,4 @@
-"""Twins of the losses of PG, A3C, PPO, DQN and SAC. Equations and deviations are those of the same names in `ops`.
+"""Twins of the losses of PG, A3C, PPO, DQN and SAC. The same names in `ops` document equations and deviations.
 
 Arguments that are constant there are detached here. `mask` [B] is 1 for a real row, 0 for padding. They raise
 ShapeError if arguments that have equal shapes there differ in shape.

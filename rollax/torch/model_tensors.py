@@ -115,9 +115,9 @@ class ModelTensors:
 
     @torch.no_grad()
     def keep_buffers(self) -> None:
-        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were.
+        """Copies buffers that the model has replaced, instead of changed, into the original tensors.
 
-        Raises PolicyError for those of another shape, whose earlier values are kept.
+        Raises PolicyError if a buffer has another shape; its earlier values are kept.
         """
         misfit = None
         for module, key, tensor in self._buffers:

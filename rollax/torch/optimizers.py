@@ -23,7 +23,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     Args:
         optimizer: what `make_optimizer` returned. It has parameters of the model only, because others would not be
             saved.
-        rates: those of `learning_rates()`, which each step sets: a number, or one for each part of the model.
+        rates: the result of `learning_rates()`, which each step sets: a number, or one for each part of the model.
         lr: the config key.
         where: the policy, for errors.
     """

@@ -301,7 +301,7 @@ class TorchPolicy(ModelPolicy):
         return {name: to_numpy(tensor) for name, tensor in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets the weights to those of `get_weights` of an equal policy, and copies them to the target parameters."""
+        """Sets weights that `get_weights` of an equal policy returned, and copies them to the target parameters."""
         tensors = {**self.params, **self.extra}
         check_weights(weights, {name: tuple(t.shape) for name, t in tensors.items()}, f"policy {self.name!r}")
         self.learner.tensors.keep_buffers()

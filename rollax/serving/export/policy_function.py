@@ -62,7 +62,7 @@ class PolicyFunction:
 
     Args:
         runner: the policy.
-        wide: whether arrays have the types of the spaces; else 64-bit types are replaced by those of 32 bits.
+        wide: whether arrays have the types of the spaces; if false, 32-bit types replace 64-bit types.
 
     Raises:
         PolicyError: the policy is not a `JaxPolicy`, or overrides `compute_actions`.

@@ -19,7 +19,7 @@ _ROWS = "N"
 def policy_to_stablehlo(runner: PolicyRunner) -> bytes:
     """Returns the policy's greedy actions as a serialized `jax.export.Exported`, for any number of rows.
 
-    It takes a dict of arrays by name and returns one, named as in docs/export.md; 64-bit types are those of 32 bits.
+    It takes and returns a dict of arrays, named as in docs/export.md; 32-bit types replace 64-bit types.
 
     Raises:
         ConfigError: the extra `export` is not installed.

@@ -205,7 +205,7 @@ def _gather(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
 
 
 def _in_same_order(of_indices: Any, batched: tuple[int, ...], indices: Value) -> bool:
-    """Whether the indices have the axes of the operand, those of the look-up instead of that of its table."""
+    """Whether the indices have the operand's axes at the same positions, with the look-ups in place of the table."""
     return tuple(of_indices) == batched and len(indices.full) in (len(batched) + 1, len(batched) + 2)
 
 
