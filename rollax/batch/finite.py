@@ -29,7 +29,7 @@ def first_not_finite(name: str, column: trees.Tree) -> NotFinite | None:
 
     Args:
         name: of the column, as in `SampleBatch`.
-        column: arrays [rows, ...]; only those of floating-point numbers are searched.
+        column: arrays [rows, ...]; only floating-point arrays are searched.
     """
     for array in trees.leaves(column):
         if array.dtype.kind != "f":

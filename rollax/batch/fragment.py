@@ -99,7 +99,7 @@ class Fragment(SampleBatch):
         If the n steps of a row exceed the fragment, or are None, it has all steps up to the end of its segment.
         """
         rows, size = np.arange(len(self)), len(self)
-        following, positions = rows + 1, np.arange(size + len(self.ends))  # after the rows, those of `after`
+        following, positions = rows + 1, np.arange(size + len(self.ends))  # of the rows, then of `after`
         following[self.ends] = positions[size:]
         flags = self[self.TERMINATEDS], self[self.TRUNCATEDS], positions >= size
         windows = n_step_windows(rows, following, self[self.REWARDS], *flags, n_step=n_step, gamma=gamma)
@@ -128,7 +128,7 @@ class Fragment(SampleBatch):
     def extended(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Positions if a row follows each segment that does not terminate: `(rows, segments, added)`.
 
-        [N] those of the rows, [E] the segments that do not terminate, and [E] the positions of the added rows.
+        [N] the positions of the rows, [E] the segments that do not terminate, and [E] the positions of the added rows.
         """
         segments, rows = np.flatnonzero(self.goes_on), np.arange(len(self))
         rows += np.searchsorted(self.ends[segments], rows)  # shifted by earlier added rows

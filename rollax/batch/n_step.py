@@ -56,7 +56,7 @@ def n_step_windows(
     Returns:
         `complete` [K]: false where an observed position ends the window too early, though the trajectory may go on;
         `returns` [K] R; `discounts` [K] the factors of the values; `targets` [K] the positions of the observations to
-        be valued (of a row after which the trajectory terminated: that of its last row).
+        be valued (if the trajectory terminated, the position of its last row).
     """
     if n_step is None:
         return _whole_windows(rows.astype(np.int64), following, rewards, terminated, truncated, observed, gamma)

@@ -278,7 +278,7 @@ class SampleBatch(MutableMapping[str, Any]):
         Args:
             max_seq_len: rows per sequence, at least 1.
         Returns:
-            A batch of `len(seq_lens) * max_seq_len` rows; its `state_in` is that of each sequence's first row.
+            A batch of `len(seq_lens) * max_seq_len` rows; its `state_in` has the states of each sequence's first row.
         Raises:
             BatchError: no column `eps_id`, a batch that is padded already, or no positive integer for `max_seq_len`.
         """

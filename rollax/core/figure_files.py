@@ -23,7 +23,7 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
         height: inches.
         dpi: pixels per inch.
     Raises:
-        ConfigError: the suffix is not that of an image format.
+        ConfigError: the suffix belongs to no image format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

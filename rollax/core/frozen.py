@@ -127,7 +127,7 @@ def fields_by_key(config_class: type[BaseModel]) -> dict[str, str]:
 class FrozenModel(BaseModel):
     """A pydantic model that refuses changes, also to nested values, with a ConfigError.
 
-    Paths become strings and numbers of NumPy those of Python. A string for a boolean, or a boolean for a number, is
+    Paths become strings, and NumPy numbers become Python numbers. A string for a boolean, or a boolean for a number, is
     refused.
     """
 

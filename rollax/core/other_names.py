@@ -222,7 +222,7 @@ class _OtherNames:
             if name in kind._other_names and not hasattr(kind, name):
                 raise _unknown(f"'{kind.__name__}' object", kind, name, kind._other_names)
             inherited = getattr(super(), "__getattr__", None)
-            # Python's own raises its error, or again that of a property.
+            # Python's own method raises its error, or raises the error of a property again.
             return object.__getattribute__(self, name) if inherited is None else inherited(name)
 
 

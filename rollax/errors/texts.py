@@ -6,7 +6,7 @@ from typing import Any
 
 
 def repr_of(value: Any) -> str:
-    """The value's `repr`, or that of any object where it fails: in a user's class, or with too many levels."""
+    """The value's `repr`; `object.__repr__` if it raises, as in a faulty user class or with too many levels."""
     try:
         return repr(value)
     except Exception:

@@ -106,7 +106,7 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     if space.dtype is None or space.dtype.kind not in "iu" or space.dtype.itemsize < 8:
         return
     of_dtype, of_jax = np.iinfo(space.dtype.name), np.iinfo(np.int32 if space.dtype.kind == "i" else np.uint32)
-    # Without bounds of its own, a space has those of its dtype.
+    # A space without bounds of its own has the bounds of its dtype.
     too_low = (space.low < of_jax.min) & (space.low > of_dtype.min)
     too_high = (space.high > of_jax.max) & (space.high < of_dtype.max)
     if (too_low | too_high).any():

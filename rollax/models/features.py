@@ -24,7 +24,7 @@ VALUE_GAIN = 1.0
 NOT_FEATURES = frozenset({ACTION_MASK, EMBEDDINGS})
 # A rank-3 Box with a smaller side is not an image and is flattened.
 MIN_IMAGE_SIDE = 5
-# A wider range, such as that of Box(-finfo.max, finfo.max), stands for "unbounded".
+# A wider range, such as in Box(-finfo.max, finfo.max), stands for "unbounded".
 _MAX_RANGE = 1e6
 
 # (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
@@ -93,7 +93,7 @@ class UnitInterval:
 class ImageLayout:
     """The axes of an image."""
 
-    shape: tuple[int, int, int]  # height, width, channels; those of stacked frames are counted together
+    shape: tuple[int, int, int]  # height, width, channels; the channels of stacked frames are counted together
     order: tuple[int, ...]  # the axes of a column in the order batch, height, width, channels
 
     @classmethod

@@ -40,7 +40,7 @@ class ActorCritic(nnx.Module):
 
     Args:
         num_outputs: width of the distribution's inputs; with `free_log_std` means, then log standard deviations.
-        head_features: input width of the heads; None: that of the hidden layers.
+        head_features: input width of the heads; None: the width of the hidden layers.
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
     """

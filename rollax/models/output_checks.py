@@ -57,7 +57,7 @@ def check_outputs(
     With memory it is checked on single rows, as in acting, and on sequences, as in learning.
 
     Args:
-        run: calls the model with NumPy columns: those of `run_model`, and `actions`.
+        run: calls the model with NumPy columns: the columns of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
         needs_value: whether it must return `Outputs.value`.
         kind: what it gets in the place of NumPy arrays, in words.

@@ -85,7 +85,8 @@ def run_model(model: Any, columns: Any) -> Any:
     """Returns the `Outputs` of a module with or without memory.
 
     Args:
-        model: `model(obs) -> Outputs`; with memory `model(obs, state, **{those of its memory_inputs}) -> Outputs`.
+        model: `model(obs) -> Outputs`; with memory `model(obs, state, **memory_inputs) -> Outputs`, where
+            `memory_inputs` are the columns that the attribute `memory_inputs` of the model names.
         columns: `obs` [B·T, ...]; with memory also `state_in` [B, ...], `prev_actions` and `prev_rewards` [B·T, ...].
     """
     if not is_recurrent(model):

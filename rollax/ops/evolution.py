@@ -112,7 +112,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
 
     Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
-        σ_R is the standard deviation of the 2b returns, that of the population, as in the authors' code.
+        σ_R is the population standard deviation of the 2b returns, as in the authors' code.
     Deviations: g = 0 if these returns are equal, up to 1e-12 of the largest: the rest is rounding. Of equal directions
         the earlier ones are used. A direction with NaN or infinity ranks last and has weight 0.
 
@@ -142,7 +142,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
 
 
 def gradient_estimate(weights: NDArray[np.float64], seed: int, generation: int, size: int) -> NDArray[np.float32]:
-    """[size] Σ_k w_k ε_k, added in the order of the directions; those of weight 0 are not generated."""
+    """[size] Σ_k w_k ε_k, added in the order of the directions; directions of weight 0 are not generated."""
     total = np.zeros(size)
     for index in np.flatnonzero(weights).tolist():
         total += weights[index] * direction(seed, generation, index, size)

@@ -88,7 +88,7 @@ def projected(
 
 
 def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
-    """Cross-entropy of each row's atoms, whose gradient is that of the Kullback-Leibler divergence.
+    """Cross-entropy of each row's atoms, with the same gradient as the Kullback-Leibler divergence.
 
     Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  -Σ_k m_k log p_k.
 

@@ -40,7 +40,7 @@ class AsyncGradientsOptimizer(Optimizer):
                 gradients, stats = rollout.gradients.get(policy_id, (None, None))
                 if stats is not None:
                     policy.apply_gradients(gradients)
-                    if isinstance(policy, ModelPolicy):  # the worker's rate is that of its last weights
+                    if isinstance(policy, ModelPolicy):  # the worker's rate is as old as its weights
                         stats = {**stats, "cur_lr": policy.reported_lr()}
                 self._note(policy_id, stats)
         self._trained_on(rollout)

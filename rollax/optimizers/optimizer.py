@@ -54,8 +54,8 @@ class Optimizer(ABC):
         local_worker: holds the policies that learn; without remote workers it also samples.
         remote_workers: the workers that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
         config: an object of the optimizer's `config_class`, or a dict of its keys; None: the local worker's config, or
-            the defaults where that is of another class and there are `keys`.
-        keys: keys that replace those of `config`, such as `train_batch_size=500`.
+            the defaults if that config is of another class and there are `keys`.
+        keys: keys that replace keys of `config`, such as `train_batch_size=500`.
     Attributes:
         policies: policy id -> policy to train.
         env_steps, agent_steps: steps learned from so far.
@@ -94,7 +94,7 @@ class Optimizer(ABC):
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
         trained = {i: local_worker.get_policy(i) for i in (local_worker.policies if learning is None else learning)}
-        # In the order of the policies: that of a set differs between processes, and policies may share variables.
+        # In the order of the policies: the order of a set differs between processes, and policies may share variables.
         self.policies = {i: trained[i] for i in local_worker.policies if i in trained}
         if self.gives_fragments:
             self._check_learn_from_fragments()
@@ -222,7 +222,8 @@ class Optimizer(ABC):
         self.timings.dropped_steps += rollout.dropped_steps
         self._episodes += rollout.episodes
         policies = self.local_worker.policies
-        for policy_id, state in rollout.filters.items() if self.remote else ():  # those of the local worker have them
+        # The local worker's filters already have its statistics.
+        for policy_id, state in rollout.filters.items() if self.remote else ():
             if rollout.filters_set.get(policy_id, 0) != policies.filters_set.get(policy_id, 0):
                 continue  # the filter was set since, which these statistics would undo
             observation_filter = policies.runners[policy_id].filter

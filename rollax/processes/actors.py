@@ -23,7 +23,7 @@ class ProcessLostError(Exception):
 
 
 def unsendable(error: Exception, where: str, *, expected: str, fix: str) -> ConfigError:
-    """The error of a value that cannot be pickled, from that of `put`."""
+    """The error of a value that cannot be pickled, from the error that `put` raised."""
     why = error.__cause__ or error  # Ray wraps the error in long advice
     got = f"{type(why).__name__}: {why}"
     return ConfigError("A value cannot be sent to another process.", where=where, got=got, expected=expected, fix=fix)

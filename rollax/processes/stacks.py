@@ -62,7 +62,7 @@ class StackFile(NamedTuple):
 
     def after_s(self, method: str) -> float:
         """The time after which a call that still runs counts as hung here: shortly before the pool gives it up."""
-        # The limit of a start includes that of the process, which may take long.
+        # The limit of a start includes the start of the process, which may take long.
         return 0.5 * self.start_timeout_s if method == "make" else 0.9 * self.timeout_s
 
 

@@ -22,7 +22,7 @@ class StackedFrames:
 
     Args:
         count: k, images per stack, at least 2.
-        axis: the axis of the observation (without that of rows) along which they are stacked, the newest last.
+        axis: the axis of one observation, without the axis of rows, along which images are stacked, the newest last.
         path: the keys that lead to the stack in a Dict or Tuple observation; () for the observation itself.
     Raises:
         ConfigError: fewer than two images.

@@ -22,7 +22,7 @@ class PrioritizedReplay(UniformReplay):
 
     Source: Schaul et al. (2016), arXiv:1511.05952, the proportional variant. Eq. 1: P(i) = p_i^α / Σ_k p_k^α with
         p_i = |δ_i| + ε; new transitions get the largest priority so far (Algorithm 1); section 3.4: importance weights
-        w_i = (1/N · 1/P(i))^β / max_i w_i. Deviations: the maximum is that of the drawn batch, not of the buffer.
+        w_i = (1/N · 1/P(i))^β / max_i w_i. Deviations: the maximum is over the drawn batch, not over the buffer.
 
     If `columns` names `priorities`, that column of the added fragments holds the first errors (Ape-X: Horgan
     et al. (2018), arXiv:1803.00933, Algorithm 1).

@@ -110,7 +110,7 @@ def _slots(
 
 
 def _padded(column: trees.Tree, rows: NDArray[np.int64], size: int) -> trees.Tree:
-    """A column of `size` rows: those of `column` at `rows`, and 0 elsewhere."""
+    """A column of `size` rows, with the rows of `column` at `rows` and 0 elsewhere."""
 
     def padded(leaf: NDArray) -> NDArray:
         out = np.zeros((size, *leaf.shape[1:]), leaf.dtype)

@@ -224,7 +224,7 @@ class StoredRows:
         return slots
 
     def _look_for_broken_stacks(self, inside: NDArray[np.bool_], goes_on: NDArray[np.bool_]) -> None:
-        """Warns once if most stacks inside a trajectory are not those of the row before, shifted by one image."""
+        """Warns once if most stacks inside a trajectory are not the previous row's stack, shifted by one image."""
         if self._frames is None or self._warned:
             return
         self._stacks += int(np.count_nonzero(inside))

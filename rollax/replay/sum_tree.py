@@ -84,7 +84,7 @@ def _descend(
     """The child of each node that contains `rest`, counted from the node's beginning, and the rest inside the child."""
     sums = np.zeros((_FAN_OUT + 1, len(nodes)))
     sums[1:] = np.take(level, nodes, axis=0).T
-    # Child by child: NumPy adds along the long axis, that of the samples, many times faster than along the short one.
+    # Child by child: NumPy adds along the long axis of the samples many times faster than along the short axis.
     for child in range(2, _FAN_OUT + 1):
         sums[child] += sums[child - 1]
     rest = np.minimum(rest, np.nextafter(sums[-1], 0))

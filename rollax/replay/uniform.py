@@ -32,7 +32,7 @@ class UniformReplay(Replay):
     `trajectory_id` must never be used again.
 
     The capacity counts ring buffer slots. Each row takes one, as does the observation after a truncation, the last
-    observation of a running trajectory, and each image that is stored beside those of the rows.
+    observation of a running trajectory, and each image that is stored in addition to the rows' own images.
 
     Args:
         capacity: slots; memory is taken for the first fragment.
@@ -169,7 +169,7 @@ class UniformReplay(Replay):
             self._complete(rows, np.full(len(rows), -1))  # without trajectories, so that all windows are computed
 
     def _make_room(self) -> None:
-        """Allocates the arrays beside those of the rows."""
+        """Allocates the arrays of this class, in addition to the arrays of the stored rows."""
         self._returns = np.zeros(self.capacity, np.float64)
         self._discounts = np.zeros(self.capacity, np.float32)
         self._targets = np.zeros(self.capacity, np.int64)
@@ -200,7 +200,7 @@ class UniformReplay(Replay):
 
     def _with_observation(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         links = self._rows.links
-        # An image that is stored beside those of the rows is followed by a newer one, the end of a segment by nothing.
+        # A newer image follows an image that is stored in addition to the rows' own; nothing follows a segment's end.
         return slots[~links.observed[slots] | (links.following[slots] < 0)]
 
     def _overwrite(self, slots: NDArray[np.int64]) -> None:

@@ -72,7 +72,7 @@ class MultiCategorical(Choices):
         rows, width = inputs.shape[0], max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(rows, -1, width)
-        # Not a gather: the gradient of a split is a concatenation, that of a gather a slow scatter.
+        # A split, because its gradient is a concatenation; the gradient of a gather is a slow scatter.
         parts = lax.split(inputs, self.nvec, axis=1)
         padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=PADDING_LOGIT) for p in parts]
         return jnp.stack(padded, axis=1)
@@ -114,7 +114,7 @@ class Bernoulli(Bits):
 
 
 def masked(logits: Float[Array, "*S K"], valid: Bool[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """Logits or values of choices, those of invalid choices far below all others; NaN stays NaN."""
+    """Logits or values of choices, with invalid choices far below all others; NaN stays NaN."""
     return jnp.where(valid, jnp.maximum(logits, LOWEST_LOGIT), MASKED_LOGIT)
 
 

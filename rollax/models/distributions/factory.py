@@ -20,7 +20,7 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
 
     Discrete gives Categorical, MultiDiscrete MultiCategorical, MultiBinary Bernoulli, a float Box of any shape
     DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of those. Actions are columns of the space (see
-    `rollax.core.spaces`), in JAX's 32-bit types; those of a Box are not mapped to its bounds.
+    `rollax.core.spaces`), in JAX's 32-bit types; actions of a Box are not mapped to its bounds.
 
     Args:
         squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) for any bounds.
