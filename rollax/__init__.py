@@ -1,8 +1,8 @@
 """Reinforcement learning: trains, evaluates, serves and exports policies.
 
-The public names are those of `__init__.pyi`. Each is imported on first use, so `import rollax` imports neither JAX nor
-Ray, and processes of environments stay small. `from rollax import *` leaves out names of extras and extensions that are
-not installed.
+`__init__.pyi` lists the public names. Each is imported on first use, so `import rollax` imports neither JAX nor Ray,
+and processes of environments stay small. `from rollax import *` leaves out names of extras and extensions that are not
+installed.
 """
 
 from __future__ import annotations

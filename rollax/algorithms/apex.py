@@ -1,6 +1,6 @@
 """Ape-X DQN and DDPG: many workers with different exploration fill replay shards, from which one learner samples.
 
-Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, besides those of DQN and DDPG: Adam instead of RMSProp;
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, in addition to DQN's and DDPG's: Adam instead of RMSProp;
 `training_intensity` fixes the number of updates per sampled step, where learner and actors of the paper run
 independently; see `AsyncReplayOptimizer` and `worker_scale`.
 """

@@ -3,7 +3,7 @@
 Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
 advantages, with a target policy π' between the behaviour policy μ and the trained policy π. V-trace corrects for
 π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target copies the weights of π
-every `target_update_frequency` updates. Deviations: values are those of the learning network; an update is K gradient
+every `target_update_frequency` updates. Deviations: the learning network estimates the values; an update is K gradient
 steps on one batch that is then dropped, not drawn from a circular buffer. The optional penalty is KL(π' || π).
 
 With `vtrace=False` there is no target policy: the workers estimate advantages (arXiv:1506.02438), and the ratio is π/μ,
@@ -31,7 +31,7 @@ _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
 
 
 class APPOConfig(IMPALAConfig):
-    """The fields of APPO in addition to those of IMPALA."""
+    """The fields of APPO, in addition to the fields of IMPALA."""
 
     requires = {
         ("target_update_frequency", "vtrace_clip_pg_rho_threshold"): {"vtrace": True},

@@ -194,7 +194,7 @@ def _pickled(path: Path) -> CheckpointError:
 def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | None = None) -> None:
     """Sets a trainer's state from what `read(path)` returned; `Trainer.restore` describes the errors.
 
-    `fix`: that of a trainer which the checkpoint does not fit; None: another trainer.
+    `fix`: the advice in the error if the checkpoint does not fit the trainer; None: to use another trainer.
     """
     fix = (
         fix or "restore it into a trainer with the same algorithm, policies and spaces, or use Trainer.from_checkpoint"

@@ -48,7 +48,7 @@ _TARGET, _NOISE = "q_target", "target_noise"
 
 
 class DDPGConfig(ActorCriticFields):
-    """The fields of DDPG in addition to those of all actor-critics."""
+    """The fields of DDPG, in addition to the fields that all actor-critics share."""
 
     defaults = {
         "tau": 2e-3,

@@ -50,7 +50,7 @@ _TARGET = "q_target"
 
 
 class DQNConfig(QLearningFields, ReplayFields):
-    """The fields of DQN in addition to those of all Q-learning."""
+    """The fields of DQN, in addition to the fields that all Q-learning shares."""
 
     requires = {
         ("initial_epsilon", "epsilon_timesteps", "final_epsilon"): {**GREEDY, "epsilon_schedule": None},

@@ -85,7 +85,7 @@ class Evaluator:
         folder = Path(out)
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
         config = self._config(sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0, explore)
-        # Not bounded by the number of episodes of an evaluation, as those of `config` are.
+        # Bounded by the episodes of this recording; `config` is bounded by the episodes of an evaluation.
         envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
         config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)
         worker = self._make_worker(config)

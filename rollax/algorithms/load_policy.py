@@ -126,7 +126,7 @@ def _config(
         ).config_class
     config = config_of(config_class, data, stored, code.path, trust_code=code.trust_code)
     if getattr(config, "device", "cpu") not in ("auto", "cpu"):
-        config = config.changed(device="auto")  # this machine may have another one than that of the training
+        config = config.changed(device="auto")  # this machine may not have the device of the training
     if code.custom_model is not None:
         return config.changed(model=config.model.model_copy(update={"custom_model": code.custom_model}))
     if isinstance(model := config.model.custom_model, StoredCode):

@@ -42,7 +42,7 @@ _TARGET = "joint_target"
 
 
 class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
-    """The fields of QMIX in addition to those of all Q-learning."""
+    """The fields of QMIX, in addition to the fields that all Q-learning shares."""
 
     defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
     requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}}

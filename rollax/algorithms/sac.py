@@ -47,7 +47,7 @@ _SHARE_OF_ENTROPY = 0.98
 
 
 class SACConfig(ActorCriticFields):
-    """The fields of SAC in addition to those of all actor-critics."""
+    """The fields of SAC, in addition to the fields that all actor-critics share."""
 
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
     requires = {

@@ -56,7 +56,7 @@ class Trainer(OtherNamesOfTrainer):
     """
 
     name: ClassVar[str] = cast(str, _ClassName())
-    """The name of the algorithm, which a checkpoint stores; that of the class where none is set or inherited."""
+    """The name of the algorithm, which a checkpoint stores; the class name if none is set or inherited."""
     config_class: ClassVar[type[TrainerConfig]]
     policy_class: ClassVar[PolicyClass]
     optimizer_class: ClassVar[type[Optimizer]]
@@ -178,8 +178,8 @@ class Trainer(OtherNamesOfTrainer):
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
                 `training_iteration` and `time_total_s` (limits) -> the number that ends training. A goal for
                 `evaluation_reward_mean` evaluates every 10 iterations, without an `evaluation_interval`.
-            out: the run folder, new or empty; None writes nothing. The results begin with those of the earlier run
-                folder that the trainer comes from.
+            out: the run folder, new or empty; None writes nothing. The results begin with the results of the earlier
+                run folder that the trainer comes from.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
             keep_best: keep the best model of this call, by greedy evaluation where there are evaluations, else by
@@ -381,8 +381,8 @@ class Trainer(OtherNamesOfTrainer):
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
                 refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
-            changes: config keys to replace, such as `env` or keys that hold code. Of `model` and `multiagent`, keys
-                that are left out are those of the checkpoint.
+            changes: config keys to replace, such as `env` or keys that hold code. Keys that are left out of `model` or
+                `multiagent` keep their values from the checkpoint.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
             ConfigError: a change has no effect.

@@ -1,7 +1,7 @@
 """Groups of fields that several algorithms share: replay, streams of samples, state values, Q-learning, actor-critics.
 
-Their descriptions are those of the documentation. An algorithm declares the fields that it alone has; where it differs
-in a default only, it names that in `defaults` (see `TrainerConfig`).
+The documentation shows their descriptions. An algorithm declares the fields that it alone has; if it differs only in a
+default, it names the default in `defaults` (see `TrainerConfig`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ReplayFields(FieldsOfReplay, TrainerConfig):
 class AsyncReplayFields(StreamFields, ReplayFields):
     """How samples, draws, errors and weights stream; see `AsyncReplayOptimizer`.
 
-    The defaults are those of Ape-X for Atari games and many workers.
+    The defaults come from Ape-X, for Atari games and many workers.
     """
 
     defaults = {

@@ -50,7 +50,7 @@ class ConfigHooks(FieldGroup):
         """Refuses values that contradict each other; a subclass extends it."""
 
     def optimizer_for(self, trainer_class: type[Trainer]) -> type[Optimizer]:
-        """The optimizer class of a run, by default that of its trainer."""
+        """The optimizer class of a run, by default the trainer's `optimizer_class`."""
         return trainer_class.optimizer_class
 
     def with_spaces(self, where: str) -> Self:

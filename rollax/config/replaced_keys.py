@@ -19,7 +19,7 @@ def with_current_keys(data: Mapping[str, Any], part: str = "") -> dict[str, Any]
 
     Args:
         data: what `encode_config` returned in this or an earlier version.
-        part: the beginning of its keys in `REPLACED`: `model.` for those of the model.
+        part: the beginning of its keys in `REPLACED`: `model.` for keys of the model.
     """
 
     def current(key: Any) -> Any:

@@ -46,7 +46,7 @@ NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
     "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
 }
 """Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
-those of its fields."""
+its own sections and keys."""
 IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
 """Of these keys, those whose code is imported where it is used, and not where the config is read."""
 _ARRAY_KINDS = "biufU"
@@ -74,8 +74,8 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
     """The dict of values that `encode_config` encoded.
 
     Args:
-        trust: which named code is imported besides rollax's own policies: none, that of the fields that hold code, or
-            all. The rest becomes `StoredCode`.
+        trust: which named code is imported besides rollax's own policies: none, the code in fields that hold code, or
+            all code. The rest becomes `StoredCode`.
     Raises:
         ConfigError, SpaceError: a tag is unknown or malformed, or trusted code does not import.
     """

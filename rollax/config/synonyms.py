@@ -250,7 +250,7 @@ ADVICE: dict[str, str] = {
 
 
 class Counterpart(NamedTuple):
-    """Our keys for a key of another library, those of a part as `part.key`, and how they differ."""
+    """Our keys for a key of another library, as `part.key` if they are in a part, and how they differ."""
 
     keys: tuple[str, ...]
     note: str

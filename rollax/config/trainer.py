@@ -334,7 +334,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     def for_evaluation(self, explore: bool | None = None) -> Self:
         """The config of evaluation: greedy, with the changes of `evaluation_config`, without evaluation and output.
 
-        `explore` replaces that of `evaluation_config`.
+        `explore` replaces the value in `evaluation_config`.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
         changes = {**self.evaluation_config, **inherited(type(self), "in_evaluation")}
@@ -386,7 +386,7 @@ def resolve_config(
 
     Args:
         config: a plain dict, a config of that class or of a subclass, which is kept, or None for the defaults.
-        overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
+        overrides: keys that replace keys of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
         ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key without effect
             (of a config, only the overrides are checked for that).

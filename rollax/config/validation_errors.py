@@ -136,7 +136,7 @@ def _belongs(config_class: type[BaseModel], name: str) -> str:
 
 
 def _with_parts(owner: type[BaseModel]) -> set[str]:
-    """The keys of a config, and those of its parts as `part.key`."""
+    """The keys of a config, and the keys of its parts as `part.key`."""
     keys = set(fields_by_key(owner))
     for part, field in owner.model_fields.items():
         inside = _nested_models(field.annotation)[0]
@@ -152,7 +152,7 @@ def _field(model: type[BaseModel], written: str) -> tuple[str, FieldInfo | None]
 
 
 def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
-    """The config class of a field, and that of the values if the field is a dict."""
+    """The config class of a field, and the config class of the values if the field is a dict."""
     entries = get_args(annotation)[1] if get_origin(annotation) is dict else None
     found = [
         next((m for m in union_members(kind) if isinstance(m, type) and issubclass(m, BaseModel)), None)
