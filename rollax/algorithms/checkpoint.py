@@ -292,7 +292,7 @@ def trainer_class_of(
 def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
 ) -> None:
-    """Refuses a stored config with code, or a Ray cluster, that is neither given nor trusted, or was not stored."""
+    """Refuses a stored config if its code or Ray cluster is neither passed nor trusted, or its code was not stored."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
     if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path

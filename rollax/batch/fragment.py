@@ -28,7 +28,7 @@ class Fragment(SampleBatch):
             `state_in`, `prev_actions` and `prev_rewards`, and a critic that sees more than the actor has `critic_obs`.
         env_steps: as for `SampleBatch`.
     Raises:
-        BatchError: the last row ends no segment, or `after` has another number of rows than there are segments.
+        BatchError: the last row ends no segment, or the number of rows of `after` differs from the number of segments.
     """
 
     def __init__(

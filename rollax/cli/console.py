@@ -88,7 +88,7 @@ class EachOptionOnce(typer.core.TyperCommand):
     """A command that refuses repeated options, because only the last one would have an effect.
 
     In `--out=~/runs` it expands the home folder, which shells do only at the beginning of a word. A config key that is
-    given as an option of its own raises an error that names `--set`.
+    passed as an option, such as `--gamma=0.9`, raises an error that names `--set`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -117,7 +117,7 @@ class EachOptionOnce(typer.core.TyperCommand):
         known = {name for name in names if name.startswith("--")}
         name, _, value = option.partition("=")
         key = name.removeprefix("--").replace("-", "_")
-        # A known one lacks its value, or has one that it does not take: the parser's own error says so.
+        # If the option exists, its value is missing or not accepted, and the parser's own error says so.
         if "--set" not in known or name in known or not key or key.startswith("_"):
             return
         other = corrected(key, _OTHER_OPTIONS)

@@ -54,7 +54,7 @@ class ConfigHooks(FieldGroup):
         return trainer_class.optimizer_class
 
     def with_spaces(self, where: str) -> Self:
-        """This config, with spaces if there is no environment that has them; ConfigError if nothing has."""
+        """This config, with spaces if no environment has them; ConfigError if there is no source of spaces."""
         if getattr(self, "env", None) is None:
             raise ConfigError(
                 "No environment is given.",

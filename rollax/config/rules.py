@@ -55,9 +55,9 @@ class FieldGroup(BaseModel):
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
     further_requires: ClassVar[Requires] = {}
-    """The same, for keys of any config that the group is added to: conditions in addition to those in `requires`."""
+    """Conditions in addition to `requires`, for keys of any config that the group is added to."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
-    """Key, or keys, -> the places where they have an effect; those that are not listed have one in both."""
+    """Key, or keys, -> the places where they have an effect; keys that are not listed have an effect in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Initial value that training changes -> keys whose change makes it count again where a checkpoint is restored."""
 
@@ -96,7 +96,7 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 
 
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
-    """Refuses a `given` key without effect, unless it has its value `before`, or else its default."""
+    """Refuses a `given` key without effect, unless it keeps its value in `before`, or its default if it has none."""
     for key, conditions in _rules(type(config)):
         field, _, inner = key.partition(".")
         if field not in given or field not in type(config).model_fields:

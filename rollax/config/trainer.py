@@ -235,7 +235,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
-        """The config of `values`, of which `given` are not defaults, with `changes`; one without effect is refused."""
+        """The config of `values` and `changes`, refused without effect; `given` names the values that were set."""
         changes, values = by_name(cls, changes), by_name(cls, values)
         config = cls.__new__(cls)
         config._fill({**values, **changes})
@@ -245,7 +245,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         return config
 
     def _refuse_out_of_place(self, given: Collection[str]) -> None:
-        """Refuses keys without effect in `evaluation_config` and in the specs of policies, where those are given."""
+        """Refuses keys without effect in `evaluation_config` and in the specs of policies, if these are `given`."""
         if self.evaluation_config and "evaluation_config" in given:
             given_there, resolved = by_name(type(self), self.evaluation_config), self.for_evaluation()
             fixed = inherited(type(self), "in_evaluation")
@@ -306,7 +306,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         return [name for name in names if name in cls.model_fields]
 
     def schedule(self, name: str) -> Schedule:
-        """The value of the field `name` over the steps sampled: its `_schedule` where that is given, else constant."""
+        """The value of the field `name` over the sampled steps: its `_schedule` if it is set, else constant."""
         points = getattr(self, name + SCHEDULE, None)
         return Schedule(getattr(self, name) if points is None else points, where=f"config key '{name}{SCHEDULE}'")
 

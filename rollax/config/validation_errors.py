@@ -24,7 +24,7 @@ _MOST_LISTED = 30
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first error in full, and the keys of the others, with those that replace unknown ones."""
+    """The first error in full, and the keys of the others; for unknown keys, also the keys that replace them."""
     mistakes: dict[str, list[_Mistake]] = {}
     for details in error.errors():
         mistake = _located(config_class, details)

@@ -114,11 +114,12 @@ def call_convention(
 ) -> CallConvention:
     """How a creator accepts `env_config`.
 
-    A first parameter without a default, or with a name such as `config`, gets the `EnvContext`. So does one whose
-    default is None or an empty dict, if it is annotated as a dict, or is the only parameter and has no annotation. In
-    the last case a default of None stays where the creator accepts the keys of `env_config`, or there are none, unless
-    the name ends with a word such as `config`. Other parameters, as in most Gymnasium environments, get the keys of
-    `env_config` as keywords. So does a first one that is such a key, if the others are parameters too.
+    A first parameter gets the `EnvContext` if it has no default, or a name such as `config`. A first parameter with the
+    default None or an empty dict also gets it, if it is annotated as a dict, or is the only parameter and has no
+    annotation. In the last case, a parameter with the default None keeps its default if the creator accepts the keys of
+    `env_config`, or `env_config` is empty, unless its name ends with a word such as `config`. Other parameters, as in
+    most Gymnasium environments, get the keys of `env_config` as keywords. The first parameter does too if it is a key
+    of `env_config` and the other keys are also parameters.
     """
     try:
         signature = signature_of(creator)

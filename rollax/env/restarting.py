@@ -73,7 +73,7 @@ class EnvFailures(Failures):
         return delay_s
 
     def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
-        """Counts a step of these sub-environments, and resets the counts of those whose episode ended."""
+        """Counts a step of these sub-environments, and resets the counts of sub-environments whose episode ended."""
         if not self.in_a_row:
             return
         for index in set(indices) & self.in_a_row.keys():
@@ -84,10 +84,10 @@ class EnvFailures(Failures):
             self.in_a_row.pop(index, None)
 
     def seed(self, index: int, seed: int | None) -> int | None:
-        """The seed of a reset: the given one, or the next of its stream if the sub-environment was recreated.
+        """The seed of a reset: `seed`, or the next seed of the stream if the sub-environment was recreated.
 
-        A seed with which the sub-environment failed `ATTEMPTS_PER_SEED` times may be the cause: another one, which is a
-        function of it, replaces it.
+        A seed with which the sub-environment failed `ATTEMPTS_PER_SEED` times may be the cause: another seed, which is
+        a function of the first one, replaces it.
         """
         recreated = index in self.recreated
         self.recreated.discard(index)

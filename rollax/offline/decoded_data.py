@@ -119,7 +119,7 @@ def _is_complete(about: Mapping[str, Any]) -> bool:
 
 
 def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) -> int:
-    """A checksum of the rows of a fragment and of those before it, the same for data in memory and on disk.
+    """A checksum of the rows of a fragment and of all rows before it, the same for data in memory and on disk.
 
     Args:
         columns: the stored columns; flags of terminations and truncations are always included.

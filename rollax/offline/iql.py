@@ -5,8 +5,8 @@ expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics (Q_i(s, a) - r - γ V(s'
 -min(e^{β A}, 100) log π(a|s) (Eq. 7). Deviations: all three take their step at once, from the same weights, where the
 authors update V first; n-step returns are a switch; a Discrete action has a categorical actor. Continuous actions have
 a Gaussian whose mean passes a tanh and whose standard deviations do not depend on the observation, as in the authors'
-code, with log σ from -20 on, not from -5; as there, fresh actions are clipped before they are stored. The actor's step
-size does not decay.
+code, but log σ is at least -20 instead of -5. Fresh actions are clipped before they are stored, as in the authors'
+code. The actor's step size does not decay.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class IQL(Algorithm):
         return rates_by_part(lr, actor=config.actor_lr, critics=config.critic_lr, state_value=config.value_lr)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        """The rows with clipped actions, as recorded ones are: those that the environment received."""
+        """The rows with clipped actions: the actions that the environment received, as in recorded data."""
         config, space = self.config, self.action_space
         if isinstance(space, spaces.Box) and (config.normalize_actions or config.clip_actions):
             low, high = (-1, 1) if config.normalize_actions else (space.low, space.high)

@@ -11,8 +11,8 @@ from rollax.rollout.policy_mapping import PolicyMapping
 def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: str) -> str:
     """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
 
-    It is the recorded one, if there is such a policy, where the mapping cannot tell: it reads the episode, which is not
-    recorded, or it is random.
+    If the mapping reads the episode, which is not recorded, or is random, the policy that acted learns, if it exists in
+    this run.
     """
     known = recorded in policy_of.policy_ids
     try:

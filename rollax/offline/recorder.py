@@ -37,9 +37,9 @@ _TRAJECTORY, _SEEN = "trajectory", "seen"
 class Recorder:
     """Collects the trajectories of all policies, independent of the fragments, and writes whole episodes.
 
-    Observations are those before filters; actions are the policy's, and also the environment's if they were scaled or
-    clipped. Episodes that are not trained on are left out. Running episodes are written unfinished when the recorder is
-    closed, when they are dropped, and when they exceed 1 GiB of memory.
+    Observations are written unfiltered. The policy's actions are written, and also the environment's actions if scaling
+    or clipping changes them. Episodes that are not trained on are left out. Running episodes are written unfinished
+    when the recorder is closed, when they are dropped, and when they exceed 1 GiB of memory.
 
     Args:
         writer: writes the trajectories.

@@ -7,8 +7,8 @@ switches of ReBRAC (Tarasov et al. (2023), arXiv:2305.09836, section 3) are laye
 networks (`model.fcnet_hiddens`), and a second penalty, in the targets of the critics,
     y = r + γ (min_i Q⁻_i(s', a') - β₂ Σ (a' - â')²),
 with the recorded next action â' and the sum over the elements of an action. Deviations from ReBRAC: the actor maximizes
-Q_1, as in TD3, not the minimum of both critics; and there is no penalty where the next action is not known: after a
-truncation, and of fresh experience after the last row of each fragment.
+Q_1, as in TD3, not the minimum of both critics; and a row whose next action is unknown has no penalty: the last row
+before a truncation, and in fresh experience the last row of each fragment.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class DatasetWriter:
     """Writes trajectories into the Parquet files of a folder; see `rollax.offline.formats.layout`.
 
     A file gets its name when it is complete on disk, so a killed process loses only the open file. An episode is
-    divided between files only if one of its trajectories has other columns than those before.
+    divided between files only if one of its trajectories has other columns than the trajectories before it.
 
     Args:
         folder: created if it is missing; existing files stay.

@@ -31,8 +31,8 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
-    `minibatch_size`). Its priorities are those from before the first of them. A policy is updated only by draws
-    from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
+    `minibatch_size`). Its priorities date from before the first of these updates. A policy is updated only by
+    draws from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
     The learner makes only updates that are due. Sampling pauses while an update is due and the queue is full: the
     learner is behind by at most the queue and the fragments already requested. The learner pauses between two steps.

@@ -123,7 +123,7 @@ class AsyncSamplesOptimizer(Optimizer):
             self._waiting = self._take_train_batch()
 
     def _take_train_batch(self) -> _TrainBatch | None:
-        """The first fragments that fill a train batch, and those replayed with them; None if there are too few."""
+        """The first fragments that fill a train batch, and the fragments replayed with them; None if too few wait."""
         size = 0
         for number, rollout in enumerate(self._gathered, start=1):
             size += self._size(rollout)

@@ -180,7 +180,7 @@ class Actor:
 
 @cache
 def _mark(dtype: np.dtype) -> float | int:
-    """A number that is no action: NaN; of integers the smallest, or the largest of those without a sign."""
+    """A number that is no action: NaN; for signed integers the smallest, for unsigned integers the largest number."""
     if dtype.kind == "f":
         return math.nan
     return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)

@@ -256,8 +256,8 @@ class BaseAlgorithm(ABC):
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
 
-        By default those in `reads`, and `critic_obs` where the batch has it. An override may change columns and add
-        others, such as noise.
+        By default these are the columns in `reads`, and `critic_obs` if the batch has it. An override may change
+        columns and add others, such as noise.
 
         Args:
             batch: N rows that `postprocess` returned, or that a replay buffer returns.

@@ -21,8 +21,8 @@ class Misfit(NamedTuple):
     Attributes:
         path: where it is in the columns.
         space: its space.
-        got: its type and shape, or what is there in its place.
-        shape: the expected one.
+        got: its type and shape, or the value in its place.
+        shape: the expected shape.
         whole: whether integers are expected.
         of_kind: whether only the kind of numbers differs.
     """

@@ -138,7 +138,8 @@ class JaxPolicy(ModelPolicy):
         """The model with the current weights, in evaluation mode, for outputs outside of the loss.
 
         It is a new object: changes of it do not change the policy. `forward(current_model(), fragment)` returns the
-        outputs for the rows of a fragment, and with `fragment.after` those for what came next.
+        outputs for the rows of a fragment, `forward(current_model(), fragment.after)` the outputs for the observations
+        after its segments.
         """
         return self.split.merge(self.params, self.extra)
 
@@ -190,7 +191,7 @@ class JaxPolicy(ModelPolicy):
         return actions, state
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
-        # The parameters that acted are not known.
+        # The parameters that acted are unknown.
         return {} if self._noisy else super().behaviour(actions, fetches, explore)
 
     def act_greedily(self, obs_batch: Any) -> Any:

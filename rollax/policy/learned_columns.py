@@ -23,7 +23,7 @@ _OF_SEQUENCES = {
     SampleBatch.SEQ_LENS: "leave seq_lens out of `reads`: the argument mask of the loss is 0 on the padding of "
     "sequences",
 }
-"""The fix for a column with one row for each sequence among those with one for each step."""
+"""The fix for a column with one row for each sequence, where the other columns have one row for each step."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

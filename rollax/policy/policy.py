@@ -193,7 +193,7 @@ class Policy(ABC):
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         """The extra fetches that depend on the actions, for N actions that another policy has chosen.
 
-        `fetches` are those with the policy's own actions for the same observations.
+        `fetches` are the extra fetches of the policy's own actions for the same observations.
         """
         return {}
 

@@ -60,7 +60,7 @@ class TracedActing:
         return Decisions(actions, packed, (*states, *exploring))
 
     def fetches(self, packed: np.ndarray) -> dict[str, np.ndarray]:
-        """The `fetches` of `compute_actions`, of any number of rows; NonFiniteError as there."""
+        """The `fetches` of `compute_actions`, with the same NonFiniteError, for any number of rows."""
         policy = self._policy
         fetches = policy.actor.fetches_of(packed)
         check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)

@@ -14,5 +14,5 @@ def note_trace(traced: Any) -> None:
 
 
 def trace_count(traced: Any) -> int:
-    """The versions of the functions of `traced`, and of those equal to it."""
+    """The number of compiled versions of the functions of `traced` and of objects equal to it."""
     return _traces.get(traced, 0)

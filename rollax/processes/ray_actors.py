@@ -18,7 +18,7 @@ class RayActors:
     """`Actors` in Ray.
 
     A method with several returns (`ray.method(num_returns=...)`) returns the first value and references to the others,
-    which are not fetched. `kill` ends only actors that are `owned`. `stacks` are those that the actors write.
+    which are not fetched. `kill` ends only actors that are `owned`. `stacks` holds the stacks that the actors write.
     """
 
     def __init__(

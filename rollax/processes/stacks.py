@@ -83,7 +83,7 @@ class StackWriter:
 
     @contextmanager
     def call(self, method: str) -> Iterator[None]:
-        """Context of a call of a method; those inside it have no time limits of their own."""
+        """Context of a call of a method; calls inside it have no time limits of their own."""
         if self._file is None or self._waits or threading.get_ident() != self._thread:
             yield
             return

@@ -63,8 +63,9 @@ class StackedFrames:
         """Compares the stacks of M observations with the previous ones; `inside` is false for the first of a segment.
 
         Returns:
-            [M] true where the stack is the one before, shifted by one image; [M] the number of images to store before
-            the newest one: 0 there, elsewhere those that differ from the oldest, which represents all before it.
+            [M] true where the stack is the previous stack, shifted by one image; [M] the number of images to store
+            before the newest image: 0 for a shifted stack; otherwise the images that differ from the oldest, which
+            represents all images before it.
         """
         stacks = self.stacks(self.array(obs))
         goes_on = inside.copy()

@@ -245,7 +245,7 @@ class Links:
         return slots[slots < self.filled]
 
     def _with_dependents(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """These slots, and those whose observations contain images in them."""
+        """These slots, and the slots whose observations contain images from them."""
         reached = [slots]
         for _ in range(self._images - 1):
             followers, leaders = self._followers(reached[-1])

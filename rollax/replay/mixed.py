@@ -35,10 +35,10 @@ class Part:
 
 
 class MixedReplay:
-    """Draws each transition from one of several buffers, chosen by weight; those without transitions are left out.
+    """Draws each transition from one of several buffers, chosen by weight; buffers without transitions are left out.
 
-    It has the interface of `Replay`. `indices` include the buffer of a transition. Importance weights are those
-    inside each buffer.
+    It has the interface of `Replay`. `indices` include the buffer of a transition. Each buffer computes its own
+    importance weights.
     """
 
     def __init__(self, parts: Sequence[Part], where: str = "replay buffer") -> None:

@@ -87,7 +87,7 @@ class Segments(NamedTuple):
         return sums.reshape(-1, len(agents))
 
     def after(self, lengths: np.ndarray) -> np.ndarray:
-        """[S] the steps of each episode before the block; [N] `lengths` of those that continue in it."""
+        """[S] the steps of each episode before the block; [N] `lengths` of the episodes that continue in it."""
         since = np.zeros(len(self.start), np.int64)
         since[self.first] = lengths
         return since
@@ -145,7 +145,7 @@ class BlockColumns:
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
-        """Writes the observations of all sub-environments, and columns of those in `selection`; None: all."""
+        """Writes the observations of all sub-environments, and columns of the ones in `selection`; None: of all."""
         if columns.keys() != self._columns.keys():
             self._make(obs, columns)
         if isinstance(self._obs, np.ndarray):

@@ -142,7 +142,8 @@ class _Columns:
     def take(self, places: np.ndarray, known: np.ndarray, continued: np.ndarray) -> trees.Tree:
         """Columns [N, K, ...] of the rows at `places` [N, K].
 
-        They are zeros where not `known`, and the next observation where `continued` and the row is its segment's last.
+        A column is zero where `known` is false. It has the next observation where `continued` is true and the row is
+        the last of its segment.
         """
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)

@@ -41,7 +41,7 @@ class CompiledFilter:
         return {path: Moments(*map(jnp.float32, parts)) for path, parts in self._host.moments().items()}
 
     def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
-        """The statistics after [N, ...] observations, of those rows that [N] `counted` is true for.
+        """The statistics after [N, ...] observations, of which the rows where [N] `counted` is true are added.
 
         Source: as `MeanStdFilter`, divided by the count:
             V = V_a n_a / n + S_b / n + (m_b - m_a)² n_a n_b / n²

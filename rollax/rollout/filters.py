@@ -152,7 +152,7 @@ class NoFilter(MeanStdFilter):
 
 
 class _Moments:
-    """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of those since `take_delta`.
+    """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of rows since `take_delta`.
 
     Both are in the same arrays because a poll is small, so its cost is the number of NumPy calls. The arrays are
     replaced together and never written into, so an interrupt leaves either the old or the new ones.
@@ -192,13 +192,13 @@ class _Moments:
         return mean.reshape(self.shape).copy(), deviation.reshape(self.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
-        """Adds other statistics; `both`: also to those since `take_delta`."""
+        """Adds other statistics; `both`: also to the statistics since `take_delta`."""
         if count > 0:
             after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
             self._parts = after if both else self._with_recent(after, self._parts)
 
     def become(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
-        """Replaces the statistics; those since `take_delta` become empty."""
+        """Replaces the statistics; the statistics since `take_delta` become empty."""
         none = self._none()
         after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
         self._parts = self._with_recent(after, none)

@@ -67,7 +67,7 @@ class Rollout:
     filters_set: Mapping[str, int] = field(default_factory=dict)
 
     def with_statistics_of(self, earlier: Rollout) -> Rollout:
-        """This rollout, with the statistics of an earlier one in its filters, except in those that were set since."""
+        """This rollout, with the statistics of an earlier one in its filters, except in filters that were set since."""
         if self.whole_filters:
             return self
         filters = dict(self.filters)

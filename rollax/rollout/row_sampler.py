@@ -229,7 +229,7 @@ class RowSampler(Sampler):
         return self._take_in(rows, policies, NO_ENVS, None)
 
     def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
-        """Prepares the turns of those who go on, together with those who begin."""
+        """Prepares the turns of agents whose trajectories continue, together with agents whose trajectories begin."""
         replaced = rows.replaced(started)
         joined = None if replaced is None else turns_replaced(observed, started, begun)
         if replaced is not None and joined is not None:

@@ -77,7 +77,7 @@ class Sampler(ABC):
         """Drops running episodes and rows that are in no fragment yet; the next call resets all sub-environments."""
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int] | None = None) -> Rows | None:
-        """Resets sub-environments; during an evaluation, those without a further episode to play rest instead.
+        """Resets sub-environments; in an evaluation, sub-environments without a further episode rest instead.
 
         If sub-environments of this environment cannot rest, all are reset while any has an episode to play.
 

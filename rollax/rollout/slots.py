@@ -51,7 +51,7 @@ class SlotTable(Table):
 def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
     """`(column -> its row at the start of a trajectory, the columns that batches store)` of a policy's memory.
 
-    The columns are those that the policy acts on or stores; possibly none.
+    The policy acts on these columns or stores them; there may be none.
     """
     policy, wanted = runner.policy, runner.columns
     state = tuple(np.asarray(part) for part in policy.get_initial_state())

@@ -367,7 +367,7 @@ class RolloutWorker:
     def _has_all_statistics(self) -> bool:
         """Whether it is the only worker, so that its filters have all statistics.
 
-        One that was restarted lacks those that its predecessor sent after the last broadcast.
+        A restarted worker lacks the statistics that its predecessor sent after the last broadcast.
         """
         return self.num_workers == 1 and not self.restarts
 

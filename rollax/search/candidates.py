@@ -37,7 +37,7 @@ class _Task(NamedTuple):
 
 
 class _Progress:
-    """The tasks of a request, which of them have begun and ended, and the outcomes of those that have ended.
+    """The tasks of a request, which of them have begun and ended, and the outcomes of the ended tasks.
 
     Args:
         request: the directions, and how to play them.

@@ -75,7 +75,7 @@ class Learner:
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
-        """Runs the plan until `stops` ends it, or until a step is not finite; the weights are then those before it."""
+        """Runs the plan until `stops` ends it or a step is not finite; such a step does not change the weights."""
         self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
         before = self._snapshot()
@@ -188,7 +188,7 @@ class Learner:
         return UpdateResult(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and statistics of a minibatch, those by row without padding; its gradients are in the parameters.
+        """Loss and statistics of a minibatch, by row without padding; its gradients are in the parameters.
 
         The loss of several microbatches is their mean, weighted by their valid rows.
         """

@@ -71,7 +71,7 @@ def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], w
 
 
 def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
-    """Each step overwrites the optimizer's own learning rate: it is one of those `used`, 0, or its class's default."""
+    """Raises PolicyError if an optimizer's rate, which each step overwrites, is not in `used`, 0 or the default."""
     parameter = inspect.signature(type(optimizer)).parameters.get("lr")
     default = 0.0 if parameter is None else parameter.default
     accepted = {float(np.float32(rate)) for rate in (0.0, default, *used)}  # rates may be tensors, of 32 bits

@@ -32,7 +32,7 @@ def owners_of(model: nn.Module) -> dict[str, set[str]]:
 def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
     """The trained parameters of the model of policy class `where`; in groups if there is a learning rate of each part.
 
-    Raises PolicyError if there are none, or for one without a learning rate.
+    Raises PolicyError if the model has no trained parameters, or for a parameter without a learning rate.
     """
     parameters = parameters_of(model)
     if not parameters:

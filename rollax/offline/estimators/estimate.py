@@ -232,7 +232,7 @@ def _fitted(
     fqe: FQEConfig | None,
     seed: int,
 ) -> dict[str, _FittedValues]:
-    """Method -> values; for "dr" each episode has those that are fitted to the other half of the episodes.
+    """Method -> values; for "dr" the values of each episode are fitted to the other half of the episodes.
 
     Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects. The agents of
     an episode are in the same half, because they may share rewards and observations.

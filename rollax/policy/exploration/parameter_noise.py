@@ -50,7 +50,7 @@ class ParameterNoise(ExplorationWrapper):
         return self.inner.traced
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
-        """Nothing, because the perturbed parameters that acted are not known."""
+        """Nothing, because the perturbed parameters that acted are unknown."""
         return {}
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
