@@ -1,4 +1,4 @@
-"""`CallGuard`: which methods of a trainer may not be called inside of others, or after it was stopped."""
+"""`CallGuard`: refuses calls of a trainer's methods inside of other calls, or after the trainer was stopped."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
 
 
 class ValueLossFields(FieldGroup):
-    """The weight of a critic of states, beside an actor with which it may share layers."""
+    """The weight of the loss of a state-value critic, which may share layers with the actor."""
 
     places = {"vf_loss_coeff": ("policy",)}
 

@@ -1,4 +1,4 @@
-"""`ConfigHooks`: what the library asks a config beside its fields."""
+"""`ConfigHooks`: what the library asks a config in addition to its fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group of fields declares beside them: defaults of inherited fields, and which keys have an effect when."""
+"""Declarations of a group of fields: defaults of inherited fields, and conditions under which keys have an effect."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FieldGroup(BaseModel):
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Inherited field -> its default here."""
     requires: ClassVar[Requires] = {}
-    """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
+    """What a key needs to have an effect; each `x` also needs `x_schedule=None`. A key without effect is refused."""
     further_requires: ClassVar[Requires] = {}
     """Conditions in addition to `requires`, for keys of any config that the group is added to."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}

@@ -40,7 +40,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     requires = {
         ("remote_env_batch_wait_ms", "remote_env_timeout_s"): {"remote_worker_envs": True},
-        # A centralized critic has the default layers beside a custom model too.
+        # A centralized critic has the default layers, also if the actor is a custom model.
         _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
         "model.lstm_cell_size": _MEMORY,
@@ -301,7 +301,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def scheduled_fields(cls) -> list[str]:
-        """The fields that a schedule may replace: each `x` beside an `x_schedule`."""
+        """The fields that a schedule may replace: each `x` for which a field `x_schedule` exists."""
         names = (name.removesuffix(SCHEDULE) for name in cls.model_fields if name.endswith(SCHEDULE))
         return [name for name in names if name in cls.model_fields]
 

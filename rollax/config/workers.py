@@ -1,4 +1,4 @@
-"""The fields of where sampling runs, which resources it has there, and how failures are handled."""
+"""The config fields of workers: where they sample, with which resources, and how failures are handled."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ JAX_ENV = "jax:"
 class ImportPath(str):
     """A path "module:Name" that the caller wrote, in code or on the command line.
 
-    Only such a path is imported. Operations on strings return plain ones, and so does reading what was stored.
+    Only such a path is imported. Operations on it return plain strings, and stored paths are read as plain strings.
     """
 
     __slots__ = ()

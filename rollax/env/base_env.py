@@ -90,9 +90,9 @@ class BaseEnv:
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
-            A reward is None beside a first observation. `"__all__"` in a flag dict ends the sub-environment's
-            episode; it is truncated without an agent where the episode was lost. An agent in `off_policy_actions` has
-            acted already and gets no action.
+            The reward is None if the observation is the first of a trajectory. `"__all__"` in a flag dict ends the
+            sub-environment's episode; a lost episode is truncated without an agent. An agent in `off_policy_actions`
+            has acted already and gets no action.
         """
         self.__kept = self.poll_rows()
         return dicts_of(self.__kept)

@@ -84,7 +84,7 @@ class IdlePolls:
         """Idle polls in a row, by sub-environment."""
 
     def idle(self, env_id: int, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> None:
-        """Counts a poll that reports on agents of a sub-environment none of which can act.
+        """Counts a poll that reports on a sub-environment while none of its agents can act.
 
         Raises:
             EnvError: too many such polls in a row.

@@ -213,7 +213,7 @@ def to_base_env(
         env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, which make all
             of the `num_envs`. Or an environment of any kind in the table of `docs/environments.md`, which is the first
             of them. With `remote_envs` it moves to its process, and None lets `make_env` make all of them.
-        make_env: makes the environments beside an instance, by vector index.
+        make_env: makes the other environments if `env` is an instance, by vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
         remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
@@ -224,7 +224,7 @@ def to_base_env(
         observation_space, action_space: for single environments that have none before their first reset.
     Raises:
         EnvError: an object that is not an environment, or the creator raised.
-        ConfigError: an unknown id, or `make_env` beside a creator.
+        ConfigError: an unknown id, or `make_env` together with a creator.
     """
     settings = EnvSettings(
         remote_envs=remote_envs,

@@ -130,7 +130,7 @@ class Restarts:
     def reset(self, index: int, where: str, seed: int | None, **keywords: Any) -> Any:
         """Returns the result of the reset of `envs[index]`.
 
-        `where` is its name in error messages; `keywords` are passed on beside the seed.
+        `where` is its name in error messages; `keywords` are passed on together with the seed.
         """
         while True:
             try:

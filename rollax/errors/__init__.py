@@ -149,7 +149,7 @@ def not_installed(
 
     Args:
         feature: what requires them, the subject of a sentence.
-        error: the one of the import; it names the missing package, which may be one that `package` requires.
+        error: the error of the import; it names the missing package, which may be a dependency of `package`.
         where: as in `RollaxError`.
         package: the package that the feature itself imports.
         extra: the extra of rollax with these packages.

@@ -21,7 +21,7 @@ Config = TypeVar("Config", bound=TrainerConfig)
 
 
 def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) -> type[Optimizer]:
-    """The optimizer class of an algorithm, or the one for recorded data if the config has some.
+    """The optimizer class of an algorithm; if the config has recorded data, the class that learns from such data.
 
     Raises:
         ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.

@@ -1,4 +1,4 @@
-"""What `input` may name: sources of recorded data, and fresh experience beside them."""
+"""What `input` may name: sources of recorded data, and fresh experience."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def takes_settings(source: Any) -> bool:
 
 
 def is_recorded_alone(source: Any) -> bool:
-    """Whether there is recorded data, without fresh experience beside it."""
+    """Whether there is recorded data and no fresh experience."""
     return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
 
 

@@ -38,7 +38,7 @@ class ReplayOptimizer(Optimizer):
     def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
         """Returns a function of the capacity that creates the buffers of a policy: a class with its other arguments.
 
-        `columns` are stored beside those that the policy requires. An override may return another class.
+        `columns` are stored in addition to the columns that the policy requires. An override may return another class.
 
         Raises:
             PolicyError: the policy's config has no `n_step`, or its model has memory and it learns from single rows.

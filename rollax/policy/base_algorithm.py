@@ -164,10 +164,11 @@ class BaseAlgorithm(ABC):
 
     @property
     def samples(self) -> frozenset[str] | None:
-        """The columns that sampling fills; None: all but `infos`.
+        """The columns to record while sampling; None records every column except `infos`.
 
-        By default they follow from `reads`: a column that all of rollax knows is sampled or computed from sampled ones.
-        For a column of the algorithm's own, which `postprocess` or `drawn` adds, everything is sampled.
+        By default they follow from `reads`: columns that rollax itself defines are sampled, or computed from sampled
+        columns. If `reads` has a column of the algorithm's own, which `postprocess` or `drawn` adds, every column is
+        sampled.
         """
         replayed = isinstance(self.config, ReplayFields)
         columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()

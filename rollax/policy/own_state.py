@@ -1,4 +1,4 @@
-"""The state in a policy's attributes beside its main model: networks, optimizer states and JAX arrays."""
+"""The state in a policy's attributes other than its main model: networks, optimizer states and JAX arrays."""
 
 from __future__ import annotations
 

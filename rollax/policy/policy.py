@@ -35,8 +35,8 @@ class Policy(ABC):
     """
 
     batch_columns: ClassVar[frozenset[str] | None] = None
-    """The columns that sampling fills. None: all but `infos`; `prev_actions` and `prev_rewards` where `arguments` has
-    them."""
+    """The columns to record while sampling. None records every column except `infos`; `prev_actions` and `prev_rewards`
+    are recorded only if `arguments` has them."""
 
     config_class: ClassVar[Any] = None
     """The class that validates a plain dict without a trainer; None: the common one."""
@@ -350,7 +350,7 @@ class Policy(ABC):
         """Restores what `get_acting_state` of an equal policy returned, also in another process."""
 
     def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """The state in attributes beside the weights: attribute -> path in it -> array."""
+        """The state in attributes, without the weights: attribute -> path in it -> array."""
         from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
 
         return own_arrays(self)

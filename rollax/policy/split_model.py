@@ -98,7 +98,7 @@ class SplitModel:
         return key if seed is None else jax.random.fold_in(key, seed)
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
-        """The state beside the parameters after a forward pass (batch statistics, random streams).
+        """The state after a forward pass, without the parameters: batch statistics and random streams.
 
         Values that the pass has added to the model, as `sow` does, are left out.
         """
@@ -136,6 +136,6 @@ def _shapes(arrays: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _typed(value: Any) -> jax.Array:
-    # A weak type, as of `nnx.Param(jnp.array(1.0))`, would become a strong one, and the change would recompile.
+    # A weak type, as in `nnx.Param(jnp.array(1.0))`, would become a strong type, and the change would recompile.
     array = jnp.asarray(value)
     return jnp.asarray(array, array.dtype)

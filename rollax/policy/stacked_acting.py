@@ -21,8 +21,8 @@ class StackedActing:
     """Acts in slots, each with its own parameters.
 
     Slots are padded to blocks of one fixed size, and each block is one call of the same compiled function. A slot's
-    actions are therefore the same, bit for bit, however many slots act beside it: a product over all slots may be
-    rounded differently for another number of them.
+    actions are therefore the same, bit for bit, for any number of acting slots: a product over all slots may be rounded
+    differently for another number of slots.
 
     Args:
         shapes: name -> shape of a parameter.

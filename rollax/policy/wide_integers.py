@@ -1,4 +1,4 @@
-"""Integers of 64 bits in observations and learned columns, which JAX reads modulo 2**32 without a word."""
+"""Integers of 64 bits in observations and learned columns, which JAX silently wraps to 32 bits."""
 
 from __future__ import annotations
 

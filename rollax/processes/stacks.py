@@ -92,7 +92,7 @@ class StackWriter:
             faulthandler.dump_traceback_later(after_s, file=self._file)
         try:
             yield
-        except SystemExit as error:  # ends the process, without a word about the place
+        except SystemExit as error:  # ends the process without a traceback
             exiting = error
             raise
         finally:

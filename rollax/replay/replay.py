@@ -119,12 +119,12 @@ class Replay(ABC):
             count: B, how many.
             length: T, rows of each sequence to learn from.
             rng: draws them.
-            burn_in: rows before those, which only advance the policy's state.
+            burn_in: rows before the sequence, which only advance the policy's state.
             beta: as for `sample`.
-            aligned: True divides trajectories into sequences of T rows from their first row on, and takes the one
+            aligned: True divides trajectories into sequences of T rows from their first row on, and takes the sequence
                 that contains the drawn transition; so trajectories of up to T rows are drawn whole. A sequence of k
-                rows is then drawn k times as often as one of one row: its `weights` are divided by k, and have a mean
-                of 1, so that all rows count the same. False: sequences begin with the drawn transition.
+                rows is then drawn k times as often as a sequence of one row: its `weights` are divided by k, and have a
+                mean of 1, so that all rows count the same. False: sequences begin with the drawn transition.
         Returns:
             A padded batch, see `sequences_from`, with the `indices` of the drawn transition in all rows of a sequence.
         Raises:

@@ -86,7 +86,7 @@ def make_callbacks(given: Any) -> Callbacks:
 
 
 def _call_each(name: str) -> Callable[..., None]:
-    """A method that calls the one with this name of each part that overrides it."""
+    """A method that calls the method of this name of each part that overrides it."""
     changed = list(_HOOKS[name].parameters)[-1]
 
     def method(self: _Several, **arguments: Any) -> None:

@@ -46,8 +46,8 @@ class RolloutWorker:
         num_workers: the number of remote workers.
         restarts: the number of earlier workers of this index that failed; this worker plays other episodes.
         record: whether to keep trajectories; false for evaluation only.
-        samples: false for a worker without an environment, such as the local one beside remote workers. If the config
-            gives no spaces, the worker makes an environment, reads them and closes it.
+        samples: false for a worker without an environment, such as the local worker of a run with remote workers. If
+            the config gives no spaces, the worker makes an environment, reads its spaces and closes it.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """

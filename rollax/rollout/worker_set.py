@@ -56,7 +56,7 @@ class WorkerSet:
 
     @property
     def has_open_files(self) -> bool:
-        """Whether this process writes `output`, and not the one that it was forked from."""
+        """Whether this process writes `output`; a forked process does not."""
         return getattr(self, "_records", False) and self._process == os.getpid()
 
     def __del__(self) -> None:

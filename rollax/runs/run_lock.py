@@ -67,7 +67,7 @@ class RunLock:
         self.release()
 
     def release(self) -> None:
-        """Removes the lock; a second call does nothing, nor does one in a forked process."""
+        """Removes the lock; a second call, or a call in a forked process, does nothing."""
         if self._descriptor in _held:
             with suppress(OSError):
                 os.unlink(self.folder / LOCK_NAME)

@@ -5,8 +5,8 @@ best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_
 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
 V1-t and V2-t use b < N directions. Deviations: both candidates of a direction begin from the same states, unless
 `shared_starts` is false; actions 1 and -1 are the bounds of the action space, unless `normalize_actions` is false;
-networks beside linear policies; a time limit is the environment's own; standardized observations are clipped to
-[-10, 10].
+policies may be networks and not only linear; a time limit is the environment's own; standardized observations are
+clipped to [-10, 10].
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class HttpApp:
         return response
 
     def _reached(self, headers: Headers) -> str:
-        """Returns the address of the server; if it listens on all addresses, the one that the client has used."""
+        """Returns the address of the server; if it listens on all addresses, the address that the client has used."""
         scheme, _, address = self.address.partition("://")
         name, _, port = address.rpartition(":")
         if name not in ("0.0.0.0", "[::]"):

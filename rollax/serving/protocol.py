@@ -228,7 +228,7 @@ class ErrorResponse(msgspec.Struct):
 
 
 class StreamError(msgspec.Struct, omit_defaults=True):
-    """A failed request on /v1/stream: the status and the Retry-After header of HTTP are fields beside the error.
+    """A failed request on /v1/stream: HTTP's status and Retry-After header are fields next to the error.
 
     Attributes:
         id: id of the request; None if the message has no readable id.

@@ -201,7 +201,7 @@ class TrainingBackend(Backend):
         return value if self._several else {DEFAULT_AGENT: value}
 
     def _check_policy(self, policy_id: str | None, learning: frozenset[str], where: str) -> None:
-        """Refuses a trajectory of another policy than the one that would learn from it."""
+        """Refuses a trajectory if the policy that acted is not the policy that would learn from it."""
         if policy_id is not None and {policy_id} != learning:
             raise RequestError(
                 "The server maps the agent to another policy than the one that acted.",

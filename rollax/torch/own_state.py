@@ -1,4 +1,4 @@
-"""The state in the attributes of a `TorchPolicy` beside its model: modules, optimizers and tensors."""
+"""The state in the attributes of a `TorchPolicy` other than its model: modules, optimizers and tensors."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ class MultiAgentEnv:
     def with_agent_groups(
         self, groups: Groups, obs_space: Space | None = None, act_space: Space | None = None
     ) -> MultiAgentEnv:
-        """This environment with each group of agents as one agent, beside the agents of no group.
+        """This environment with each group of agents as one agent; agents of no group stay as they are.
 
-        Observations and actions of a group are Tuples in the order of its members; its reward is the sum of theirs. A
+        Observations and actions of a group are Tuples in the order of its members; its reward sums their rewards. A
         group acts when any member acts: the Tuple holds the latest observation of each living member and zeros for the
         others, and the actions of members that do not act are ignored. A group ends when its last living member ends:
         truncated if any member that ends in that step is only truncated; its last observation then holds zeros for the
@@ -182,7 +182,7 @@ class _Grouped(MultiAgentEnv):
         return tuple(self._last_obs[member] if member in shown else self._zeros[member] for member in members)
 
     def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
-        """The rewards of members that were not alive; one beside a first observation is ignored and logged once."""
+        """The rewards of members that were not alive; a reward with a first observation is ignored and logged once."""
         members, name = self._members - self._alive, self._name
         unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
         for member in [member for member in unearned if member in obs]:

@@ -23,7 +23,7 @@ from rollax.errors import EnvError, text_of
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
-_EPISODE = "episode"  # what RecordEpisodeStatistics adds: around a vector environment it is beside "final_info"
+_EPISODE = "episode"  # added by RecordEpisodeStatistics; around a vector environment, next to "final_info"
 
 
 class NativeVectorEnv(BaseEnv):

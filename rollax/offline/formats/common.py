@@ -33,7 +33,7 @@ GivenSpace = Space | Mapping[str, Any] | None
 
 
 class FormatReader(DatasetReader):
-    """A reader of files without spaces, of which some parts may be broken; a subclass has `_read`.
+    """A reader of files without spaces, parts of which may be broken; a subclass implements `_read`.
 
     Args:
         observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one

@@ -35,7 +35,7 @@ class Exploration(ABC):
     from_distribution = False
     """Whether explored actions are drawn from the policy's distribution with the outputs as its parameters."""
     outputs_are_values = False
-    """Whether outputs are the values of actions, the largest valid one of which is the state's value."""
+    """Whether outputs are the values of actions; the state's value is then the largest value of a valid action."""
 
     @property
     def traced(self) -> Exploration:
