@@ -27,7 +27,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
-from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
+from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
 from rollax.models.outputs import Outputs
@@ -126,9 +126,8 @@ class DDPG(Algorithm):
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
         actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
-        count, layer_norm = 2 if self.config.twin_q else 1, self.critic_layer_norm
-        critics = make_critics(space, self.action_space, count, sizes, layer_norm=layer_norm, rngs=rngs)
-        return ActorWithCritics(actor, critics, squashed=True)
+        one = partial(make_critic, space, self.action_space, sizes, layer_norm=self.critic_layer_norm, rngs=rngs)
+        return ActorWithCritics(actor, make_critics(2 if self.config.twin_q else 1, one), squashed=True)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
         return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)

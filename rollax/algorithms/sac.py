@@ -10,7 +10,7 @@ bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import jax
@@ -26,7 +26,14 @@ from rollax.config import NotIn
 from rollax.config.groups import ActorCriticFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
-from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics, values_of_actions
+from rollax.models.action_values import (
+    ActorWithCritics,
+    frozen,
+    make_actor,
+    make_critic,
+    make_critics,
+    values_of_actions,
+)
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.distributions.factory import make_distribution
@@ -115,10 +122,14 @@ class SAC(Algorithm):
         return with_action_noise(super().make_exploration(), self.action_space, self.config, scale)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        space, sizes = self.observation_space, self.config.model
-        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
-        critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
-        return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
+        observations, actions, sizes = self.observation_space, self.action_space, self.config.model
+        actor = make_actor(observations, actions, self.exploration.num_inputs, sizes, rngs=rngs)
+        return ActorWithCritics(actor, self.make_critics(rngs), initial_alpha=self.config.initial_alpha)
+
+    def make_critics(self, rngs: nnx.Rngs) -> Any:
+        """Returns the critics that the loss calls, by default one or two of `make_critic`."""
+        one = partial(make_critic, self.observation_space, self.action_space, self.config.model, rngs=rngs)
+        return make_critics(2 if self.config.twin_q else 1, one)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
         config = self.config
@@ -143,42 +154,63 @@ class SAC(Algorithm):
         """Returns [B] target values and [B] log-probabilities of the actor's next actions."""
         obs = batch[SampleBatch.NEW_OBS]
         outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
-        return self._expected(outputs, target_model.critics, obs, batch.get(_NEXT_NOISE))
+        return self.policy_values(outputs, target_model.critics, obs, batch.get(_NEXT_NOISE))
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
-        taken = values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS], self.action_space)
-        squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
-        values, logp = self._expected(out.policy, frozen(model.critics), obs, batch.get(_NOISE))
-        log_alpha = model.log_alpha[...]
-        alpha = jnp.exp(jax.lax.stop_gradient(log_alpha))
-        critic_loss = 0.5 * squares
-        actor_loss = masked_mean(alpha * logp - values, mask)
-        alpha_loss = temperature_loss(log_alpha, logp, self._target_entropy(obs, logp), mask)
+        critic_loss, statistics = self.critic_loss(model, batch, mask)
+        actor_loss, logp = self.actor_loss(model, out, batch, mask)
+        alpha_loss = self.temperature_loss(model, logp, batch, mask)
         return critic_loss + actor_loss + alpha_loss, {
+            **statistics,
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,
             "alpha_loss": alpha_loss,
-            "alpha": alpha,
+            "alpha": jnp.exp(model.log_alpha[...]),
             "entropy": -masked_mean(logp, mask),
+        }
+
+    def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
+        """Returns [] Σ_i ½ (Q_i(s, a) - y)², averaged over the rows, and statistics of the critics."""
+        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
+        taken = values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS], self.action_space)
+        squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
+        return 0.5 * squares, {
             "mean_q": masked_mean(taken.mean(axis=0), mask),
             "mean_target": masked_mean(target, mask),
             "mean_td_error": masked_mean(errors, mask),
             SampleBatch.TD_ERROR: errors,
         }
 
-    def _expected(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
+    def actor_loss(self, model: Any, out: Outputs, batch: Columns, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns [] α log π(a|s) - Q(s, a), averaged over the rows, and [B] log π; only the actor has a gradient."""
+        values, logp = self.policy_values(out.policy, frozen(model.critics), batch[SampleBatch.OBS], batch.get(_NOISE))
+        alpha = jnp.exp(jax.lax.stop_gradient(model.log_alpha[...]))
+        return masked_mean(alpha * logp - values, mask), logp
+
+    def temperature_loss(self, model: Any, logp: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:
+        """Returns [] -log α (log π + H̄), averaged over the rows; only the temperature has a gradient."""
+        target_entropy = self._target_entropy(batch[SampleBatch.OBS], logp)
+        return temperature_loss(model.log_alpha[...], logp, target_entropy, mask)
+
+    def policy_values(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
         """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete."""
         if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
-            return critics(obs, actions).min(axis=0), logp
+            return self.reduce_critics(critics(obs, actions)), logp
         # A custom model may mask by minus infinity: 0 · ∞ is NaN.
         log_probs = jax.nn.log_softmax(jnp.maximum(outputs, MASKED_LOGIT), axis=-1)
         probabilities = jnp.exp(log_probs)
-        values = jnp.maximum(critics(obs).min(axis=0), MASKED_LOGIT)
+        values = jnp.maximum(self.reduce_critics(critics(obs)), MASKED_LOGIT)
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
+
+    def reduce_critics(self, values: jax.Array) -> jax.Array:
+        """Returns one value, [B] or [B, A], from those of N critics, [N, B] or [N, B, A]: the minimum.
+
+        An override is also called with the K outputs of such critics, [N, B, K] or [N, B, A, K].
+        """
+        return values.min(axis=0)
 
     def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""

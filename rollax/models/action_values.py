@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +14,11 @@ from gymnasium import spaces
 from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.errors import PolicyError
+from rollax.core.numbers import is_whole
+from rollax.errors import PolicyError, SpaceError
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import ModelConfig
-from rollax.models.embeddings import check_parametric
+from rollax.models.embeddings import check_parametric, is_parametric
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import MLP, dense
@@ -68,6 +69,8 @@ class StateValue(nnx.Module):
 class ActionValue(nnx.Module):
     """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`.
 
+    `outputs` is K, the numbers for each action, such as quantiles of its return: [R, K]; None: one value, [R].
+
     Of B observations and R = B·S actions, the first S actions belong to the first observation, which is encoded once.
     """
 
@@ -77,41 +80,48 @@ class ActionValue(nnx.Module):
         action_space: spaces.Box,
         config: ModelConfig,
         *,
+        outputs: int | None = None,
         layer_norm: bool = False,
         rngs: nnx.Rngs,
     ) -> None:
+        self.outputs = outputs
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         width = self.encoder.features + math.prod(action_space.shape)
         self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, layer_norm=layer_norm, rngs=rngs)
-        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
+        self.head = dense(self.mlp.features, outputs or 1, gain=VALUE_GAIN, rngs=rngs)
 
-    def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R"]:
+    def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R *K"]:
         flat, encoded = actions.reshape(actions.shape[0], -1), self.encoder(obs)
         x = jnp.concatenate([jnp.repeat(encoded, len(flat) // len(encoded), axis=0), flat], axis=-1)
-        return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
+        values = self.head(self.mlp(x))
+        return jnp.squeeze(values, axis=-1) if self.outputs is None else values
 
 
 class NetworkValues(nnx.Module):
     """Q-values of a network: [B, A] from `network(obs).policy`, or [R] from `network(obs, actions).policy` [R, 1].
 
+    With K `outputs` for each action: [B, A, K] from `policy` [B, A·K], or [R, K] from `policy` [R, K].
+
     Of B observations and R = B·S actions, the first S actions belong to the first observation. What depends on an
     observation alone is computed once.
     """
 
-    def __init__(self, network: Any) -> None:
-        self.network = network
+    def __init__(self, network: Any, outputs: int | None = None) -> None:
+        self.network, self.outputs = network, outputs
 
-    def __call__(self, obs: Any, actions: Float[Array, "R *shape"] | None = None) -> Float[Array, "R *A"]:
+    def __call__(self, obs: Any, actions: Float[Array, "R *shape"] | None = None) -> Float[Array, "R *AK"]:
         if actions is None:
-            return self.network(obs).policy
+            values = self.network(obs).policy
+            return values if self.outputs is None else values.reshape(len(values), -1, self.outputs)
         rows = len(jax.tree.leaves(obs)[0])
         if len(actions) == rows:
-            return jnp.squeeze(self.network(obs, actions).policy, axis=-1)
-        graph, state = nnx.split(self.network)
-        values = jax.vmap(lambda of_each: nnx.merge(graph, state)(obs, of_each).policy, in_axes=1, out_axes=1)(
-            actions.reshape(rows, -1, *actions.shape[1:])
-        )
-        return values.reshape(-1)
+            values = self.network(obs, actions).policy
+        else:
+            graph, state = nnx.split(self.network)
+            values = jax.vmap(lambda of_each: nnx.merge(graph, state)(obs, of_each).policy, in_axes=1, out_axes=1)(
+                actions.reshape(rows, -1, *actions.shape[1:])
+            ).reshape(len(actions), -1)
+        return jnp.squeeze(values, axis=-1) if self.outputs is None else values
 
 
 class OneOutput(nnx.Module):
@@ -125,15 +135,16 @@ class OneOutput(nnx.Module):
 
 
 def _stacked(*leaves: Array) -> Array:
-    if isinstance(leaves[0], core.Tracer):
+    if isinstance(leaves[0], core.Tracer) or jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
         return jnp.stack(leaves)
     return jax.device_put(np.stack(leaves))  # by NumPy, which compiles nothing
 
 
 class Ensemble(nnx.Module):
-    """N modules that differ only in their weights, as one module whose weights have a leading axis.
+    """N modules that differ only in their arrays, as one module whose arrays have a leading axis.
 
-    One matrix product for all members is faster than one for each, also on a CPU.
+    One matrix product for all members is faster than one for each, also on a CPU. Each member has its own state beside
+    the weights, such as batch statistics and random streams, which a call in training mode changes.
     """
 
     def __init__(self, members: Sequence[nnx.Module]) -> None:
@@ -143,11 +154,19 @@ class Ensemble(nnx.Module):
         self.count = len(members)
 
     def __call__(self, obs: Any, *actions: Any) -> Float[Array, "N *S"]:
-        graph, weights = nnx.split(self.members)
+        graph, weights, state = nnx.split(self.members, nnx.Param, ...)
         # Actions have a leading axis too: the first product is then one of [N, R, in] and [N, in, out], whose result
         # XLA need not transpose. Observations have none: images would be copied.
         of_each = jax.tree.map(lambda values: jnp.broadcast_to(values, (self.count, *values.shape)), actions)
-        return jax.vmap(lambda own, taken: nnx.merge(graph, own)(obs, *taken))(weights, of_each)
+
+        def of_member(weights: Any, state: Any, taken: Any) -> tuple[Array, Any]:
+            member: Any = nnx.merge(graph, weights, state)
+            values = member(obs, *taken)
+            return values, nnx.state(member, nnx.Not(nnx.Param))
+
+        values, state = jax.vmap(of_member)(weights, state, of_each)
+        nnx.update(self.members, state)
+        return values
 
     def member(self, number: int) -> Any:
         """One member as a module."""
@@ -198,68 +217,99 @@ def make_actor(
     return Actor(observation_space, num_outputs, config, rngs=rngs)
 
 
-def make_critics(
+def make_critics(number: int, make_one: Callable[[], nnx.Module]) -> Ensemble:
+    """`number` critics, each built by a call of `make_one`, as one module.
+
+    Args:
+        number: N, at least 1.
+        make_one: builds a critic of continuous actions, `critic(obs, actions)` -> [R] or [R, K], or of a discrete
+            choice, `critic(obs)` -> [B, A] or [B, A, K], for example by `make_critic`. It may have batch statistics or
+            random streams. All critics have equal layers.
+    Returns:
+        `critics(obs, actions)` -> [N, R] or [N, R, K]; of a discrete choice `critics(obs)` -> [N, B, A] or
+        [N, B, A, K].
+    Raises:
+        PolicyError: no critics, or critics with different layers.
+    """
+    if not (is_whole(number) and number >= 1):
+        raise PolicyError("There are no critics.", "make_critics, number", number).expected(
+            "an integer of at least 1", "pass the number of critics"
+        )
+    members = [make_one() for _ in range(number)]
+    layers = list(map(_shapes, members))
+    if different := [place for place, shapes in enumerate(layers) if shapes != layers[0]]:
+        raise PolicyError(
+            "The critics have different layers.",
+            "make_critics, make_one",
+            f"{sorted(layers[different[0]] ^ layers[0])} in critic {different[0]} or in critic 0 only",
+        ).expected("modules with equal layers", "build each critic with the same arguments, apart from `rngs`")
+    return Ensemble(members)
+
+
+def _shapes(module: nnx.Module) -> set[tuple[str, tuple[int, ...]]]:
+    leaves = jax.tree_util.tree_leaves_with_path(nnx.state(module))
+    return {(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape) for path, leaf in leaves}
+
+
+def make_critic(
     observation_space: spaces.Space,
     action_space: spaces.Space,
-    count: int,
     config: ModelConfig,
     *,
+    outputs: int | None = None,
     layer_norm: bool = False,
     rngs: nnx.Rngs,
-) -> Ensemble:
-    """`count` critics of continuous actions or of one discrete choice, each its own custom model if there is one.
+) -> nnx.Module:
+    """A default critic of continuous actions or of one discrete choice, or the custom model.
 
-    `layer_norm` adds layer normalization to default critics of continuous actions.
-
-    Raises PolicyError for a custom model with state besides its parameters, such as dropout or batch statistics.
+    Args:
+        outputs: K, the numbers for each action, such as quantiles of its return: the critic returns [R, K], of a
+            discrete choice [B, A, K]; None: one value, [R] or [B, A].
+        layer_norm: adds layer normalization to a default critic of continuous actions.
+    Raises:
+        SpaceError: several outputs for actions with embeddings.
     """
     num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
-
-    def critic() -> nnx.Module:
-        if config.custom_model is not None:
-            outputs, options = num_actions or 1, {"takes_actions": num_actions is None, "memory": False}
-            return NetworkValues(make_custom_model(observation_space, action_space, outputs, config, rngs, **options))
-        if num_actions is not None:
-            return NetworkValues(QNetwork(observation_space, num_actions, config, dueling=False, rngs=rngs))
-        assert isinstance(action_space, spaces.Box)
-        return ActionValue(observation_space, action_space, config, layer_norm=layer_norm, rngs=rngs)
-
-    members = [critic() for _ in range(count)]
-    _check_parameters_only(members[0])
-    return Ensemble(members)
+    width = (num_actions or 1) * (outputs or 1)
+    if config.custom_model is not None:
+        options = {"takes_actions": num_actions is None, "memory": False}
+        network = make_custom_model(observation_space, action_space, width, config, rngs, **options)
+        return NetworkValues(network, outputs)
+    if num_actions is not None:
+        if outputs is not None and is_parametric(observation_space):
+            raise SpaceError(
+                "Critics of actions with embeddings have one output.",
+                "make_critic, outputs",
+                outputs,
+            ).expected("None", "build the critics in a function of your own: make_critics(number, make_one)")
+        return NetworkValues(QNetwork(observation_space, width, config, dueling=False, rngs=rngs), outputs)
+    assert isinstance(action_space, spaces.Box)
+    return ActionValue(observation_space, action_space, config, outputs=outputs, layer_norm=layer_norm, rngs=rngs)
 
 
 def make_state_value(
     observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
 ) -> Any:
-    """V(s) [B], the custom model with one output if there is one; raises PolicyError as `make_critics`."""
+    """V(s) [B], the custom model with one output if there is one."""
     if config.custom_model is None:
         return StateValue(observation_space, config, rngs=rngs)
-    value = OneOutput(make_custom_model(observation_space, action_space, 1, config, rngs, memory=False))
-    _check_parameters_only(value)
-    return value
+    return OneOutput(make_custom_model(observation_space, action_space, 1, config, rngs, memory=False))
 
 
-def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces.Space) -> Float[Array, "N B"]:
-    """[N, B] the critics' values of one action in each row."""
+def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces.Space) -> Float[Array, "N B *K"]:
+    """[N, B] or [N, B, K], the critics' outputs for one action in each row."""
     if not isinstance(action_space, spaces.Discrete):
         return critics(obs, actions)
-    places = jnp.asarray(actions).astype(jnp.int32) - int(action_space.start)
-    return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
-
-
-def _check_parameters_only(critic: nnx.Module) -> None:
-    if other := jax.tree.leaves(nnx.state(critic, nnx.Not(nnx.Param))):
-        raise PolicyError(
-            "The critic has state besides its parameters.",
-            "config key 'model.custom_model'",
-            f"{len(other)} further arrays",
-        ).expected(
-            "only parameters, where a critic is built", "leave dropout and batch normalization out, or use PPO or DQN"
-        )
+    places, values = jnp.asarray(actions).astype(jnp.int32) - int(action_space.start), critics(obs)
+    of_members = jax.vmap(chosen, in_axes=(0, None))
+    if values.ndim == 3:
+        return of_members(values, places)
+    return jax.vmap(of_members, in_axes=(-1, None), out_axes=-1)(values, places)
 
 
 def frozen(module: Any) -> Any:
-    """The module with constant weights: gradients flow through it, but none into it."""
+    """A copy with constant weights, which uses running statistics: gradients flow through it, but none into it."""
     graph, state = nnx.split(module)
-    return nnx.merge(graph, lax.stop_gradient(state))
+    constant = nnx.merge(graph, lax.stop_gradient(state))
+    constant.set_attributes(use_running_average=True, raise_if_not_found=False)
+    return constant

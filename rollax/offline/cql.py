@@ -114,9 +114,10 @@ class CQL(SAC):
         config, obs = self.config, batch[SampleBatch.OBS]
         loss, stats = super().loss(model, out, batch, mask, coefficients)
         sampled, densities = batch[_ACTIONS], batch[_DENSITIES]  # [B, S, ...], [B, S]
+        critics = nnx.clone(model.critics)  # the batch statistics of the model are those of recorded actions
         # As rows: a vmap of the default critics over the samples takes 1.6 times as long.
-        values = model.critics(obs, sampled.reshape(-1, *sampled.shape[2:])).reshape(-1, *densities.shape)
-        taken = model.critics(obs, batch[SampleBatch.ACTIONS])
+        values = critics(obs, sampled.reshape(-1, *sampled.shape[2:])).reshape(-1, *densities.shape)
+        taken = critics(obs, batch[SampleBatch.ACTIONS])
         gaps = sampled_gap(values, densities, taken)
         gap, weight = masked_mean(gaps.mean(axis=0), mask), jnp.float32(config.min_q_weight)
         if config.lagrangian:

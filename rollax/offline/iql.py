@@ -11,6 +11,7 @@ code. The actor's step size does not decay.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from rollax.models.action_values import (
     ActorWithCritics,
     GaussianActor,
     make_actor,
+    make_critic,
     make_critics,
     make_state_value,
     values_of_actions,
@@ -104,7 +106,8 @@ class IQL(Algorithm):
             actor: Any = GaussianActor(means, outputs // 2)
         else:
             actor = make_actor(observations, actions, outputs, sizes, rngs=rngs)
-        critics = make_critics(observations, actions, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        one = partial(make_critic, observations, actions, sizes, rngs=rngs)
+        critics = make_critics(2 if self.config.twin_q else 1, one)
         value = make_state_value(observations, actions, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, state_value=value)
 

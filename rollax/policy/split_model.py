@@ -95,7 +95,10 @@ class SplitModel:
 
     def _key(self, name: str, data: Any, seed: Any) -> jax.Array:
         key = jax.random.wrap_key_data(data, impl=self._keys[name])
-        return key if seed is None else jax.random.fold_in(key, seed)
+        if seed is None:
+            return key
+        # An ensemble has one key for each member.
+        return jax.vmap(jax.random.fold_in, (0, None))(key, seed) if key.ndim else jax.random.fold_in(key, seed)
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
         """The state after a forward pass, without the parameters: batch statistics and random streams.

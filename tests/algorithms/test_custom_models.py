@@ -31,7 +31,6 @@ class Plain(nnx.Module):
 
     def __init__(self, observation_space, num_outputs, *, rngs, action_space=None, how=""):
         width = 2 if action_space is None else 4
-        self.dropout = nnx.Dropout(0.5, rngs=rngs) if how == "dropout" else None
         self.head, self.how = nnx.Linear(width, num_outputs, rngs=rngs), how
 
     def __call__(self, obs, actions=None):
@@ -127,6 +126,55 @@ def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
     assert not any(np.array_equal(before[name], policy.params[name]) for name in own if name.endswith("kernel"))
 
 
+class Normalizing(nnx.Module):
+    """Batch normalization and dropout of all inputs, then a linear layer."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs, action_space=None):
+        width = 2 if action_space is None else 4
+        self.norm = nnx.BatchNorm(width, momentum=0.75, rngs=rngs)
+        self.dropout, self.head = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(width, num_outputs, rngs=rngs)
+
+    def __call__(self, obs, actions=None):
+        x = obs if actions is None else jnp.concatenate([obs, actions], axis=-1)
+        return Outputs(self.head(self.dropout(self.norm(x))))
+
+
+STATE = "critics.members.network."
+
+
+class TestCriticsWithState:
+    """Batch statistics and random streams of critics, which are neither parameters nor state of the optimizer."""
+
+    @pytest.mark.parametrize("algorithm", ["SAC", "CQL", "TD3", "DDPG", "IQL"])
+    def test_an_update_moves_the_statistics_of_each_critic_once(self, algorithm):
+        policy = policy_of(algorithm, Normalizing, actions=BOX)
+        batch = transitions(policy)
+        before = policy.get_weights()
+        policy.learn_on_batch(batch)
+        inputs = np.concatenate([batch["obs"], batch["actions"]], axis=-1)
+        critics = 1 if algorithm == "DDPG" else 2
+        # ¾ of the initial mean 0 and variance 1, and ¼ of those of the batch
+        for name, moved in (("mean", 0.25 * inputs.mean(axis=0)), ("var", 0.75 + 0.25 * inputs.var(axis=0))):
+            np.testing.assert_allclose(policy.extra[f"{STATE}norm.{name}"], [moved] * critics, rtol=1e-4, atol=1e-6)
+        after = policy.get_weights()
+        assert (after[f"{STATE}dropout.rngs.count"] > before[f"{STATE}dropout.rngs.count"]).all()
+        if algorithm == "IQL":
+            assert not np.array_equal(after["state_value.network.norm.mean"], before["state_value.network.norm.mean"])
+
+    @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+    def test_a_restored_policy_continues_with_them(self, algorithm):
+        policy, other = (policy_of(algorithm, Normalizing, actions=BOX, seed=seed) for seed in (0, 1))
+        batch = transitions(policy)
+        policy.learn_on_batch(batch)
+        other.set_state(policy.get_state())
+        for each in (policy, other):
+            each.learn_on_batch(batch)
+        weights, others = policy.get_weights(), other.get_weights()
+        assert f"{STATE}norm.mean" in weights
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, others[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "model", "config", "error", "message"),
     [
@@ -136,7 +184,6 @@ def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
         ("SAC", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
         ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),
-        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"The critic has state besides its parameters"),
         ("QMIX", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
     ],
 )

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SAC, SACConfig
+from rollax.ops.masked import masked_mean
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -40,8 +41,8 @@ def tables(policy, actor, critics):
     return found
 
 
-def policy_with(actions, actor, critics, target_critics, observations=LINE, **options):
-    policy = SAC.make_policy(observations, actions, {**SMALL, **options})
+def policy_with(actions, actor, critics, target_critics, observations=LINE, algorithm=SAC, **options):
+    policy = algorithm.make_policy(observations, actions, {**SMALL, **options})
     policy.set_weights(tables(policy, actor, target_critics))
     targets = {name: jnp.array(value) for name, value in policy.targets.items()}
     policy.set_weights(tables(policy, actor, critics))
@@ -134,6 +135,49 @@ class TestContinuous:
         drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
         assert all(numbers.shape == (2, 1) for numbers in drawn)
         assert len(np.unique(drawn)) == 8
+
+
+class Highest(SAC):
+    def reduce_critics(self, values):
+        return values.max(axis=0)
+
+
+class Imitating(SAC):
+    """SAC's critics and temperature, with an actor of its own."""
+
+    def actor_loss(self, model, out, batch, mask):
+        _, logp = super().actor_loss(model, out, batch, mask)
+        return -masked_mean(self.distribution.logp(out.policy, batch["actions"]), mask), logp
+
+
+class TestTerms:
+    """The policies of `TestContinuous` with one part of the loss replaced."""
+
+    def results(self, algorithm):
+        tables = TestContinuous()
+        options = (BOX, tables.actor, tables.critics, tables.target_critics)
+        policy = policy_with(*options, algorithm=algorithm)
+        policy.learning_rng = Middle()
+        return policy.compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+
+    def test_another_reduction_over_critics(self):
+        # Row 0: Q⁻(1, 0.5) = 4 and 4.5: y = 1 + ½ (4.5 - ½ · -0.631257) = 3.407814. Row 1 is terminated: y = 2.
+        # The higher critic of the actor: state 0: 1 and 0; state 1: 0.5 and 1.5.
+        _, stats = self.results(Highest)
+        np.testing.assert_allclose(stats["mean_target"], (3.407814 + 2) / 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["actor_loss"], np.mean(0.5 * TestContinuous.logp - [1, 1.5]), rtol=1e-5)
+
+    def test_another_term_of_the_actor_leaves_the_others(self):
+        (gradients, stats), (plain_gradients, plain) = self.results(Imitating), self.results(SAC)
+        # log π of 0.2 and -0.4 with u = arctanh a: -½ (u - mean)² - ½ log 2π - log(1 - a²)
+        u = np.arctanh([0.2, -0.4]) - [0, HALF]
+        logp = -0.5 * u**2 - 0.918939 - np.log([0.96, 0.84])
+        np.testing.assert_allclose(stats["actor_loss"], -logp.mean(), rtol=1e-5)
+        assert not np.allclose(gradients["actor.head.kernel"], plain_gradients["actor.head.kernel"])
+        for name in plain_gradients.keys() - {name for name in gradients if name.startswith("actor.")}:
+            np.testing.assert_allclose(gradients[name], plain_gradients[name], rtol=1e-5)
+        for name in ("critic_loss", "alpha_loss", "mean_q", "mean_target", "entropy"):
+            np.testing.assert_allclose(stats[name], plain[name], rtol=1e-5)
 
 
 class Masking(nnx.Module):

@@ -9,8 +9,19 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
+from rollax import PolicyError, SpaceError
 from rollax.core.spaces import zeros
-from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, NetworkValues, frozen
+from rollax.models.action_values import (
+    ActionValue,
+    Actor,
+    ActorWithCritics,
+    Ensemble,
+    NetworkValues,
+    frozen,
+    make_critic,
+    make_critics,
+    values_of_actions,
+)
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.outputs import Outputs
@@ -129,3 +140,144 @@ def test_frozen_weights_get_no_gradient_but_pass_it_on():
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(by_weights))
     _, expected = gradient(state, actions, lambda critic: critic)
     np.testing.assert_allclose(by_actions, expected, rtol=1e-5)
+
+
+class TestMakeCritics:
+    @pytest.mark.parametrize(("outputs", "shape"), [(None, (3, 11)), (1, (3, 11, 1)), (2, (3, 11, 2))])
+    def test_continuous_actions(self, outputs, shape):
+        rngs, obs, actions = nnx.Rngs(0), zeros(SEEN["Box"], 11), np.zeros((11, 2, 3), np.float32)
+        critics = make_critics(3, lambda: make_critic(SEEN["Box"], ACTIONS, CONFIG, outputs=outputs, rngs=rngs))
+        assert jax.jit(lambda: values_of_actions(critics, obs, actions, ACTIONS))().shape == shape
+
+    @pytest.mark.parametrize("custom", [False, True])
+    @pytest.mark.parametrize("outputs", [None, 1, 2])
+    def test_discrete_actions(self, outputs, custom):
+        config = CONFIG.model_copy(update={"custom_model": Linear}) if custom else CONFIG
+        space, rngs, obs = spaces.Discrete(4, start=5), nnx.Rngs(0), np.ones((11, 4), np.float32)
+        critics = make_critics(3, lambda: make_critic(SEEN["Box"], space, config, outputs=outputs, rngs=rngs))
+        actions = 5 + np.arange(11) % 4
+        values, taken = jax.jit(lambda: (critics(obs), values_of_actions(critics, obs, actions, space)))()
+        assert values.shape == (3, 11, 4) if outputs is None else (3, 11, 4, outputs)
+        np.testing.assert_array_equal(taken, np.asarray(values)[:, np.arange(11), actions - 5])
+
+    def test_several_outputs_of_a_custom_model(self):
+        config = CONFIG.model_copy(update={"custom_model": Linear})
+        critic = make_critic(SEEN["Box"], ACTIONS, config, outputs=2, rngs=nnx.Rngs(0))
+        obs, actions = np.eye(4, dtype=np.float32)[:2], jnp.linspace(-1, 1, 36).reshape(6, 2, 3)
+        together, apart = jax.jit(
+            lambda: (critic(obs, actions), critic(np.repeat(obs, 3, axis=0), actions))  # type: ignore[operator]
+        )()
+        assert together.shape == (6, 2)
+        np.testing.assert_allclose(together, apart, rtol=1e-6)
+
+    def test_modules_of_a_user(self):
+        rngs = nnx.Rngs(0)
+        critics = make_critics(2, lambda: nnx.Linear(4, 3, rngs=rngs))
+        assert jax.jit(critics)(np.ones((5, 4), np.float32)).shape == (2, 5, 3)
+
+    @pytest.mark.parametrize("number", [0, -1, True])
+    def test_the_number_is_at_least_one(self, number):
+        with pytest.raises(PolicyError, match="number"):
+            make_critics(number, lambda: nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+
+    def test_critics_have_equal_layers(self):
+        widths = iter((3, 5))
+        with pytest.raises(PolicyError, match=r"make_one(.|\n)*kernel"):
+            make_critics(2, lambda: nnx.Linear(4, next(widths), rngs=nnx.Rngs(0)))
+
+    def test_several_outputs_for_embedded_actions_are_refused(self):
+        space = spaces.Dict({"avail_actions": spaces.Box(-1, 1, (3, 2), np.float32), "state": SEEN["Box"]})
+        with pytest.raises(SpaceError, match="outputs"):
+            make_critic(space, spaces.Discrete(3), CONFIG, outputs=2, rngs=nnx.Rngs(0))
+
+
+class Linear(nnx.Module):
+    """A linear layer of observations, and of actions where it is a critic of these."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs, action_space=None):
+        self.head = nnx.Linear(4 if action_space is None else 10, num_outputs, rngs=rngs)
+
+    def __call__(self, obs, actions=None):
+        x = obs if actions is None else jnp.concatenate([obs, actions.reshape(len(obs), -1)], axis=-1)
+        return Outputs(self.head(x))
+
+
+class Normalizing(nnx.Module):
+    """Normalizes actions by their batch statistics, of which running averages are kept."""
+
+    def __init__(self, rngs):
+        self.scale = nnx.Param(jnp.asarray(1.0))
+        self.norm = nnx.BatchNorm(1, momentum=0.75, epsilon=0.0, rngs=rngs)
+
+    def __call__(self, obs, actions):
+        return self.norm(self.scale[...] * actions)[:, 0]
+
+
+class Dropping(nnx.Module):
+    def __init__(self, rngs):
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, obs):
+        return self.dropout(obs)
+
+
+class TestStateOfMembers:
+    """The actions of two rows are 0 and 4: mean 2, variance 4; scaled by 3 in the second critic: mean 6, variance 36.
+
+    From mean 0 and variance 1 the running averages become ¾ 0 + ¼ 2 = 0.5 and ¾ 1 + ¼ 4 = 1.75; in the second critic
+    1.5 and 9.75.
+    """
+
+    obs, actions = np.zeros((2, 1), np.float32), np.array([[0.0], [4.0]], np.float32)
+
+    def critics(self):
+        rngs = nnx.Rngs(0)
+        critics = make_critics(2, lambda: Normalizing(rngs))
+        critics.members.scale[...] = jnp.array([1.0, 3.0])
+        return critics
+
+    def called(self, of=lambda critics: critics, mode=nnx.Module.train):
+        """Values in this mode, and running means and variances after the call."""
+        critics = self.critics()
+        mode(critics)
+        graph, state = nnx.split(critics)
+
+        @jax.jit
+        def call(state):
+            critics = nnx.merge(graph, state)
+            values = of(critics)(self.obs, self.actions)
+            return values, critics.members.norm.mean[...], critics.members.norm.var[...]
+
+        return jax.tree.map(np.asarray, call(state))
+
+    def test_each_member_has_batch_statistics_of_its_own(self):
+        values, means, variances = self.called()
+        np.testing.assert_allclose(values, [[-1, 1], [-1, 1]], rtol=1e-5)
+        np.testing.assert_allclose(means, [[0.5], [1.5]], rtol=1e-6)
+        np.testing.assert_allclose(variances, [[1.75], [9.75]], rtol=1e-6)
+
+    def test_evaluation_uses_them_unchanged(self):
+        values, means, variances = self.called(mode=nnx.Module.eval)
+        np.testing.assert_allclose(values, [[0, 4], [0, 12]], rtol=1e-5)
+        np.testing.assert_array_equal(means, 0)
+        np.testing.assert_array_equal(variances, 1)
+
+    def test_frozen_critics_use_them_unchanged(self):
+        values, means, variances = self.called(frozen)
+        np.testing.assert_allclose(values, [[0, 4], [0, 12]], rtol=1e-5)
+        np.testing.assert_array_equal(means, 0)
+        np.testing.assert_array_equal(variances, 1)
+
+    def test_each_member_has_a_random_stream_of_its_own(self):
+        rngs = nnx.Rngs(0)
+        critics = make_critics(2, lambda: Dropping(rngs))
+        graph, state = nnx.split(critics)
+
+        @jax.jit
+        def calls(state):
+            critics = nnx.merge(graph, state)
+            return [critics(jnp.ones((2, 32))) for _ in range(2)]
+
+        drawn = np.concatenate(calls(state))
+        assert len(np.unique(drawn.reshape(4, -1), axis=0)) == 4
+        assert set(np.unique(drawn)) == {0, 2}

@@ -1,0 +1,85 @@
+"""TQC on Pendulum-v1: -200 after at most 20,000 steps. It is SAC with quantile critics, without the largest quantiles.
+
+Source: Kuznetsov et al. (2020), arXiv:2005.04269: N critics have M quantiles θ of the return each, τ_m = (m - ½) / M.
+The N M target quantiles of (s', a') are pooled, and the N d largest are left out. With the others, z_i, the targets are
+y_i = r + γ (z_i - α log π(a'|s')). Critics minimize the mean of |τ_m - 1{y_i < θ_m}| huber(y_i - θ_m). The actor
+maximizes the mean of all quantiles of (s, a), of which none is left out. All else is as in SAC.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from pydantic import Field
+
+from rollax import SAC, SACConfig, SACTrainer
+from rollax.models.action_values import make_critic, make_critics
+from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import huber
+
+
+class TQCConfig(SACConfig):
+    requires = {"twin_q": "TQC has num_critics critics"}
+    num_critics: int = Field(default=5, ge=1, description="N, number of critics")
+    num_quantiles: int = Field(default=25, ge=1, description="M, quantiles of each critic")
+    dropped_quantiles: int = Field(default=2, ge=0, description="d, quantiles left out of targets for each critic")
+
+
+class TQC(SAC):
+    config_class = TQCConfig
+
+    def make_critics(self, rngs):
+        spaces, quantiles = (self.observation_space, self.action_space), self.config.num_quantiles
+        one = partial(make_critic, *spaces, self.config.model, outputs=quantiles, rngs=rngs)
+        return make_critics(self.config.num_critics, one)
+
+    def reduce_critics(self, values):
+        return values.mean(axis=(0, -1))
+
+    def targets(self, model, target_model, batch, mask, coefficients):
+        outputs = self.forward(model, {"obs": batch["new_obs"]}).policy
+        actions, logp = self.distribution.sample_and_logp(outputs, batch["next_noise"])
+        quantiles = lowest_quantiles(target_model.critics(batch["new_obs"], actions), self.config.dropped_quantiles)
+        soft = quantiles - (jnp.exp(model.log_alpha[...]) * logp)[:, None]
+        return {"q_target": batch["rewards"][:, None] + batch["discounts"][:, None] * soft}
+
+    def critic_loss(self, model, batch, mask):
+        quantiles, target = model.critics(batch["obs"], batch["actions"]), batch["q_target"]
+        losses = quantile_huber(quantiles, target)
+        errors = jnp.abs(quantiles.mean(axis=(0, 2)) - target.mean(axis=1))
+        means = {"mean_q": quantiles.mean(axis=(0, 2)), "mean_target": target.mean(axis=1), "mean_td_error": errors}
+        statistics = {name: masked_mean(values, mask) for name, values in means.items()}
+        return masked_mean(losses * batch["weights"], mask), {**statistics, "td_error": jax.lax.stop_gradient(errors)}
+
+
+class TQCTrainer(SACTrainer):
+    name, config_class, policy_class = "TQC", TQCConfig, TQC
+
+
+def lowest_quantiles(quantiles: jax.Array, dropped: int) -> jax.Array:
+    """[B, N (M - d)] the quantiles [N, B, M] of all critics in ascending order, without the N d largest."""
+    count, rows, each = quantiles.shape
+    pooled = jnp.sort(quantiles.transpose(1, 0, 2).reshape(rows, -1), axis=-1)
+    return pooled[:, : count * (each - dropped)]
+
+
+def quantile_huber(quantiles: jax.Array, targets: jax.Array) -> jax.Array:
+    """[B] the quantile regression loss of quantiles [N, B, M] for targets [B, K], a mean over critics and pairs."""
+    fractions = (jnp.arange(quantiles.shape[-1]) + 0.5) / quantiles.shape[-1]
+    errors = targets[None, :, None, :] - quantiles[..., None]
+    return (jnp.abs(fractions[:, None] - (errors < 0)) * huber(errors)).mean(axis=(0, 2, 3))
+
+
+CONFIG = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500, "num_critics": 2}
+
+
+def main(iterations: int = 20, seed: int = 0) -> float:
+    """Trains and returns the mean return of greedy episodes."""
+    config = {**CONFIG, "evaluation_interval": 1, "seed": seed}
+    with TQCTrainer(env="Pendulum-v1", config=config) as trainer:
+        trainer.fit({"evaluation_reward_mean": -200, "training_iteration": iterations}, evaluate=False)
+        return trainer.evaluate()["episode_reward_mean"]
+
+
+if __name__ == "__main__":
+    assert main() >= -200
