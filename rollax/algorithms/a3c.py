@@ -32,7 +32,7 @@ from rollax.policy.update_plan import UpdatePlan
 
 
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
-    """The fields of A3C in addition to the common ones, with the symbols of the module's equation."""
+    """The fields of A3C in addition to the common fields, with the symbols of the module's equation."""
 
     defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}

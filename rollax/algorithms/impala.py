@@ -37,7 +37,7 @@ _MAX_LOG_RHO = 60.0
 
 
 class IMPALAConfig(StateValueFields, AsyncSamplesFields):
-    """The fields of IMPALA in addition to the common ones, with the symbols of the module's equation and `vtrace`."""
+    """The fields of IMPALA besides the common fields, with the symbols of the module's equation and `vtrace`."""
 
     defaults = {
         "train_batch_size": 500,

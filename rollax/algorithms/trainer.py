@@ -62,7 +62,7 @@ class Trainer(OtherNamesOfTrainer):
     optimizer_class: ClassVar[type[Optimizer]]
     """The optimizer, which turns samples into updates."""
 
-    # Set before __init__, which a subclass may replace by one without a keyword for it.
+    # Set before __init__, because a subclass may replace __init__ by a method without a keyword for it.
     _evaluates_only = False
 
     def __init__(
@@ -422,7 +422,7 @@ class Trainer(OtherNamesOfTrainer):
         self._evaluator.stop()
 
     def stop(self) -> None:
-        """Closes the environments and ends the other processes; if one of them fails, also the others.
+        """Closes the environments and ends the other processes; if closing one fails, the others are closed too.
 
         Afterwards the trainer still acts, and `save` works; all that plays episodes is refused with a RollaxError.
         """

@@ -108,7 +108,7 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
 
 
 def _with_counterpart(mistake: _Mistake) -> str:
-    """The wrong key, and in brackets the ones that replace an unknown key."""
+    """The wrong key, and in brackets the keys that replace an unknown key."""
     ours = None
     if mistake.field is None:
         ours = counterpart(mistake.name, _with_parts(mistake.owner), getattr(mistake.owner, "part", ""))

@@ -96,7 +96,7 @@ class AtariCreator:
         return gym.wrappers.FrameStackObservation(env, config.stack, padding_type="zero")
 
     def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
-        """`num_envs` copies: ale-py's own vector env, or single ones if the config requires them."""
+        """`num_envs` copies: ale-py's own vector env, or single environments if the config requires them."""
         config = self._config(context)
         if config.needs_single_envs or gym.spec(self.env_id).vector_entry_point is None:
             return VectorEnv.wrap(lambda index: self(context.at(index)), num_envs=num_envs)

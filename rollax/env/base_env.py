@@ -27,7 +27,7 @@ _ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
 
 
 class BaseEnv:
-    """The interface that the sampler uses. It has two views; a subclass overrides one of them.
+    """The interface that the sampler uses. It has two views; a subclass overrides one view.
 
     Dict view: `poll`, `send_actions`, `try_reset`. For users and for environments that produce dicts.
     Columnar view: `poll_rows`, `send_rows`, `reset_rows`. For the sampler, and for environments made of arrays.

@@ -188,7 +188,7 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
-    """[N] float64 rewards; `EnvError` for one that is not a real scalar, not finite, or too large for float32."""
+    """[N] float64 rewards; `EnvError` if a reward is not a real scalar, not finite, or too large for float32."""
     try:
         column = np.asarray(rewards)
     except ValueError:  # the shapes differ
@@ -245,7 +245,7 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
-    """The error to raise from one that user code raised: it names the sub-environment and the action."""
+    """The error to raise from an error of user code: it names the sub-environment and the action."""
     is_missing = isinstance(error, ImportError | DependencyNotInstalled)
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",

@@ -255,5 +255,5 @@ def _marked(count: int, rows: Iterable[int] | None) -> np.ndarray:
 
 
 def _values(obs: trees.Tree) -> list[Any]:
-    """Observations as a list of single ones."""
+    """Observations as a list of single observations."""
     return obs if isinstance(obs, list) else trees.rows(obs)

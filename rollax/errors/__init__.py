@@ -75,7 +75,7 @@ class EnvError(RollaxError):
 
 
 class MultiAgentError(EnvError):
-    """The dicts of a multi-agent environment contradict each other or earlier ones."""
+    """The dicts of a multi-agent environment contradict each other or earlier dicts."""
 
 
 class PolicyError(RollaxError):
@@ -169,7 +169,7 @@ def not_installed(
 
 
 def missing_package(error: Exception) -> str | None:
-    """The package whose absence makes an import fail; None for other errors, such as one of a broken package."""
+    """The package whose absence makes an import fail; None for other errors, for example of a broken package."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     return error.name.partition(".")[0]

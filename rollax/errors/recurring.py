@@ -80,7 +80,7 @@ class RecurringErrors:
 
     @classmethod
     def wrong_keys(cls, what: str, where: Any, got: Iterable[Any], expected: Iterable[Any]) -> Self:
-        """Dicts or columns whose keys are not the expected ones."""
+        """Dicts or columns whose keys differ from the expected keys."""
         keys = sorted(map(str, expected))
         return cls(what, where, sorted(map(str, got)), expected=keys, fix="give one value for each of these keys")
 

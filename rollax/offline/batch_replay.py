@@ -148,7 +148,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
                 part.drawn = int(number)
             stored = data.get("priorities", {}).get(policy_id, ()) if same else ()
             buffers = [part.buffer for part in parts if isinstance(part.buffer, PrioritizedReplay)]
-            for number, buffer in enumerate(buffers):  # those that are not stored are the initial ones
+            for number, buffer in enumerate(buffers):  # without stored priorities, the initial ones
                 buffer.set_priorities(stored[number] if number < len(stored) else {})
 
     def _steps_of(self, rows: Sequence[int]) -> int:

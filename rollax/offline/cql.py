@@ -2,7 +2,7 @@
 
 Source: Kumar et al. (2020), arXiv:2006.04779, Eq. 4: to the loss of the critics is added
     w mean (log Σ_a exp Q(s, a) - Q(s, a_recorded)).
-Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s) and of π(s'), and from uniform ones, each
+Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s), actions of π(s') and uniform actions, each
 corrected by its density (appendix F). With `lagrangian` the weight adapts so that the gap stays near a threshold
 (Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
 
@@ -129,7 +129,7 @@ class CQL(SAC):
         return loss + conservative, {**stats, "conservative_gap": gap, "conservative_weight": weight}
 
     def _sampled(self, model: Any, batch: Columns) -> tuple[jax.Array, jax.Array]:
-        """Returns [B, S, ...] actions of π(s), of π(s') and uniform ones, and [B, S] their log densities."""
+        """Returns [B, S, ...] actions of π(s) and π(s') and uniform actions, and [B, S] their log densities."""
         noise, draw = batch[_NOISE], jax.vmap(self.distribution.sample_and_logp, in_axes=(None, 1), out_axes=1)
         here, following = (
             draw(self.forward(model, {SampleBatch.OBS: batch[name]}).policy, noise[:, place])

@@ -155,7 +155,7 @@ def _check_lengths(trajectory: RecordedTrajectory) -> None:
 
 
 class Continuations:
-    """Finds the trajectories that continue an earlier cut one of the same agent and episode.
+    """Finds the trajectories that continue an earlier, cut trajectory of the same agent and episode.
 
     Their rewards are the last part of an unknown return. Trajectories must be passed in the order of the data.
     """

@@ -24,7 +24,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
     """The optimizer class of an algorithm; if the config has recorded data, the class that learns from such data.
 
     Raises:
-        ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.
+        ConfigError: the algorithm requires recorded data and has none, or cannot learn from the data that it has.
     """
     own, has_data = trainer_class.optimizer_class, config.input is not None
     needs_data = getattr(own, "needs_recorded_data", False)

@@ -17,7 +17,7 @@ LONGEST_LINE = 1 << 30
 
 
 def lines_of(file: IO[AnyStr], where: str | Path) -> Iterator[AnyStr]:
-    """The lines of an open file; DatasetError for one that is too long, as in a file without line breaks."""
+    """The lines of an open file; DatasetError if a line is too long, as in a file without line breaks."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise DatasetError("A line is too long.", where, f"more than {gib(LONGEST_LINE)}").expected(

@@ -58,7 +58,7 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
         settings: settings of the reader, or arguments of the function.
     Raises:
         DatasetError: no such file, an unknown format, or content that cannot be read.
-        ConfigError: an unknown setting, or one that no source uses.
+        ConfigError: an unknown setting, or a setting that no source uses.
     """
     sources = list(_each(source))
     _refuse_without_effect(sources, format, settings)

@@ -167,7 +167,7 @@ class _Rows:
         )
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:
-        """The policy's actions that are equivalent to the recorded ones."""
+        """The policy's actions that are equivalent to the recorded actions."""
         actions = trajectory.columns[SampleBatch.ACTIONS]
         space, action_map = self._policy.action_space, self._runner.action_map
         if action_map.identity:

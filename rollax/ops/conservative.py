@@ -1,4 +1,4 @@
-"""Conservative Q-learning: a gap that is positive where unseen actions have higher values than recorded ones."""
+"""Conservative Q-learning: a gap that is positive where unseen actions have higher values than recorded actions."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the population standard deviation of the 2b returns, as in the authors' code.
     Deviations: g = 0 if these returns are equal, up to 1e-12 of the largest: the rest is rounding. Of equal directions
-        the earlier ones are used. A direction with NaN or infinity ranks last and has weight 0.
+        the earlier directions are used. A direction with NaN or infinity ranks last and has weight 0.
 
     Args:
         returns: [N, 2] of both sides.

@@ -54,7 +54,7 @@ class SyncSamplesOptimizer(Optimizer):
         return self._gather(-(-wanted // len(self.remote)))
 
     def _is_new(self, rollout: Rollout) -> bool:
-        """Whether a fragment is used; one that was requested for an earlier step may be too old."""
+        """Whether a fragment is used; a fragment that was requested for an earlier step may be too old."""
         is_new = not (self._samples_in_background and self.local_worker.is_too_old(rollout.version))
         if not is_new:
             self._sampled(rollout)

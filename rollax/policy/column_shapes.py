@@ -39,7 +39,7 @@ class ColumnShapes:
     """The shapes of a space's parts, against which a policy checks columns in each call.
 
     Args:
-        space: columns [N, ...] contain values of it, or encoded ones, as floats in the place of integers.
+        space: columns [N, ...] contain its values, or encoded values, such as floats in place of integers.
         whole: refuse floats in the place of integers.
     """
 

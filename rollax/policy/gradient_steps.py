@@ -86,7 +86,7 @@ class Objective(Protocol):
 
 
 class Devices:
-    """Places arrays on devices, by default all local ones; with a single device it does nothing."""
+    """Places arrays on devices, by default on all local devices; with a single device it does nothing."""
 
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
         self._devices = tuple(jax.local_devices() if devices is None else devices)
@@ -149,7 +149,7 @@ class Variables(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientSteps:
-    """Pure functions of `Variables`, each one compiled call. It has no arrays: equal ones share what JAX compiles."""
+    """Pure functions of `Variables`, each one compiled call. It has no arrays: equal objects share compilations."""
 
     objective: Objective
     devices: Devices = field(default_factory=Devices)
@@ -214,7 +214,7 @@ class GradientSteps:
             if plan.ndim == 2 and stat.shape != plan.shape[1:]:
                 raise misshapen_statistic(name, stat.shape, plan.shape[1:])
         columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
-        # A sum of half precision stops growing, and one of booleans is no boolean.
+        # A sum in half precision stops growing, and a sum of booleans is no boolean.
         wide = {name: jnp.promote_types(stat.dtype, jnp.float32) for name, stat in shapes.items() if not stat.ndim}
         zeros = {name: jnp.zeros((), dtype) for name, dtype in wide.items()}
 

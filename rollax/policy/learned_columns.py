@@ -1,4 +1,4 @@
-"""Checks of the columns that a policy learns from: missing ones, and those that do not fit its spaces."""
+"""Checks of the columns that a policy learns from: whether all exist and fit its spaces."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ class ModelPolicy(Policy):
         return columns
 
     def _units(self, rows: int | None) -> int | None:
-        """Converts a number of rows to one of sequences for a policy that learns from sequences."""
+        """Converts a number of rows to a number of sequences for a policy that learns from sequences."""
         return None if rows is None else max(rows // self._sequence_length, 1)
 
     def _share(self) -> None:

@@ -50,7 +50,7 @@ def clipped(
 
 
 def checked_optimizer(optimizer: Any, where: str) -> Any:
-    """The optimizer; PolicyError for what is not one of Optax."""
+    """The optimizer; PolicyError for an object that is not an Optax optimizer."""
     if callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None)):
         return optimizer
     raise PolicyError(

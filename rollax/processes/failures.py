@@ -44,7 +44,7 @@ class FailureRules:
 
 
 class Failures:
-    """Counts failures of actors called `name` and decides what to do; `advice` is the fix for one that hangs."""
+    """Counts failures of actors called `name` and decides what to do; `advice` is the fix for a hanging actor."""
 
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
         self.rules, self.name, self._advice = rules, name, advice

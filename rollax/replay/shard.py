@@ -51,7 +51,7 @@ class ReplayShard:
         self._rng = np.random.default_rng(self._seed)
 
     def add(self, batch: MultiAgentBatch) -> Contents:
-        """Stores the rows of a fragment, over the oldest ones."""
+        """Stores the rows of a fragment, over the oldest rows."""
         for policy_id, buffer in self.buffers.items():
             if policy_id in batch:
                 buffer.add(batch[policy_id])

@@ -82,7 +82,7 @@ class UniformReplay(Replay):
             fragment: a `Fragment` with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
                 the columns to be stored; fragments of one worker may have been concatenated, the earlier ones first.
         Raises:
-            BatchError: it is no fragment, or a column is missing or differs from earlier ones.
+            BatchError: it is no fragment, or a column is missing or differs from earlier columns.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the fragment.
         """

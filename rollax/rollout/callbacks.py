@@ -62,7 +62,7 @@ class _Several(Callbacks):
 
 
 def make_callbacks(given: Any) -> Callbacks:
-    """An instance of the class in a config; for None, one without overridden methods; for several classes, one of each.
+    """Callbacks from a config: an instance of its class, or of each of its classes; for None, without overrides.
 
     Raises:
         ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.

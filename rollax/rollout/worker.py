@@ -170,7 +170,7 @@ class RolloutWorker:
         return next(iter(self._sampling.take(PATIENCE_S, most=1)), None)
 
     def sample_fragments(self) -> list[Rollout]:
-        """One fragment; in the background, all waiting ones, or none after `PATIENCE_S` seconds."""
+        """One fragment; in the background, all waiting fragments, or none after `PATIENCE_S` seconds."""
         return self._sampling.take(PATIENCE_S)
 
     def rollout(self) -> Rollout:

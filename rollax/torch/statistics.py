@@ -14,7 +14,7 @@ from rollax.torch.weights import as_tensor
 
 
 def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """The statistics of a loss as tensors; PolicyError for one that is neither a number nor a column of numbers."""
+    """The statistics of a loss as tensors; PolicyError if one is neither a number nor a column of numbers."""
     statistics = {}
     for name, value in found.items():
         try:

@@ -127,9 +127,9 @@ class ExternalEnv(_External):
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds a finite number to the reward of the action that answers the last observation, given or awaited.
+        """Adds a finite number to the reward of the action after the last observation, also while it is awaited.
 
-        One before the first observation is dropped. `info` is the info dict of the next observation.
+        A number before the first observation is dropped. `info` is the info dict of the next observation.
         """
         infos: ByAgent = {} if info is None else {DEFAULT_AGENT: info}
         self._external_episodes.add_returns(episode_id, {DEFAULT_AGENT: reward}, infos)

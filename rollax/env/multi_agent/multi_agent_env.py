@@ -287,7 +287,7 @@ def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
 
 
 def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashable, Space] | None]:
-    """The space of every agent, and the spaces by agent id; None for missing ones."""
+    """The space of every agent, and the spaces by agent id; None if they are missing."""
     space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
     if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
         space = common_space(by_agent)

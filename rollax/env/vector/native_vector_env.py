@@ -219,7 +219,7 @@ class NativeVectorEnv(BaseEnv):
             ) from error
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
-        """SAME_STEP: `obs` holds the first observations of the next episodes; the last ones are in the infos."""
+        """SAME_STEP: `obs` holds the first observations of the next episodes; the infos hold the last observations."""
         try:
             final = final_observations(infos, ended)
         except Exception:  # not one entry per sub-environment

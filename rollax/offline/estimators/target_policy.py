@@ -89,7 +89,7 @@ class TargetPolicy:
         return action_map.on_bound(action_map(actions)) & np.all([*trees.leaves(unchanged)], axis=0)
 
     def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
-        """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent ones for each."""
+        """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent actions for each."""
         rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
         return in_parts(lambda some: self._act(self.filtered(trees.index(obs, some)), {}, sample=True)[0], rows)
 

@@ -266,7 +266,7 @@ def _integer_or_float(text: str) -> float:
 
 
 def _header_error(header: list[str], names: list[str], path: Path) -> DatasetError | None:
-    """The error of a header that lacks one of the names, or has it twice."""
+    """The error of a header that lacks a name, or has it twice."""
     if missing := [name for name in names if name not in header]:
         return DatasetError("The CSV file lacks a column.", path, ", ".join(header)).expected(
             ", ".join(missing), "name the file's columns in the settings, and their separator in the setting delimiter"

@@ -119,7 +119,7 @@ class _Open:
     new_obs: list[Tree | None] = field(default_factory=list)
 
     def trajectories(self, key: Ids, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
-        """The trajectory of these rows, or several if rows are missing; None for one without remaining steps."""
+        """The trajectory of these rows, or several if rows are missing; None if no steps remain."""
         columns = {name: trees.concat([part[name] for part in self.parts]) for name in self.parts[0]}
         steps = trees.length(columns[SampleBatch.REWARDS])
         new_obs = None if any(part is None for part in self.new_obs) else trees.concat(self.new_obs)

@@ -105,7 +105,7 @@ def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
 
 
 def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The number and object of each non-empty line; None for one that cannot be read, whose error `skip` gets."""
+    """The number and object of each non-empty line; None if a line cannot be read, whose error is passed to `skip`."""
     number = 0
     try:
         with open(path, "rb") as file:

@@ -61,7 +61,7 @@ class Exploration(ABC):
         return noise, state
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        """Columns of actions [B, ...] for outputs [B, num_inputs], by default the greedy ones; traced by JAX.
+        """Columns of actions [B, ...] for outputs [B, num_inputs], by default greedy actions; traced by JAX.
 
         `noise` is the result of `advance`.
         """
@@ -141,7 +141,7 @@ class FromDistribution(Exploration):
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards to another exploration; its own `own_numbers` columns of noise come after the inner ones."""
+    """Forwards to another exploration; its own `own_numbers` columns of noise come after the inner columns."""
 
     own_numbers = 0
 
