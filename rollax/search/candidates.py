@@ -300,7 +300,7 @@ def _check(env: BaseEnv, runner: PolicyRunner) -> None:
         raise PolicyError(
             "The policy does not support parameter search.",
             f"policy {runner.policy.name!r}",
-            type(runner.policy).__name__,
+            runner.policy.made_by.__name__,
         ).expected(
             "a SearchedPolicy, as in ES and ARS", "leave the class out of the spec, or derive it from SearchedPolicy"
         )

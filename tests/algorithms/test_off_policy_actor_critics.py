@@ -12,6 +12,7 @@ from gymnasium import spaces
 from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import get_trainer_class
+from rollax.policy.traces import trace_count
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
 from tests.algorithms.results import assert_same_weights
 from tests.marks import long_except
@@ -166,7 +167,7 @@ def test_compiles_for_few_sizes_only(algorithm):
             updates.add(trainer.optimizer.num_updates - before)
         policy: Any = trainer.get_policy()
         assert updates == {0, 2, 3}
-        assert sum(function._cache_size() for function in policy._learning.steps.functions()) == 2
+        assert trace_count(policy.learner.steps) == 2
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_a_process_that_samples_for_a_trainer(small_ray):
             "asynchronous": jax.config.values["jax_cpu_enable_async_dispatch"],
             "devices": [device.platform for device in jax.devices()],
             "pid": os.getpid(),
-            "policy": worker.callbacks is not None and worker.policies["first"].__class__.__name__,
+            "policy": worker.callbacks is not None and worker.policies["first"].made_by.__name__,
         }
 
     config = {

@@ -411,7 +411,7 @@ class TestRefused:
             worker_of(make).perform(request())
 
     def test_other_policies(self):
-        with pytest.raises(PolicyError, match=r"SearchedPolicy"):
+        with pytest.raises(PolicyError, match=r"PG(.|\n)*SearchedPolicy"):
             RolloutWorker(Drift, PG, config={"seed": 0}).perform(request())
 
     def test_outputs_that_are_not_finite(self):
