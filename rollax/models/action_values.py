@@ -118,9 +118,13 @@ class NetworkValues(nnx.Module):
             values = self.network(obs, actions).policy
         else:
             graph, state = nnx.split(self.network)
-            values = jax.vmap(lambda of_each: nnx.merge(graph, state)(obs, of_each).policy, in_axes=1, out_axes=1)(
-                actions.reshape(rows, -1, *actions.shape[1:])
-            ).reshape(len(actions), -1)
+
+            def of_each(taken: Array) -> Array:
+                # A copy, because a mapped function cannot change the network's own batch statistics.
+                return nnx.merge(graph, state, copy=True)(obs, taken).policy
+
+            by_observation = actions.reshape(rows, -1, *actions.shape[1:])
+            values = jax.vmap(of_each, in_axes=1, out_axes=1)(by_observation).reshape(len(actions), -1)
         return jnp.squeeze(values, axis=-1) if self.outputs is None else values
 
 
