@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.protocol import State
 
 from rollax.errors import RequestError
@@ -16,6 +17,8 @@ from rollax.serving.codec import JSON, MSGPACK, Codec, failure
 from rollax.serving.protocol import ErrorResponse
 
 _SLACK = 64 * 2**10  # chunk headers and trailers, and data of the next request
+_HEADER_MARKS = 4  # colon, space and line break
+_LARGE_HEAD = "The headers are too large."
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -32,8 +35,8 @@ class HttpConnection(HttpToolsProtocol):
         self._limits = self.app.limits  # type: ignore[attr-defined]
         self._address = self.client[0] if self.client else ""
         self._since: float | None = time.monotonic()
-        self._in_head = True
-        self._size = 0
+        self._in_head, self._head_size = True, 0
+        self._size, self._completed = 0, False
         self._unsent = (0, time.monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,12 +46,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses received data, within the limits."""
+        self._completed = False
         super().data_received(data)
         if self._since is None or self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
-        self._size += len(data)
+        if not self._completed:  # otherwise an unknown part of the data is of requests before this one
+            self._size += len(data)
         if self._in_head and self._size > self._limits.max_header_bytes:
-            self._refuse(431, "The headers are too large.")
+            self._refuse(431, _LARGE_HEAD)
         elif self._size > self._limits.max_body_bytes + _SLACK:
             self.transport.abort()
 
@@ -61,12 +66,24 @@ class HttpConnection(HttpToolsProtocol):
         """Starts the clock of a request."""
         super().on_message_begin()
         self._since = time.monotonic()
-        self._in_head, self._size = True, 0
+        self._in_head, self._head_size, self._size = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        """Adds a part of the URL."""
+        super().on_url(url)
+        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Adds a header; the trailers after a chunked body are none."""
         if self._in_head:
             super().on_header(name, value)
+            self._count_head(len(name) + len(value) + _HEADER_MARKS)
+
+    def _count_head(self, size: int) -> None:
+        """Counts parsed bytes of the head, which may arrive with its end; raises to stop the parser."""
+        self._head_size += size
+        if self._head_size > self._limits.max_header_bytes:
+            raise RequestError(_LARGE_HEAD, status=431)
 
     def on_headers_complete(self) -> None:
         """Starts the execution of a request."""
@@ -75,12 +92,15 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stops the clock of a request."""
-        self._since = None
+        self._since, self._completed = None, True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers data that is not HTTP."""
-        self._refuse(400, msg)
+        """Answers data that is not HTTP, or a head at which `_count_head` stopped the parser."""
+        if self._in_head and self._head_size > self._limits.max_header_bytes:
+            self._refuse(431, _LARGE_HEAD)
+        else:
+            self._refuse(400, msg)
 
     def tick(self, now: float) -> None:
         """Ends the connection of a client that is too slow; called about once a second."""
@@ -97,7 +117,8 @@ class HttpConnection(HttpToolsProtocol):
         """Answers a request that cannot be executed, unless it was answered before, and closes the connection."""
         if self.transport.is_closing():
             return
-        if self.cycle is None or self._in_head or not self.cycle.response_started:
+        cycle = self.cycle  # in a head, of the request before it
+        if cycle is None or (cycle.response_complete if self._in_head else not cycle.response_started):
             self.transport.write(_refusal(status, what))
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -111,8 +132,8 @@ class StreamConnection(WebSocketsSansIOProtocol):
     Messages do not pass through uvicorn's queue, and responses not through a coroutine, which would take longer than
     the pass of a small policy: `Stream` gets this connection in its scope, and sets `on_message`.
 
-    It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, or does
-    not answer a ping.
+    It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, does
+    not answer a ping, or sends a message that does not arrive completely within `limits.request_timeout_s`.
 
     Attributes:
         on_message: executes a message, bytes of JSON or msgpack; None before the handshake.
@@ -124,6 +145,7 @@ class StreamConnection(WebSocketsSansIOProtocol):
         """Takes over the transport."""
         super().connection_made(transport)
         self.app_state = {"connection": self}  # uvicorn copies it into the scope
+        self._since: float | None = None
         self.transport.set_write_buffer_limits(high=self.app.limits.max_unsent_bytes)  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -131,12 +153,28 @@ class StreamConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self.app.left(self.client[0] if self.client else "")  # type: ignore[attr-defined]
 
+    def data_received(self, data: bytes) -> None:
+        """Parses received data; starts the clock of a message that has not arrived in full."""
+        super().data_received(data)
+        if not self.frames and not self.conn.reader.buffer:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Adds a part of a message, to one array: lists of very small or empty parts would not be limited."""
+        first, *_ = self.frames
+        if not isinstance(first, bytearray):
+            self.frames = [first := bytearray(first)]  # type: ignore[list-item]
+        first += event.data
+        if event.fin:
+            self.send_receive_event_to_app()
+
     def send_receive_event_to_app(self) -> None:
         """Executes a message."""
+        data, self.frames, self._since = bytes(self.frames[0]), [], None
         if self.on_message is None or self.close_sent or self.transport.is_closing():
             return
-        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
-        self.frames = []
         self.on_message(data, JSON if self.curr_msg_data_type == "text" else MSGPACK)
 
     def respond(self, data: bytes, codec: Codec) -> None:
@@ -165,7 +203,10 @@ class StreamConnection(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def tick(self, now: float) -> None:
-        """Does nothing: uvicorn pings the clients."""
+        """Ends the connection of a client that is too slow; uvicorn pings silent clients."""
+        if self._since is not None and now - self._since > self.app.limits.request_timeout_s:  # type: ignore[attr-defined]
+            self.app.metrics.cut_off += 1  # type: ignore[attr-defined]
+            self.transport.abort()
 
 
 def _refusal(status: int, what: str) -> bytes:

@@ -108,12 +108,31 @@ def test_a_refused_body_is_read_only_up_to_a_limit():
         b"GET /" + b"x" * 3000,
         b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 3000,
         b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 600,
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 3000 + b"\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 600 + b"\r\n",
+        b"GET /v1/health?" + b"x" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 def test_a_head_that_is_too_large_is_refused(server, sent):
     with connected(server) as connection:
         connection.sendall(sent)
         assert read_all(connection).startswith(b"HTTP/1.1 431")
+
+
+def test_a_large_body_does_not_count_as_the_head_of_the_next_request(server):
+    request = head(length=5000 + len(ACTION)) + b" " * 5000 + ACTION
+    with connected(server) as connection:
+        connection.sendall(request + request[:20])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(request[20:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_refusal_is_not_sent_as_the_response_to_the_request_before_it():
+    service = LaterService()
+    with serving(service) as server, connected(server) as connection:
+        connection.sendall(head() + ACTION + b"HELLO\r\n\r\n")
+        assert read_all(connection) == b""
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"])

@@ -16,6 +16,7 @@ from benchmarks.serving.echo import EchoService
 from rollax.errors import RequestError
 from rollax.serving import protocol
 from rollax.serving import server as server_module
+from rollax.serving.connections import StreamConnection
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.test_http import BODIES
@@ -156,6 +157,29 @@ def test_a_message_in_several_frames(server):
         stream.send(iter(['{"id":1,"verb":', '"health"', "}"]))
         assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
         stream.ping().wait(PATIENCE_S)
+
+
+def test_parts_of_a_message_are_not_kept_singly(monkeypatch):
+    kept = []
+    handle = StreamConnection.handle_cont
+    monkeypatch.setattr(
+        StreamConnection, "handle_cont", lambda self, part: (handle(self, part), kept.append(len(self.frames)))
+    )
+    with serving() as server, open_stream(server) as stream:
+        stream.send(iter(['{"id":1,', *[""] * 100, *'"verb":"health"}']))
+        assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+    assert len(kept) > 100
+    assert max(kept) == 1
+
+
+@pytest.mark.parametrize("sent", [b"\x01\x80" + bytes(4), frame(1, b"x" * 500)[:-1]], ids=["parts", "frame"])
+def test_a_slow_message_ends_the_connection(sent):
+    with serving(limits=Limits(request_timeout_s=0.05)) as server, bare_stream(server) as connection:
+        connection.sendall(frame(Opcode.TEXT, b'{"id":1,"verb":"health"}'))
+        assert b'"id":1' in connection.recv(65536)
+        connection.sendall(sent)
+        assert read_all(connection) == b""
+        assert server.metrics.cut_off == 1
 
 
 def test_a_message_that_is_too_large_ends_the_connection():
