@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import io
+import math
 import socket
 import ssl
 import time
@@ -17,6 +19,8 @@ from rollax.errors import ConfigError, RequestError, not_installed
 
 MAX_ANSWER = 1 << 30
 """Maximum bytes of an answer; the weights of a policy can be large."""
+_MAX_HEAD = 1 << 20
+"""Maximum bytes of the rest of an answer over HTTP, and of what arrives without a request."""
 _CHUNK = 1 << 16
 _CONNECTING_S = 10.0
 _PAGES = {"hello": "/v1", "health": "/v1/health", "statistics": "/v1/statistics"}
@@ -169,7 +173,9 @@ class HttpConnection:
     def __init__(self, address: Address, deadline: float) -> None:
         self._headers = {**address.headers, "Content-Type": "application/json"}
         self._http = http.client.HTTPConnection(address.host, address.port)
-        self._http.sock = self._socket = address.socket(deadline)
+        self._socket = address.socket(deadline)
+        self._reading = _Reading(self._socket)
+        self._http.sock = self._reading
 
     def request(self, verb: str, message: bytes, deadline: float) -> Answer:
         if verb in _PAGES:
@@ -180,11 +186,7 @@ class HttpConnection:
     def as_answer(page: Page) -> Answer:
         """The JSON of a page; None for other content, such as the error page of a proxy."""
         status, headers, content = page
-        try:
-            decoded = msgspec.json.decode(content)
-        except msgspec.DecodeError:
-            decoded = None
-        return Answer(status, decoded, _seconds(headers.get("Retry-After")))
+        return Answer(status, _decoded(content, msgspec.json), _seconds(headers.get("Retry-After")))
 
     def fetch(
         self,
@@ -196,11 +198,11 @@ class HttpConnection:
     ) -> Page:
         """Status, headers and content of a page."""
         try:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._reading.begin(deadline)
             self._http.request(method, path, body, dict(self._headers if headers is None else headers))
             response = self._http.getresponse()
             content = response.read(MAX_ANSWER + 1)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: such as a negative length
             raise ConnectionLost(str(error) or type(error).__name__) from error
         if len(content) > MAX_ANSWER:
             raise ConnectionLost(f"an answer of more than {MAX_ANSWER} bytes")
@@ -235,8 +237,9 @@ class StreamConnection:
                 package="websockets",
                 extra="client",
             ) from error
+        self._handshake = 0  # its bytes
         self._answers: list[bytes] = []
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._open = State.OPEN
         self._protocol = ClientProtocol(parse_uri(f"{address.text}/v1/stream"), max_size=MAX_ANSWER)
         self._socket = address.socket(deadline)
@@ -260,19 +263,25 @@ class StreamConnection:
             raise ConnectionLost(str(error)) from error
         while not self._answers:
             self._receive(deadline)
-        try:
-            answer = msgspec.msgpack.decode(self._answers.pop())
-            del answer["id"]  # there is one request at a time
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise ConnectionLost("an answer that is no msgpack, or has no id") from error
+        answer = _decoded(self._answers.pop(), msgspec.msgpack)
+        if not isinstance(answer, dict) or "id" not in answer:
+            raise ConnectionLost("an answer that is no msgpack, or has no id")
+        del answer["id"]  # there is one request at a time
         if "error" not in answer:
             return Answer(200, answer)
-        return Answer(answer.get("status", 500), answer, _seconds(answer.get("retry_after")))
+        status = answer.get("status")
+        if not isinstance(status, int) or status < 400:
+            status = 500
+        return Answer(status, answer, _seconds(answer.get("retry_after")))
 
     def alive(self) -> bool:
+        size = 0
         try:
             while data := _arrived(self._socket):
                 self._take(data)
+                size += len(data)
+                if self._answers or self._parts or size > _MAX_HEAD:  # of no request
+                    return False
         except (ConnectionLost, OSError):
             return False
         return data is None and self._protocol.state is self._open
@@ -294,11 +303,15 @@ class StreamConnection:
 
     def _receive(self, deadline: float) -> None:
         try:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._socket.settimeout(_left(deadline))
             data = self._socket.recv(_CHUNK)
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         self._take(data)
+        if self._protocol.state is not self._open:
+            self._handshake += len(data)
+            if self._handshake > _MAX_HEAD:
+                raise ConnectionLost(f"a handshake of more than {_MAX_HEAD} bytes")
 
     def _take(self, data: bytes) -> None:
         """Processes what has arrived: answers, pings, the end."""
@@ -311,9 +324,9 @@ class StreamConnection:
             if hasattr(event, "status_code"):
                 self._check_handshake(event)
             elif event.opcode <= 2:  # a message, or a part of one  # pyright: ignore[reportAttributeAccessIssue]
-                self._parts.append(bytes(event.data))  # pyright: ignore[reportAttributeAccessIssue]
+                self._parts += event.data  # pyright: ignore[reportAttributeAccessIssue]
                 if event.fin:  # pyright: ignore[reportAttributeAccessIssue]
-                    self._answers.append(b"".join(self._parts))
+                    self._answers.append(bytes(self._parts))
                     self._parts.clear()
         try:
             self._send()
@@ -327,10 +340,7 @@ class StreamConnection:
     def _check_handshake(self, response: Any) -> None:
         if response.status_code == 101:
             return
-        try:
-            body = msgspec.json.decode(response.body or b"")
-        except msgspec.DecodeError:
-            body = None
+        body = _decoded(response.body or b"", msgspec.json)
         raise Refused(Answer(response.status_code, body, _seconds(response.headers.get("Retry-After"))))
 
 
@@ -345,8 +355,71 @@ def _arrived(sock: socket.socket) -> bytes | None:
         return b""
 
 
+def _left(deadline: float) -> float:
+    """The seconds until the deadline; TimeoutError after it, also for a socket whose data has arrived."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _decoded(content: bytes, module: Any) -> Any:
+    """The value in JSON or msgpack; None for other content."""
+    try:
+        return module.decode(content)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError):
+        return None
+
+
 def _seconds(text: Any) -> float | None:
     try:
-        return max(float(text), 0.0)
-    except (TypeError, ValueError):
+        seconds = max(float(text), 0.0)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return seconds if math.isfinite(seconds) else None
+
+
+class _Reading:
+    """What `http.client` needs of a socket; all reads of one answer have one deadline and a limit of bytes.
+
+    A timeout of a socket is for each of its reads: an answer of one byte a second would never end.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._connected, self._deadline, self._left = connected, 0.0, 0
+
+    def begin(self, deadline: float) -> None:
+        """Begins a request and its answer."""
+        self._deadline, self._left = deadline, MAX_ANSWER + _MAX_HEAD
+        self._connected.settimeout(_left(deadline))
+
+    def sendall(self, data: bytes) -> None:
+        self._connected.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        del mode
+        return io.BufferedReader(_AnswerFile(self), _CHUNK)
+
+    def read_into(self, buffer: Any) -> int:
+        self._connected.settimeout(_left(self._deadline))
+        size = self._connected.recv_into(buffer)
+        self._left -= size
+        if self._left < 0:
+            raise OSError(f"an answer of more than {MAX_ANSWER} bytes")
+        return size
+
+    def close(self) -> None:
+        """Does nothing: `http.client` closes before the last answer is read; `HttpConnection` closes the socket."""
+
+
+class _AnswerFile(io.RawIOBase):
+    """The bytes of one answer."""
+
+    def __init__(self, reading: _Reading) -> None:
+        self._reading = reading
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._reading.read_into(buffer)

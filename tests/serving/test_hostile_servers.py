@@ -1,0 +1,115 @@
+"""Clients of a server whose answers never end, are nested too deeply, or are no answers."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from websockets.frames import Opcode
+
+from rollax.errors import RequestError
+from rollax.serving.client import PolicyClient
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+@contextmanager
+def hostile(answer: bytes, then: bytes = b"", *, stream: bool = False) -> Iterator[str]:
+    """The address of a server that answers with these bytes, and then with others until the client disconnects."""
+
+    def handle(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            request = connection.recv(65536)
+            if stream:
+                key = next(
+                    line[19:] for line in request.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")
+                )
+                accept = base64.b64encode(hashlib.sha1(key + GUID).digest())
+                head = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+                connection.sendall(head + accept + b"\r\n\r\n")
+                connection.recv(65536)
+            connection.sendall(answer)
+            while then:
+                connection.sendall(then)
+            connection.recv(65536)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"{'ws' if stream else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
+        with contextlib.suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def server_frame(opcode: int, data: bytes = b"", fin: int = 0x80) -> bytes:
+    """A frame of a server."""
+    return bytes([fin | opcode, 126]) + len(data).to_bytes(2, "big") + data
+
+
+@pytest.mark.parametrize(
+    ("answer", "then"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * 100),
+        (HEAD + b"Content-Length: 1000000000\r\n\r\n", b" "),
+        (HEAD + b"\r\n", b" "),
+    ],
+    ids=["interim", "trailers", "body", "body without a length"],
+)
+def test_an_answer_over_http_that_never_ends_times_out(answer, then):
+    with hostile(answer, then) as address, PolicyClient(address, timeout=0.5) as client:
+        with pytest.raises(RequestError) as refused:
+            client.hello()
+        assert refused.value.status == 503
+
+
+@pytest.mark.parametrize(
+    ("answer", "then"),
+    [
+        (b"", server_frame(Opcode.PING) * 100),
+        (server_frame(Opcode.BINARY, fin=0), server_frame(Opcode.CONT, fin=0) * 100),
+    ],
+    ids=["pings", "parts"],
+)
+def test_an_answer_of_a_stream_that_never_ends_times_out(answer, then):
+    with hostile(answer, then, stream=True) as address, PolicyClient(address, timeout=0.5) as client:
+        with pytest.raises(RequestError) as refused:
+            client.hello()
+        assert refused.value.status == 503
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":"\xff"}', b"{", b"1"])
+@pytest.mark.parametrize("status", [200, 401])
+def test_content_over_http_that_cannot_be_read(content, status):
+    answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(content)) + content
+    with hostile(answer) as address, PolicyClient(address, timeout=60.0) as client:
+        with pytest.raises(RequestError) as refused:
+            client.hello()
+        assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x91" * 50_000, b"\x81\xa1\xff\x01", b"\xa1x", b"\x80", b"\xc1", b"\x81\x90\x01"]
+)
+def test_a_message_that_cannot_be_read(content):
+    with hostile(server_frame(Opcode.BINARY, content), stream=True) as address:
+        with PolicyClient(address, timeout=0.5) as client, pytest.raises(RequestError):
+            client.hello()
+
+
+def test_a_negative_length_is_no_answer():
+    with hostile(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\n") as address:
+        with PolicyClient(address, timeout=0.5) as client, pytest.raises(RequestError):
+            client.hello()
