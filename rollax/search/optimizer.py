@@ -60,7 +60,7 @@ class SearchOptimizer(Optimizer):
             raise PolicyError(
                 "The policy does not support parameter search, or is not trained.",
                 "config key 'multiagent'",
-                policy.made_by.__name__,
+                None if policy is None else policy.made_by.__name__,
             ).expected(
                 "a SearchedPolicy that is trained",
                 "leave multiagent out, or derive the policy's class from SearchedPolicy",
