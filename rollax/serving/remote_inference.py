@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rollax.core.numbers import numeric_array
-from rollax.errors import RequestError
+from rollax.errors import RequestError, text_of
 from rollax.serving.client_calls import Calls
 from rollax.serving.protocol import PROTOCOL_VERSION
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_LONGEST_TEXT = 1000
 
 Convert = Callable[[Any], Any]
 PolicyMapping = Callable[[str], str]
@@ -35,7 +39,8 @@ class RemoteInference:
         body: dict[str, Any] = {"episode_id": uuid.uuid4().hex if episode_id is None else episode_id}
         if not training_enabled:
             body["training_enabled"] = False
-        return self._calls.call("start_episode", body)["episode_id"]
+        with reading_answer(self._calls.address.text, "start_episode"):
+            return _text(self._calls.call("start_episode", body)["episode_id"])
 
     def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         if not observations:
@@ -43,13 +48,15 @@ class RemoteInference:
         convert = self._converter()
         if len(observations) == 1:
             [(episode_id, obs)] = observations.items()
-            answer = self._calls.call("get_action", {"episode_id": episode_id, "obs": obs})
-            actions = {episode_id: answer["action"]}
+            verb, answer = "get_action", self._calls.call("get_action", {"episode_id": episode_id, "obs": obs})
+            actions: Any = {episode_id: answer.get("action")}
         else:
-            answer = self._calls.call("get_actions", {"observations": observations})
-            actions = answer["actions"]
-        self.version = answer["version"]
-        return {episode_id: convert(action) for episode_id, action in actions.items()}
+            verb, answer = "get_actions", self._calls.call("get_actions", {"observations": observations})
+            actions = answer.get("actions")
+        chosen: dict[str, Any]
+        with reading_answer(self._calls.address.text, verb):
+            self.version, chosen = int(answer["version"]), dict(actions)
+        return {episode_id: convert(action) for episode_id, action in chosen.items()}
 
     def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
         self._calls.call("log_action", {"episode_id": episode_id, "obs": obs, "action": action})
@@ -71,7 +78,9 @@ class RemoteInference:
 
     def _converter(self) -> Convert:
         if self._convert is None:
-            self._convert = converter(checked_hello(self._calls), self._mapping)
+            hello = checked_hello(self._calls)
+            with reading_answer(self._calls.address.text, "hello"):
+                self._convert = converter(hello, self._mapping)
         return self._convert
 
 
@@ -87,8 +96,28 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
             expected=f"protocol {PROTOCOL_VERSION}",
             fix="install the same version of rollax on both sides",
         )
-    calls.max_bytes = hello["limits"]["max_body_bytes"]
+    with reading_answer(calls.address.text, "hello"):
+        limit = hello["limits"]["max_body_bytes"]
+        calls.max_bytes = None if limit is None else float(limit)
+        if not hello["policies"]:
+            raise ValueError("no policies")
     return hello
+
+
+@contextmanager
+def reading_answer(address: str, verb: str) -> Iterator[None]:
+    """Turns errors of a malformed answer into RequestError."""
+    try:
+        yield
+    except _MALFORMED as error:
+        raise RequestError(
+            "The answer of the policy server is malformed.",
+            status=502,
+            where=f"{address}, {verb}",
+            got=f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_TEXT],
+            expected="the fields that /openapi.json of a policy server describes",
+            fix="check that a policy server of this version of rollax runs at this address",
+        ) from error
 
 
 def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) -> Convert:
@@ -96,21 +125,32 @@ def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) ->
     spaces = {policy_id: policy["action_space"] for policy_id, policy in hello["policies"].items()}
     first, *others = spaces.values()
     if not hello["multi_agent"]:
-        return of_space(first)
+        return _checked(of_space(first))
+    agents = _checked(dict)
     if all(space == first for space in others):
-        one = of_space(first)
-        return lambda by_agent: {agent: one(action) for agent, action in by_agent.items()}
-    converts = {policy_id: of_space(space) for policy_id, space in spaces.items()}
+        one = _checked(of_space(first))
+        return lambda by_agent: {agent: one(action) for agent, action in agents(by_agent).items()}
+    converts = {policy_id: _checked(of_space(space)) for policy_id, space in spaces.items()}
 
     def convert(agent: str) -> Convert:
         if mapping is None:
-            return converts.get(agent, _of_any)
+            return converts.get(agent, _checked(_of_any))
         policy_id = mapping(agent)
         if policy_id not in converts:
             raise without_policy(agent, policy_id, list(converts))
         return converts[policy_id]
 
-    return lambda by_agent: {agent: convert(agent)(action) for agent, action in by_agent.items()}
+    return lambda by_agent: {agent: convert(agent)(action) for agent, action in agents(by_agent).items()}
+
+
+def _checked(convert: Convert) -> Convert:
+    """The converter, with RequestError for values that it cannot convert."""
+
+    def checked(value: Any) -> Any:
+        with reading_answer("the policy server", "actions"):
+            return convert(value)
+
+    return checked
 
 
 def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> RequestError:
@@ -137,13 +177,27 @@ def of_space(space: Mapping[str, Any]) -> Convert:
     if kind == "Tuple":
         elements = [of_space(part) for part in space["spaces"]]
         return lambda value: tuple(convert(part) for convert, part in zip(elements, value, strict=True))
-    dtype = np.dtype(space.get("dtype", "int8"))
+    dtype = _number_dtype(space.get("dtype", "int8"))
     return lambda value: _array(value, dtype)
+
+
+def _number_dtype(name: Any) -> np.dtype:
+    """The dtype of numbers with this name; ValueError for others, such as strings of any size."""
+    dtype = np.dtype(name) if isinstance(name, str) else np.dtype(object)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {name!r}")
+    return dtype
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} in place of a string")
+    return value
 
 
 def _array(value: Any, dtype: np.dtype | None) -> np.ndarray:
     if isinstance(value, dict):
-        value = np.frombuffer(value["data"], value["dtype"]).reshape(value["shape"])
+        value = np.frombuffer(value["data"], _number_dtype(value["dtype"])).reshape(value["shape"])
     return np.array(value, dtype)  # a writable copy
 
 

@@ -15,6 +15,8 @@ from websockets.frames import Opcode
 
 from rollax.errors import RequestError
 from rollax.serving.client import PolicyClient
+from rollax.serving.remote_inference import converter
+from tests.serving.fake_server import BOX, DISCRETE, FakeServer, over_http
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -107,6 +109,58 @@ def test_a_message_that_cannot_be_read(content):
     with hostile(server_frame(Opcode.BINARY, content), stream=True) as address:
         with PolicyClient(address, timeout=0.5) as client, pytest.raises(RequestError):
             client.hello()
+
+
+POLICY = {"observation_space": BOX, "action_space": DISCRETE, "recurrent": False}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"limits": None},
+        {"limits": {}},
+        {"limits": {"max_body_bytes": "x"}},
+        {"policies": {}},
+        {"policies": [1]},
+        {"multi_agent": True, "policies": {"a": None}},
+        *(
+            {"policies": {"a": {**POLICY, "action_space": space}}}
+            for space in (None, {}, {**BOX, "dtype": "S2147483647"}, {**BOX, "dtype": "O"}, {**BOX, "dtype": 1})
+        ),
+    ],
+)
+def test_a_malformed_description_is_refused(changed):
+    fake = FakeServer()
+    answer = fake.answer("hello", {})
+    assert answer is not None
+    fake.answer = lambda *_: (200, {**answer[1], **changed}, {})
+    with over_http(fake) as address, PolicyClient(address) as client:
+        with pytest.raises(RequestError) as refused:
+            client.start_episode()
+        assert refused.value.status == 502
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [(DISCRETE, "x"), (DISCRETE, None), (DISCRETE, [1]), (BOX, [[1], 2]), (BOX, {"dtype": "O"}), (BOX, {"data": "x"})],
+)
+def test_a_malformed_action_is_refused(space, action):
+    fake = FakeServer(action_space=space)
+    with over_http(fake) as address, PolicyClient(address) as client:
+        episode = client.start_episode()
+        for body in ({"action": action, "version": 1}, {"action": 1}, {}):
+            fake.faults.append((200, body, {}))
+            with pytest.raises(RequestError) as refused:
+                client.get_action(episode, [0.0, 0.0])
+            assert refused.value.status == 502
+
+
+def test_errors_of_a_policy_mapping_are_kept():
+    policies = {"a": {"action_space": DISCRETE}, "b": {"action_space": BOX}}
+    convert = converter({"multi_agent": True, "policies": policies}, {"agent": "a"}.__getitem__)
+    assert convert({"agent": 1}) == {"agent": 1}
+    with pytest.raises(KeyError):
+        convert({"other": 1})
 
 
 def test_a_negative_length_is_no_answer():
