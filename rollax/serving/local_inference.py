@@ -20,7 +20,7 @@ from rollax.errors import RequestError, text_of
 from rollax.serving.acting import Actor
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
-from rollax.serving.remote_inference import PolicyMapping, checked_hello, without_policy
+from rollax.serving.remote_inference import PolicyMapping, checked_hello, reading_answer, without_policy
 from rollax.serving.request_checks import check_finite_number
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
@@ -186,10 +186,12 @@ class LocalInference:
                 return
             if not self._policies:
                 hello = checked_hello(self._calls)
-                self._several, self._policies = hello["multi_agent"], list(hello["policies"])
-                self._largest = hello["limits"]["largest_number"] if hello["learns"] else None
-                self._max_id_length = hello["limits"]["max_id_length"]
-                self._explore = hello["learns"] if self._explore is None else self._explore
+                with reading_answer(self._calls.address.text, "hello"):
+                    self._several, learns, limits = hello["multi_agent"], hello["learns"], hello["limits"]
+                    self._largest = limits["largest_number"] if learns else None
+                    self._max_id_length = limits["max_id_length"]
+                    self._policies = list(dict(hello["policies"]))
+                self._explore = learns if self._explore is None else self._explore
             self._checked = now
             versions = [self._fetch(policy_id) for policy_id in self._policies]
             self.version = min(versions)

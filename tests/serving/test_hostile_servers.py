@@ -140,6 +140,14 @@ def test_a_malformed_description_is_refused(changed):
         assert refused.value.status == 502
 
 
+def test_a_description_without_limits_is_refused_with_local_inference():
+    with over_http(FakeServer()) as address, PolicyClient(address, inference_mode="local") as client:
+        for _ in range(2):
+            with pytest.raises(RequestError) as refused:
+                client.start_episode()
+            assert refused.value.status == 502
+
+
 @pytest.mark.parametrize(
     ("space", "action"),
     [(DISCRETE, "x"), (DISCRETE, None), (DISCRETE, [1]), (BOX, [[1], 2]), (BOX, {"dtype": "O"}), (BOX, {"data": "x"})],
