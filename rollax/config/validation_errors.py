@@ -21,12 +21,13 @@ adds its own."""
 _MOST_OWNERS = 8
 _MOST_SIMILAR = 6
 _MOST_LISTED = 30
+_MOST_MISTAKES = 1000  # a stored list may have millions of wrong entries
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
     """The first error in full, and the keys of the others; for unknown keys, also the keys that replace them."""
     mistakes: dict[str, list[_Mistake]] = {}
-    for details in error.errors():
+    for details in error.errors()[:_MOST_MISTAKES]:
         mistake = _located(config_class, details)
         mistakes.setdefault(mistake.key, []).append(mistake)
     # An unknown key is often the cause of the others.

@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config
+from rollax import PPOConfig
+from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config, validation_errors
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
@@ -319,3 +320,11 @@ class TestDerived:
     def test_every_field_says_what_it_is(self):
         for name, field in SomeConfig.model_fields.items():
             assert field.description, name
+
+
+def test_of_very_many_wrong_entries_some_are_read(monkeypatch):
+    read, located = [], validation_errors._located
+    monkeypatch.setattr(validation_errors, "_located", lambda *args: read.append(1) or located(*args))
+    with pytest.raises(ConfigError, match="policies_to_train"):
+        PPOConfig(multiagent={"policies": {"a": None}, "policies_to_train": [1] * 5000})
+    assert 0 < len(read) <= 1000
