@@ -94,15 +94,7 @@ class Recorder:
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> None:
-        """Records the outcomes and observations of one policy's rows of a poll.
-
-        Args:
-            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
-            obs: columns of their original observations.
-            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
-            outcomes: [K] the rows of the policy with a reward and flags; None: all.
-            ended: the rows of all policies whose trajectory has ended.
-        """
+        """Records the outcomes and observations of one policy's rows of a poll; see `StepRecorder`."""
         seen: dict[str, Any] = {"obs": obs}
         self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
         observed = selection is None or len(selection)
@@ -127,15 +119,7 @@ class Recorder:
         numbers: tuple[np.ndarray, np.ndarray, np.ndarray],
         given: GivenActions | None = None,
     ) -> None:
-        """Records one policy's actions for some rows.
-
-        Args:
-            selection: the rows; None: all.
-            actions: as the policy chose them.
-            columns: further results of the policy.
-            numbers: [K] the trajectory, the episode (-1: not trained on), and its length so far.
-            given: the given actions. Unknown log-probabilities are written as NaN.
-        """
+        """Records one policy's actions for some rows; see `StepRecorder`."""
         trajectory, episode, t = numbers
         slots, runner = rows.places(selection)[1], self._runners[policy_id]
         self._slots[_TRAJECTORY][slots] = trajectory

@@ -377,7 +377,8 @@ class ModelPolicy(Policy):
 
     def get_state(self) -> dict[str, Any]:
         learning_rng = self.learning_rng.bit_generator.state
-        return {**super().get_state(), **self.numbers, "learning_rng": learning_rng, **self.learner.get_state()}
+        # First: a number with the name of another part of the state must not replace it.
+        return {**self.numbers, **super().get_state(), "learning_rng": learning_rng, **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"

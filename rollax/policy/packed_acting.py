@@ -19,7 +19,10 @@ from rollax.policy.minibatches import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
 
-_functions: WeakKeyDictionary[Actor, dict[Any, Any]] = WeakKeyDictionary()  # equal policies share them
+_Form = tuple[tuple[int, ...], Any, int] | None
+"""Shape, dtype and size of an action that is joined with the fetched columns; None where it is not."""
+_forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
+"""Actor -> (shape of an observation, whether it explores) -> form; known without tracing for an equal actor."""
 
 
 class PackedActing:
@@ -38,8 +41,8 @@ class PackedActing:
         self._params: Columns = {}
         self._joined_params: Any = None
         self._inputs: dict[tuple[int, int], np.ndarray] = {}
-        self._shared = _functions.setdefault(policy.actor, {})
-        self._action: Any = None  # shape, dtype and size of an action; None where it is not joined with the columns
+        self._forms = _forms.setdefault(policy.actor, {})
+        self._action: Any = None  # the form of the last call's actions
 
     def actions(self, obs: trees.Tree, explore: bool) -> tuple[trees.Tree, trees.Tree]:
         """The actions for columns of N observations, and all columns [N, ...] in one tree, which `columns_of` splits.
@@ -66,10 +69,10 @@ class PackedActing:
             obs = trees.pad(obs, size)
         arguments = self._joined_params, policy.extra, obs, noise, noise_seed
         key = shape, explore
-        if key not in self._shared:
-            self._shared[key] = _compiled(policy, shape, explore, arguments)
-        act, self._action = self._shared[key]
-        out = act(*arguments)
+        if key not in self._forms:
+            self._forms[key] = _form(policy.actor, shape, explore, arguments)
+        self._action = self._forms[key]
+        out = _compiled(policy.actor, shape, explore, self._action is not None, *arguments)
         if self._action is None:
             actions, columns = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], out)
             return actions, (actions, columns)
@@ -121,20 +124,21 @@ def _joined(params: Columns) -> jax.Array:
     return jnp.concatenate([params[name].ravel() for name in sorted(params)])
 
 
-def _compiled(policy: Any, shape: tuple[int, ...] | None, explore: bool, arguments: tuple) -> tuple[Any, Any]:
-    """The compiled function, and `(shape, dtype, numbers)` of an action; None where it does not join its results."""
-    shapes = {name: array.shape for name, array in policy.params.items()}
-    act = partial(_act, policy.actor.traced_actions, shapes, shape, explore)
-    actions, _ = jax.eval_shape(act, *arguments)
+def _form(actor: Actor, shape: tuple[int, ...] | None, explore: bool, arguments: tuple) -> _Form:
+    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), *arguments)
     if not hasattr(actions, "dtype") or actions.dtype not in (np.int32, np.float32):
-        return jax.jit(act), None
-    width = int(np.prod(actions.shape[1:], dtype=np.int64))
-    return jax.jit(lambda *arguments: _together(*act(*arguments))), (actions.shape[1:], actions.dtype, width)
+        return None
+    return actions.shape[1:], actions.dtype, int(np.prod(actions.shape[1:], dtype=np.int64))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _compiled(actor: Actor, shape: tuple[int, ...] | None, explore: bool, joins: bool, *arguments: Any) -> Any:
+    actions, fetched = _act(actor, shape, explore, *arguments)
+    return _together(actions, fetched) if joins else (actions, fetched)
 
 
 def _act(
-    traced: Any,
-    shapes: dict[str, tuple[int, ...]],
+    actor: Actor,
     shape: tuple[int, ...] | None,
     explore: bool,
     joined: jax.Array,
@@ -145,13 +149,13 @@ def _act(
 ) -> tuple[Any, jax.Array]:
     """Actions and fetched columns; with the `shape` of an observation, `obs` has observations and noise."""
     params, start = {}, 0
-    for name in sorted(shapes):
-        stop = start + int(np.prod(shapes[name], dtype=np.int64))
-        params[name], start = joined[start:stop].reshape(shapes[name]), stop
+    for name, array in sorted(actor.split.params.items()):
+        stop = start + int(np.prod(array.shape, dtype=np.int64))
+        params[name], start = joined[start:stop].reshape(array.shape), stop
     if shape is not None:
         width = int(np.prod(shape, dtype=np.int64))
         obs, noise = obs[:, :width].reshape(-1, *shape), obs[:, width:] if explore else None
-    actions, fetched, _ = traced(params, extra, {SampleBatch.OBS: obs}, noise, seed)
+    actions, fetched, _ = actor.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, seed)
     return actions, fetched
 
 
