@@ -11,7 +11,6 @@ import numpy as np
 
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
-from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
 from rollax.rollout.worker import RolloutWorker
@@ -38,7 +37,7 @@ class Evaluator:
                 "an environment that can be stepped",
                 "set evaluation_config={'env': ..., 'env_config': {}}, or leave the key out",
             )
-        self._estimates = None if isinstance(trainer.optimizer, NullOptimizer) else trainer.config.estimates(trainer)
+        self._estimates = trainer.config.estimates(trainer) if trainer.optimizer.learns else None
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
     @property

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollax.config import TrainerConfig, validation_errors
-from rollax.config.synonyms import SYNONYMS
+from rollax.config import TrainerConfig
+from rollax.config.hooks import NAMES_OF_OWNERS
 from rollax.core.extensions import contributed
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import path_of
@@ -57,7 +57,7 @@ def algorithms_with(key: str) -> list[str]:
     return [name for name, config in configs.items() if key in fields_by_key(config)]
 
 
-validation_errors.NAMES_OF_OWNERS.append(algorithms_with)
+NAMES_OF_OWNERS.append(algorithms_with)
 
 
 def run_name(trainer_class: type) -> str:
@@ -99,6 +99,8 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     name = trainer_class.__name__
     call = f"{name}(env=..., config={{...}})"
     if keys:
+        from rollax.config.synonyms import SYNONYMS  # loaded for errors only
+
         known = fields_by_key(trainer_class.config_class).keys() | SYNONYMS.keys()
         given = ", ".join(f"{key!r}: ..." for key in keys if key in known) or "..."
         what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"

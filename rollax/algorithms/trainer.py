@@ -21,7 +21,6 @@ from rollax.core import runtime
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.other_names import ACT, EVALUATE, FIT, OtherNamesOfTrainer, naming_arguments
 from rollax.errors import ConfigError
-from rollax.optimizers.evaluation_only import NullOptimizer
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
@@ -73,7 +72,11 @@ class Trainer(OtherNamesOfTrainer):
         refuse_config_of_another(config, type(self))
         refuse_two_envs(env, config, f"{type(self).__name__}(env=..., config=...)")
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        optimizer_class = NullOptimizer if self._evaluates_only else self._config.optimizer_for(type(self))
+        optimizer_class = self._config.optimizer_for(type(self))
+        if self._evaluates_only:
+            from rollax.optimizers.evaluation_only import NullOptimizer  # loaded only where it is used
+
+            optimizer_class = NullOptimizer
         self._config = self._config.with_spaces(f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=self.config.steps_the_env)
         with cleanup_on_error(self.workers.stop):

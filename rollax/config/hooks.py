@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rollax.rollout.sampler import Sampler
     from rollax.rollout.step_recorder import StepRecorder
 
+NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
+"""Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,
+adds its own."""
 Estimates = Callable[[], Mapping[str, Any]]
 
 

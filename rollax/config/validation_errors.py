@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -10,14 +9,12 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from rollax.config.hooks import NAMES_OF_OWNERS
 from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
 from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, corrected, nearest, repr_of
 
-NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
-"""Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,
-adds its own."""
 _MOST_OWNERS = 8
 _MOST_SIMILAR = 6
 _MOST_LISTED = 30

@@ -14,9 +14,7 @@ from rollax.core.spaces import check_space
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
-from rollax.models.output_checks import check_arguments, check_outputs
 from rollax.models.outputs import has_critic, is_recurrent, run_model
-from rollax.models.recurrent import RecurrentActorCritic
 
 
 def make_model(
@@ -42,6 +40,8 @@ def make_model(
     if config.custom_model is not None:
         return make_custom_model(observation_space, action_space, num_outputs, config, rngs, needs_value=needs_value)
     if config.use_lstm or config.use_gru:
+        from rollax.models.recurrent import RecurrentActorCritic  # loaded only where it is used
+
         return RecurrentActorCritic(observation_space, action_space, num_outputs, config, rngs=rngs)
     return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
 
@@ -64,6 +64,8 @@ def make_custom_model(
             `model(obs, actions)`.
         memory: whether a model with memory can be used.
     """
+    from rollax.models.output_checks import check_arguments  # loaded only where it is used
+
     assert config.custom_model is not None
     cls = _model_class(config.custom_model)
     arguments: dict[str, Any] = {"action_space": action_space} if takes_actions else {}
@@ -106,6 +108,8 @@ def check_model(
     takes_actions: bool = False,
 ) -> None:
     """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs`. Arguments as `make_custom_model`."""
+    from rollax.models.output_checks import check_outputs  # loaded only where it is used
+
     graphdef, state = nnx.split(model)
 
     def called(state: Any, columns: dict[str, Any]) -> Any:

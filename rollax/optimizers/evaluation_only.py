@@ -15,6 +15,8 @@ class NullOptimizer(Optimizer):
     The state of the saved optimizer is kept unchanged, and saved again.
     """
 
+    learns = False
+
     def _set_up(self) -> None:
         super()._set_up()
         self._state: dict[str, Any] = {}

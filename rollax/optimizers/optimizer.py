@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
@@ -17,12 +17,14 @@ from rollax.config.groups import ReplayFields
 from rollax.config.rules import inherited
 from rollax.config.trainer import by_name
 from rollax.errors import ConfigError, PolicyError
-from rollax.optimizers.exact import check_exact
 from rollax.optimizers.timings import Timings
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeMetrics
-from rollax.rollout.remote_workers import RemoteWorkers, Reply
 from rollax.rollout.worker import RolloutWorker
+from rollax.rollout.worker_set import NO_REMOTE_WORKERS
+
+if TYPE_CHECKING:
+    from rollax.rollout.remote_workers import RemoteWorkers, Reply
 
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
@@ -74,6 +76,9 @@ class Optimizer(ABC):
     gives_fragments: ClassVar[bool] = False
     """Whether policies learn from sampled fragments, not from draws of a replay buffer."""
 
+    learns: ClassVar[bool] = True
+    """Whether a step learns, so that recorded data are read and estimates are made."""
+
     pauses_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
 
@@ -91,7 +96,11 @@ class Optimizer(ABC):
         self.config: Any = resolve_config(self.config_class, config, **keys)
         self.local_worker = local_worker
         self._refuse_of_workers({**config, **keys} if isinstance(config, Mapping) else keys)
-        self.remote = RemoteWorkers.of(remote_workers)
+        self.remote = NO_REMOTE_WORKERS
+        if not isinstance(remote_workers, Sequence) or remote_workers:
+            from rollax.rollout.remote_workers import RemoteWorkers  # loaded only where it is used
+
+            self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
         trained = {i: local_worker.get_policy(i) for i in (local_worker.policies if learning is None else learning)}
         # In the order of the policies: the order of a set differs between processes, and policies may share variables.
@@ -166,6 +175,8 @@ class Optimizer(ABC):
         Raises:
             ConfigError: they would differ; nothing has changed then.
         """
+        from rollax.optimizers.exact import check_exact  # loaded only where it is used
+
         check_exact(self.local_worker, self.remote, streams=not self.pauses_between_steps)
 
     def rest(self) -> None:  # noqa: B027  most have no thread

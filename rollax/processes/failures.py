@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollax.errors import RemoteTraceback, RollaxError, WorkerError, text_of
-from rollax.processes.actors import ProcessLostError
-from rollax.processes.stacks import Stack
 
 if TYPE_CHECKING:
     from rollax.config import TrainerConfig
+    from rollax.processes.actors import ProcessLostError
+    from rollax.processes.stacks import Stack
 
 log = logging.getLogger("rollax.processes")
 _LONGEST_DELAY_S = 60.0

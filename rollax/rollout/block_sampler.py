@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,9 @@ from rollax.core.overrides import overrides
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.rollout.blocks import BlockColumns, Segments, following
 from rollax.rollout.callbacks import Callbacks
-from rollax.rollout.policy_rows import picked
+from rollax.rollout.policy_memory import SlotMemory
 from rollax.rollout.postprocess import overrides_trajectory
-from rollax.rollout.row_sampler import RowSampler
-from rollax.rollout.slots import SlotMemory
+from rollax.rollout.sampler import Sampler
 from rollax.rollout.table import Table
 
 if TYPE_CHECKING:
@@ -23,22 +23,29 @@ if TYPE_CHECKING:
     from rollax.rollout.policy_runner import PolicyRunner
     from rollax.rollout.worker import RolloutWorker
 
+log = logging.getLogger("rollax.sampling")
 _PACKED = "packed"
 _HOOKS = "on_episode_start", "on_episode_step", "on_episode_end"
 _POLICIES = np.zeros(1, np.int64)  # the number of the only policy
 
 
-class BlockSampler(RowSampler):
+class BlockSampler(Sampler):
     """Samples an environment that is `in_lockstep`. The rows are the same as with `RowSampler`.
 
     Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
-    fragment. Only metrics are read from single steps, which `RowSampler` samples.
+    fragment. In evaluations, which read metrics only, episodes are recorded after each step.
     """
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        ((self._policy_id, self._runner),) = self.runners.items()
+        self._everyone = np.arange(self.env.num_envs)
+        self._target = self.fragment_length * self.env.num_envs
+        self._in_call = False  # true during a call, and after an interrupted one
+        self._clear()
+
     def _clear(self) -> None:
-        super()._clear()
-        (self._runner,), envs = self.runners.values(), self.env.num_envs
-        self._everyone = np.arange(envs)
+        envs = len(self._everyone)
         self._memory = SlotMemory(self._runner, Table(envs))
         self._block = BlockColumns(envs, self.fragment_length)
         self._packed = self._runner.policy.packed_acting()
@@ -47,46 +54,89 @@ class BlockSampler(RowSampler):
         self._acting: np.ndarray | None = NO_ENVS  # the sub-environments that act next; None: all
         self._numbers = np.full((envs, 1), -1)  # of the running trajectories
         self._returns = np.zeros((envs, 1))  # the sums of their rewards so far
+        self._steps = 0  # in the block
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         self._enter()
-        if self._rows is not None:  # of single steps
-            self.restart()
-            self._in_call = True
-        if self._running is None:
-            self._begin_all()
         polls, finals = 0, []
-        self._block.begin()
         while self._steps < self._target:
             self._block.make_room(polls)
-            self._act_in_block(polls)
-            self._observe_in_block(polls, finals)
+            self._act(polls)
+            self._observe(polls, finals)
             polls += 1
-        fragment = self._cut_block(polls, finals)
-        steps, self._steps = self._steps, 0
+        fragment, steps = self._cut(polls, finals), self._steps
         self._in_call = False
-        return {self._ids[0]: fragment}, steps
+        return {self._policy_id: fragment}, steps
 
     def step(self) -> None:
-        if self._running is not None:
-            self.restart()
-        super().step()
+        self._enter()
+        self._act(0)
+        rows = self._receive(0)
+        if self._packed is not None:
+            self._packed.columns_of(self._block.first(_PACKED))  # raises where the model's outputs are not finite
+        starting, ended, episodes = rows.starts.nonzero()[0], rows.ended_envs, self.episodes
+        outcomes = (~rows.starts).nonzero()[0] if len(starting) else None
+        received = slice(None) if outcomes is None else outcomes
+        episodes.drop(rows.dropped_envs)
+        episodes.add_rewards(rows, outcomes)
+        self._returns[rows.env_index[received], 0] += rows.rewards[received]
+        if len(ended):
+            episodes.end_trajectories(ended, np.zeros(len(ended), np.int64), self._returns[ended, 0])
+            episodes.end(ended)
+        if len(starting):
+            self._begin_in(rows.env_index[starting])
+        if len(over := rows.over_envs()):
+            started = self.reset_rows(over)
+            if started is not None:
+                self._begin_in(started.env_index)
+                self._resume(started)
+        self._in_call = False
 
-    def _begin_all(self) -> None:
-        everyone, envs = self._everyone, len(self._everyone)
-        rows = self.reset_rows(everyone, self.episodes.seeds())
-        if rows is not None:  # otherwise the environment begins the episodes in the next poll
-            self._obs, self._acting = self._filtered(rows.obs), None
-            self.episodes.begin(everyone, several_agents=False)
-            first, self.next_trajectory = self.next_trajectory, self.next_trajectory + envs
-            self._numbers = np.arange(first, first + envs)[:, None]
-        no = np.zeros(envs, bool)
-        self._running = Rows(everyone, everyone, None, np.zeros(envs), no, no, no, ~no, NO_ENVS, in_order=True)
+    def restart(self) -> None:
+        if self._in_call and self.record:
+            log.warning(
+                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
+                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
+            )
+        self._in_call = True
+        self._clear()
+        self.episodes.drop_running()
+        self._in_call = False
+
+    def _enter(self) -> None:
+        """Begins a call, and a block."""
+        if self._in_call:
+            self.restart()
+        self._in_call, self._steps = True, 0
+        self._block.begin()
+        if self._running is None:
+            no = np.zeros(len(self._everyone), bool)
+            nothing = None, np.zeros(len(no)), no, no, no, ~no, NO_ENVS
+            self._running = Rows(self._everyone, self._everyone, *nothing, in_order=True)
+            rows = self.reset_rows(self._everyone, self.episodes.seeds())
+            if rows is not None:  # otherwise the environment begins the episodes in the next poll
+                self._begin_in(rows.env_index)
+                self._resume(rows)
+
+    def _begin_in(self, env_index: np.ndarray) -> None:
+        """Begins an episode in each of these sub-environments."""
+        self.episodes.begin(env_index, several_agents=False)
+        first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(env_index)
+        self._numbers[env_index, 0] = np.arange(first, self.next_trajectory)
+        self._returns[env_index] = 0.0
+
+    def _resume(self, rows: Rows) -> None:
+        """The sub-environments of rows after a reset act next, too."""
+        self._memory.begin(rows.env_index)
+        self._replace(rows.env_index, self._filtered(rows.obs))
+        if self._acting is not None:
+            acting = np.concatenate((self._acting, rows.env_index))
+            self._acting = None if len(acting) == len(self._everyone) else acting
 
     def _filtered(self, obs: trees.Tree) -> trees.Tree:
-        return self._runner.filter(obs, self._runner.learns)
+        return self._runner.filter(obs, self.record and self._runner.learns)
 
-    def _act_in_block(self, poll: int) -> None:
+    def _act(self, poll: int) -> None:
         """Acts for the sub-environments that wait, and writes what the policy saw and chose."""
         chosen = self._acting
         if chosen is not None and not len(chosen):
@@ -109,28 +159,32 @@ class BlockSampler(RowSampler):
         self.env.send_rows(self._running, chosen, runner.action_map(actions))
         self._block.put(poll, self._obs, chosen, columns)
 
-    def _observe_in_block(self, poll: int, finals: list[trees.Tree]) -> None:
+    def _observe(self, poll: int, finals: list[trees.Tree]) -> None:
         """Writes the outcomes of a poll, resets ended episodes, and prepares the next actions."""
-        rows = self.env.poll_rows()
-        self._write_outcomes(poll, rows)
-        self._see(rows)
+        rows = self._receive(poll)
         ended = rows.ended_envs
         if not (len(ended) or len(rows.dropped_envs)):
             return
         if len(ended):
             finals.append({SampleBatch.OBS: trees.index(self._obs, ended), **self._memory.inputs(ended)})
-        over = rows.over_envs()
-        started = self.env.reset_rows(over)
+        started = self.reset_rows(rows.over_envs())
         if started is not None:  # otherwise the environment begins the episodes in the next poll
-            self._block.begins[poll, over] = True
-            self._memory.begin(over)
-            self._replace(started.env_index, self._filtered(started.obs))
-            self._acting = None
+            self._block.begins[poll, started.env_index] = True
+            self._resume(started)
+
+    def _receive(self, poll: int) -> Rows:
+        """Writes the outcomes of a poll, and sees its observations; returns its rows."""
+        rows = self.env.poll_rows()
+        self._write_outcomes(poll, rows)
+        self._see(rows)
+        return rows
 
     def _write_outcomes(self, poll: int, rows: Rows) -> None:
         block, memory, index, outcomes = self._block, self._memory, rows.env_index, None
         if len(rows.dropped_envs):
-            self._drop_in_block(poll, rows.dropped_envs)
+            self._drop(poll, rows.dropped_envs)
+        if len(rows) < len(self._everyone):
+            block.rewards[poll], block.steps[poll] = 0.0, np.isin(self._everyone, index)
         if np.count_nonzero(rows.starts):
             starting, outcomes = index[rows.starts], (~rows.starts).nonzero()[0]
             block.steps[poll, starting], block.begins[poll, starting] = False, True
@@ -140,12 +194,13 @@ class BlockSampler(RowSampler):
         if len(rows.ended_envs):
             block.terminateds[poll, index], block.truncateds[poll, index] = rows.terminateds, rows.truncateds
         if memory.active:
-            memory.reward(picked(index, outcomes), picked(rows.rewards, outcomes))
+            received = slice(None) if outcomes is None else outcomes
+            memory.reward(index[received], rows.rewards[received])
 
     def _see(self, rows: Rows) -> None:
         """Filters the observations of a poll; sets what acts next."""
         self._acting = observing = None
-        if np.count_nonzero(rows.acts) < len(rows):
+        if np.count_nonzero(rows.acts) < len(self._everyone):
             self._acting, seen = rows.env_index[rows.acts], rows.observing()
             if np.count_nonzero(seen) < len(seen):  # an episode that is over with its reset has no row
                 observing = seen.nonzero()[0]
@@ -153,7 +208,7 @@ class BlockSampler(RowSampler):
         if observing is None and rows.in_order:
             self._obs = obs
         else:
-            self._replace(picked(rows.env_index, observing), obs)
+            self._replace(rows.env_index if observing is None else rows.env_index[observing], obs)
 
     def _replace(self, env_index: np.ndarray, obs: trees.Tree) -> None:
         """Replaces the observations of some sub-environments. The arrays may belong to the environment."""
@@ -161,7 +216,7 @@ class BlockSampler(RowSampler):
         self._obs = trees.zeros_like(obs, envs) if self._obs is None else trees.tree_map(np.copy, self._obs)
         trees.put(self._obs, env_index, obs)
 
-    def _drop_in_block(self, poll: int, env_index: np.ndarray) -> None:
+    def _drop(self, poll: int, env_index: np.ndarray) -> None:
         """Drops the rows of the running episodes of these sub-environments."""
         steps, begins = self._block.steps, self._block.begins
         for env in env_index.tolist():
@@ -169,17 +224,17 @@ class BlockSampler(RowSampler):
             self._steps -= int(np.count_nonzero(steps[first:poll, env]))
             steps[first : poll + 1, env] = False
 
-    def _cut_block(self, polls: int, finals: list[trees.Tree]) -> Fragment:
-        """The rows of the block, sorted by trajectory, in time order inside each."""
+    def _cut(self, polls: int, finals: list[trees.Tree]) -> Fragment:
+        """Records the episodes of the block; returns its rows by trajectory, in time order inside each."""
         episodes, outcomes = self.episodes, self._block.outcomes(polls)
-        segments, envs = Segments.of(outcomes), len(self._everyone)
-        since = segments.after(episodes["length"][:envs])
+        segments = Segments.of(outcomes)
+        since = segments.after(episodes["length"][: len(self._everyone)])
         numbers, self.next_trajectory = segments.numbered(self._numbers, self.next_trajectory)
         returns = segments.sums(outcomes.rewards, self._returns)
         ids = episodes.record_block(outcomes, segments, _POLICIES, returns)
-        episodes["cut"][:] = episodes["length"]
         self._numbers, self._returns = numbers[segments.last], returns[segments.last]
-        order = np.argsort(numbers[:, 0], kind="stable")
+        numbers = numbers[:, 0]
+        order = np.argsort(numbers, kind="stable")
         order = order[segments.length[order] > 0]
         rows, step = segments.rows(order)
 
@@ -196,7 +251,7 @@ class BlockSampler(RowSampler):
             columns |= self._packed.columns_of(columns.pop(_PACKED))
         columns |= {name: make() for name, make in optional.items() if wanted is None or name in wanted}
         kept = {
-            SampleBatch.TRAJECTORY_ID: repeated(numbers[:, 0]),
+            SampleBatch.TRAJECTORY_ID: repeated(numbers),
             SampleBatch.REWARDS: runner.clipped(np.take(outcomes.rewards.ravel(), rows).astype(np.float32)),
             SampleBatch.TERMINATEDS: np.take(outcomes.terminateds.ravel(), rows),
             SampleBatch.TRUNCATEDS: np.take(outcomes.truncateds.ravel(), rows),
@@ -210,11 +265,10 @@ class BlockSampler(RowSampler):
         return Fragment({**kept, **columns, SampleBatch.EPS_ID: repeated(ids)}, ends, after)
 
 
-def only_by_rows(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> str:
-    """Why the fragments of a worker cannot be sampled by `BlockSampler`; empty if they can."""
+def only_by_rows(worker: RolloutWorker, env: BaseEnv) -> str:
+    """Why a worker cannot sample by `BlockSampler`; empty if they can."""
     config, callbacks = worker.config, type(worker.callbacks)
     reasons = (
-        (not record, "no rows to record"),
         (not env.in_lockstep, "sub-environments that do not step together"),
         (worker.policy_of is not None, "a policy_mapping_fn"),
         (config.batch_mode == "complete_episodes", "config key 'batch_mode', complete_episodes"),

@@ -178,6 +178,10 @@ class BlockColumns:
         self._obs = trees.tree_map(empty, obs)
         self._columns = {name: trees.tree_map(empty, column) for name, column in columns.items()}
 
+    def first(self, name: str) -> trees.Tree:
+        """A column of the first poll [N, ...]."""
+        return trees.index(self._columns[name], 0)
+
     def outcomes(self, polls: int) -> Outcomes:
         """The outcomes of the first polls."""
         steps = self.steps[:polls]

@@ -18,9 +18,8 @@ from rollax.env.rows import Rows
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.traced_acting import Decisions, TracedActing
 from rollax.rollout.compiled_filter import CompiledFilter
+from rollax.rollout.policy_memory import Inputs, initial_memory
 from rollax.rollout.policy_runner import PolicyRunner
-from rollax.rollout.slots import initial_memory
-from rollax.rollout.trajectories import Inputs
 
 
 class PolicyCarry(NamedTuple):

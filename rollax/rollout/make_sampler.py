@@ -16,9 +16,7 @@ from rollax.rollout.block_sampler import BlockSampler, only_by_rows
 from rollax.rollout.callbacks import Callbacks, check_returned
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.postprocess import BY_TRAJECTORY, overrides_trajectory
-from rollax.rollout.row_sampler import RowSampler
-from rollax.rollout.sampler import Sampler
-from rollax.rollout.sampling import BackgroundSampling, SamplingOnRequest
+from rollax.rollout.sampler import Sampler, SamplingOnRequest
 
 if TYPE_CHECKING:
     from rollax.rollout.worker import RolloutWorker
@@ -63,6 +61,8 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
         explore=worker.config.explore,
     )
     if (key := worker.config.recording_key) is not None:
+        from rollax.rollout.row_sampler import RowSampler  # loaded only where it is used
+
         if not issubclass(sampler_class, RowSampler):
             raise ConfigError(
                 "The sampler does not write experience.", f"config keys '{key}' and 'sampler'", sampler_class.__name__
@@ -97,6 +97,8 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
             "policies with acts_while_learning=True",
             "set it if threads may act during learn_on_batch, or leave sample_async out",
         )
+    from rollax.rollout.background_sampling import BackgroundSampling  # loaded only where it is used
+
     most = MOST_WAITING_STEPS if worker.policies.accept_off_policy else worker.config.train_batch_size
     in_pool = worker.worker_index > 0
     return BackgroundSampling(worker.rollout, repr(worker), env, most, worker.is_too_old, in_pool=in_pool)
@@ -121,12 +123,18 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
     if given is None:
         if worker.env.in_jax:
             return _compiled_sampler(worker, env, record=record)
-        return RowSampler if only_by_rows(worker, env, record=record) else BlockSampler
+        return _row_sampler() if only_by_rows(worker, env) else BlockSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(
         "derive it from rollax.Sampler, or leave the key out"
     )
+
+
+def _row_sampler() -> type[Sampler]:
+    from rollax.rollout.row_sampler import RowSampler  # loaded only where it is used
+
+    return RowSampler
 
 
 def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
@@ -137,7 +145,7 @@ def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> t
         return CompiledSampler
     if record:
         log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
-    return RowSampler
+    return _row_sampler()
 
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:

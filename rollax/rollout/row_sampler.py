@@ -13,11 +13,11 @@ from rollax.batch.columns import positions_in
 from rollax.core import trees
 from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.rollout.long_episodes import LongEpisodes
+from rollax.rollout.policy_memory import Inputs, SlotMemory
 from rollax.rollout.policy_rows import GivenActions, PolicyRows, picked, turns_replaced
 from rollax.rollout.sampler import Sampler
-from rollax.rollout.slots import SlotMemory, SlotTable
-from rollax.rollout.trajectories import Inputs, Trajectories
+from rollax.rollout.trajectories import SlotTable, Trajectories
+from rollax.rollout.whole_episodes import LongEpisodes
 
 log = logging.getLogger("rollax.sampling")
 

@@ -1,12 +1,13 @@
-"""`Sampler`: samples for a `RolloutWorker`. The config key `sampler` sets another class."""
+"""`Sampler`: samples for a `RolloutWorker`, on request. The config key `sampler` sets another class."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,10 +15,14 @@ from rollax.batch import Fragment
 from rollax.core.stored_values import as_text, read_count, read_dict, read_value, wrong_value
 from rollax.env.base_env import BaseEnv
 from rollax.env.rows import Rows
+from rollax.errors import RollaxError
 from rollax.rollout.episodes import EpisodeTable
+from rollax.rollout.messages import Rollout
 from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
-from rollax.rollout.step_recorder import StepRecorder
+
+if TYPE_CHECKING:
+    from rollax.rollout.step_recorder import StepRecorder
 
 _ID_LIMIT = 1 << 62  # there must be further ids in int64
 
@@ -146,3 +151,60 @@ class Sampler(ABC):
         for policy_id, values in acting.items():
             self.runners[policy_id].policy.set_acting_state(values)
         self.restart()
+
+
+class SamplingOnRequest:
+    """Samples a fragment whenever one is taken. `BackgroundSampling` samples them in a thread.
+
+    After `ended`, `take` and `halted` raise a RollaxError.
+
+    Args:
+        sample: returns the next fragment.
+        name: of the worker, for errors.
+        env: the environment for the sampler; None for a worker without one.
+    """
+
+    in_background: ClassVar[bool] = False
+
+    def __init__(self, sample: Callable[[], Rollout], name: str, env: BaseEnv | None = None) -> None:
+        self._sample, self._name = sample, name
+        self.env = env
+        self._ended = False
+
+    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
+        """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
+        self._refuse_ended()
+        return [self._sample()]
+
+    def note_dropped(self, steps: int) -> None:
+        """Adds steps that were dropped elsewhere; in the background, `Rollout.dropped_steps` reports them."""
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Context of reads and writes of the sampling state."""
+        return nullcontext()
+
+    @contextmanager
+    def halted(self, *, drops: bool = False) -> Iterator[None]:
+        """Context of code that must not run while a thread samples; `drops`: also drops fragments that wait."""
+        self._refuse_ended()
+        with self._paused(drops=drops):
+            yield
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Context of closing the environment, which may be closed before; drops fragments that wait."""
+        with self._paused(drops=True):
+            self._ended = True
+            yield
+
+    def _paused(self, *, drops: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RollaxError(
+                "The worker has been stopped: its environments are closed.", self._name, "a call after stop()"
+            ).expected(
+                "such calls before stop(); get_weights() and policies still work",
+                "call stop() last, or make a new worker",
+            )

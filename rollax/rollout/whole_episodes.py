@@ -1,8 +1,10 @@
-"""Exact numbers of whole episodes, for evaluations and recordings."""
+"""Exact numbers of whole episodes, for evaluations and recordings, and a warning of episodes that may never end."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +12,15 @@ from numpy.typing import NDArray
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
 from rollax.rollout.episodes import EpisodeTable
-from rollax.rollout.long_episodes import LongEpisodes
 from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.sampler import Sampler
-from rollax.rollout.step_recorder import StepRecorder
 
+if TYPE_CHECKING:
+    from rollax.rollout.step_recorder import StepRecorder
+
+log = logging.getLogger("rollax.sampling")
+_LONG_EPISODE = 100_000  # steps
+_POLLS_BETWEEN_CHECKS = 1000
 OR_DEFAULT = ", or leave it out to use evaluation_num_episodes"
 """The end of the fix for a wrong number of episodes to evaluate."""
 
@@ -85,3 +91,34 @@ def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:
 def _counting(episodes: EpisodeTable) -> NDArray[np.bool_]:
     """[rows] whether a sub-environment has a running episode that would count if it ended next."""
     return (episodes["id"] >= 0) & episodes.counting(np.arange(episodes.rows))
+
+
+class LongEpisodes:
+    """Warns once if a running episode is very long.
+
+    Args:
+        waits: a sentence about the code that waits for the ends of episodes.
+    """
+
+    def __init__(self, waits: str) -> None:
+        self._waits = waits
+        self._polls = 0
+        self._has_warned = False
+
+    def after_poll(self, lengths: Callable[[], NDArray]) -> None:
+        """Counts a poll; `lengths` returns the steps of each sub-environment's running episode, 0 without one."""
+        self._polls += 1
+        if self._has_warned or self._polls % _POLLS_BETWEEN_CHECKS:
+            return
+        longest = lengths()
+        slot = int(longest.argmax())
+        if longest[slot] >= _LONG_EPISODE:
+            self._has_warned = True
+            log.warning(
+                "An episode has not ended after %d steps (sub-environment %d). %s If it never ends, limit its "
+                "length: gymnasium.make(..., max_episode_steps=...), or wrap the environment in "
+                "gymnasium.wrappers.TimeLimit.",
+                longest[slot],
+                slot,
+                self._waits,
+            )

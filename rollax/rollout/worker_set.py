@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
@@ -17,14 +17,18 @@ from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
 from rollax.policy.policy_spec import PolicyClass, PolicySpec
 from rollax.processes.failures import FailureRules
-from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from rollax.rollout.worker import RolloutWorker
 
+if TYPE_CHECKING:
+    from rollax.rollout.remote_workers import RemoteWorkers
+
+NO_REMOTE_WORKERS = cast("RemoteWorkers", ())
+"""What stands in place of the pool where the local worker samples: it is empty, and false."""
 log = logging.getLogger("rollax.sampling")
 
 
 class WorkerSet:
-    """The workers of a config. With `num_workers` 0 the local worker samples, and Ray is not loaded.
+    """The workers of a config. With `num_workers` 0 the local worker samples, and neither pools nor Ray are loaded.
 
     Args:
         config: config of the trainer.
@@ -42,8 +46,10 @@ class WorkerSet:
         self._num_remote = config.num_workers if samples else 0
         arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
         self.local = RolloutWorker(**arguments, samples=samples and not self._num_remote)
-        self.remote = RemoteWorkers.of([])
+        self.remote = NO_REMOTE_WORKERS
         if self._num_remote:
+            from rollax.rollout.remote_workers import RemoteWorkers, ray_workers  # as the class says
+
             actors = ray_workers(config, RolloutWorker, arguments)
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with cleanup_on_error(self.stop):
@@ -73,7 +79,11 @@ class WorkerSet:
         if self._num_remote:
             states = self.remote.call_all("get_sampling_state")
             sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: the worker has failed
-        return {**state, "sampling": sampling, "starts": max(self._starts, self.remote.most_starts)}
+        return {**state, "sampling": sampling, "starts": self._most_starts}
+
+    @property
+    def _most_starts(self) -> int:
+        return max(self._starts, self.remote.most_starts) if self._num_remote else self._starts
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_state`, also one of another number of workers; new episodes begin.
@@ -83,7 +93,7 @@ class WorkerSet:
         """
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
-        starts = max(self._starts, self.remote.most_starts, state.get("starts", 1))
+        starts = max(self._most_starts, state.get("starts", 1))
         samplers = self._num_remote or int(self.local.samples)
         new = {index: (starts,) for index in range(1, samplers + 1) if index not in states}
         self._starts = starts + bool(new)
@@ -113,7 +123,7 @@ class WorkerSet:
 
     def health(self) -> dict[str, Any]:
         """The numbers of workers that sample and of restarts, and the last error of each worker that has failed."""
-        return self.remote.health() if self._num_remote else {**self.remote.health(), "healthy": 1}
+        return self.remote.health() if self._num_remote else {"healthy": 1, "restarts": 0, "last_errors": {}}
 
     def restart_episodes(self) -> None:
         """Drops all running episodes; fresh ones begin."""
@@ -126,7 +136,8 @@ class WorkerSet:
         """Closes all environments and ends the other processes."""
         self._records = False
         try:
-            self.remote.stop()
+            if self._num_remote:
+                self.remote.stop()
         finally:
             self.local.stop()
 

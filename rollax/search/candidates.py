@@ -16,10 +16,10 @@ from rollax.env.rows import Rows
 from rollax.errors import EnvError, NonFiniteError, PolicyError
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
 from rollax.rollout.filters import SlotMoments
-from rollax.rollout.long_episodes import LongEpisodes
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.sampler import Sampler
+from rollax.rollout.whole_episodes import LongEpisodes
 from rollax.search.messages import CandidateReturns, Candidates
 from rollax.search.searched_policy import SearchedPolicy
 

@@ -15,7 +15,7 @@ from rollax.config import TrainerConfig
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers
-from rollax.rollout.sampling import SamplingOnRequest
+from rollax.rollout.sampler import SamplingOnRequest
 from rollax.rollout.worker_policies import WorkerPolicies
 
 LONG = 60.0

@@ -102,7 +102,7 @@ Thread 0x02 (most recent call first):
 
 Thread 0x03 (most recent call first):
   File "{threading.__file__}", line 331 in wait
-  File "{HERE}/rollout/sampling.py", line 140 in take
+  File "{HERE}/rollout/background_sampling.py", line 140 in take
 """
         stack = Stack.of(dump)
         assert stack is not None

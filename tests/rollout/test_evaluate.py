@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ConfigError, EnvContext, EnvError, RolloutWorker
-from rollax.rollout import long_episodes
+from rollax.rollout import whole_episodes
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
 
 
@@ -86,8 +86,8 @@ def test_invalid_numbers_of_episodes(episodes):
 
 @pytest.fixture
 def nine_steps_are_long(monkeypatch):
-    monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 1)
-    monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 9)
+    monkeypatch.setattr(whole_episodes, "_POLLS_BETWEEN_CHECKS", 1)
+    monkeypatch.setattr(whole_episodes, "_LONG_EPISODE", 9)
 
 
 @pytest.mark.usefixtures("nine_steps_are_long")

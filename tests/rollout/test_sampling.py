@@ -11,10 +11,10 @@ from gymnasium.spaces import Box
 from rollax import RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.errors import RollaxError
+from rollax.rollout.background_sampling import BackgroundSampling, SamplingLock
 from rollax.rollout.filters import MeanStdFilter
 from rollax.rollout.messages import Rollout
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
-from rollax.rollout.sampling import BackgroundSampling, SamplingLock
 from tests.rollout.worlds import Encode, Line
 
 LONG = 60.0

@@ -19,7 +19,7 @@ from rollax.env.restarting import EnvFailures
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
-from rollax.rollout import long_episodes
+from rollax.rollout import whole_episodes
 from rollax.search.compiled_candidates import play_candidates
 from rollax.search.es import ES
 from rollax.search.messages import Candidates
@@ -298,8 +298,8 @@ class Long(Drift):
 
 
 def test_a_long_episode_warns(monkeypatch, caplog):
-    monkeypatch.setattr(long_episodes, "_POLLS_BETWEEN_CHECKS", 10)
-    monkeypatch.setattr(long_episodes, "_LONG_EPISODE", 50)
+    monkeypatch.setattr(whole_episodes, "_POLLS_BETWEEN_CHECKS", 10)
+    monkeypatch.setattr(whole_episodes, "_LONG_EPISODE", 50)
     worker_of(num_envs_per_worker=2).perform(request(30))  # 30 episodes of 3 to 9 steps in each
     assert not caplog.records
     worker = worker_of(Long, num_envs_per_worker=3)

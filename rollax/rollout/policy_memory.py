@@ -1,51 +1,21 @@
-"""The table of slots: trajectory, policy, rewards so far, and a policy's memory between actions."""
+"""A policy's memory between actions: recurrent state, previous action and reward, by slot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.core import spaces, trees
-from rollax.env.rows import Rows
 from rollax.errors import PolicyError
 from rollax.policy.recurrent_columns import ARGUMENT_OF
-from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.table import Table
-from rollax.rollout.trajectories import Inputs
 
+Inputs = dict[str, trees.Tree]
+"""Inputs of a policy: `obs`, and the stored parts of its memory."""
 _STATE, _ACTION, _REWARD = SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS
-
-
-class SlotTable(Table):
-    """One row per slot. The parts of a sampler add columns of their own.
-
-    The columns are `trajectory`, an id that is unique across workers and time; `policy`, an index into `policy_ids`;
-    and `reward`, the sum of the trajectory's rewards so far. `policy_of` is as for a `Sampler`.
-    """
-
-    def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None) -> None:
-        super().__init__(trajectory=0, policy=0, reward=0.0)
-        self._ids, self._policy_of = list(policy_ids), policy_of
-
-    def begin(self, rows: Rows, starting: np.ndarray, first: int, episodes: EpisodeTable) -> None:
-        """Begins a trajectory in the slot of each of the [K] starting rows, with ids from `first` on."""
-        slots = rows.slots[starting]
-        self["trajectory"][slots] = np.arange(first, first + len(slots))
-        self["reward"][slots] = 0.0
-        if self._policy_of is not None:
-            self["policy"][slots] = [self._choose(rows, row, episodes) for row in starting.tolist()]
-
-    def _choose(self, rows: Rows, row: int, episodes: EpisodeTable) -> int:
-        episode, agent = episodes.episode(int(rows.env_index[row])), rows.agent_of(row)
-        policy_id = episode.policies.get(agent)
-        if policy_id is None:
-            assert self._policy_of is not None
-            policy_id = episode.policies[agent] = self._policy_of(agent, episode)
-        return self._ids.index(policy_id)
 
 
 def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:

@@ -1,4 +1,4 @@
-"""How a worker samples: on request, or in a thread during learning, so that actions do not wait for updates."""
+"""`BackgroundSampling`: a worker samples in a thread during learning, so that actions do not wait for updates."""
 
 from __future__ import annotations
 
@@ -12,69 +12,12 @@ from typing import Any, ClassVar
 from rollax.env.base_env import BaseEnv
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.rows import Rows
-from rollax.errors import RollaxError
 from rollax.rollout.messages import Rollout
 from rollax.rollout.metrics import EpisodeList
+from rollax.rollout.sampler import SamplingOnRequest
 
 MOST_EPISODES = 100_000
 """Episodes of dropped fragments that are kept for the metrics."""
-
-
-class SamplingOnRequest:
-    """Samples a fragment whenever one is taken. `BackgroundSampling` samples them in a thread.
-
-    After `ended`, `take` and `halted` raise a RollaxError.
-
-    Args:
-        sample: returns the next fragment.
-        name: of the worker, for errors.
-        env: the environment for the sampler; None for a worker without one.
-    """
-
-    in_background: ClassVar[bool] = False
-
-    def __init__(self, sample: Callable[[], Rollout], name: str, env: BaseEnv | None = None) -> None:
-        self._sample, self._name = sample, name
-        self.env = env
-        self._ended = False
-
-    def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
-        """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
-        self._refuse_ended()
-        return [self._sample()]
-
-    def note_dropped(self, steps: int) -> None:
-        """Adds steps that were dropped elsewhere; in the background, `Rollout.dropped_steps` reports them."""
-
-    def turn(self) -> AbstractContextManager[Any]:
-        """Context of reads and writes of the sampling state."""
-        return nullcontext()
-
-    @contextmanager
-    def halted(self, *, drops: bool = False) -> Iterator[None]:
-        """Context of code that must not run while a thread samples; `drops`: also drops fragments that wait."""
-        self._refuse_ended()
-        with self._paused(drops=drops):
-            yield
-
-    @contextmanager
-    def ended(self) -> Iterator[None]:
-        """Context of closing the environment, which may be closed before; drops fragments that wait."""
-        with self._paused(drops=True):
-            self._ended = True
-            yield
-
-    def _paused(self, *, drops: bool) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def _refuse_ended(self) -> None:
-        if self._ended:
-            raise RollaxError(
-                "The worker has been stopped: its environments are closed.", self._name, "a call after stop()"
-            ).expected(
-                "such calls before stop(); get_weights() and policies still work",
-                "call stop() last, or make a new worker",
-            )
 
 
 class SamplingLock:
