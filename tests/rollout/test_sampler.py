@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
 from rollax.policy.policy import Policy
+from rollax.rollout.row_sampler import RowSampler
 from tests.rollout.reference import Auditor, histories
 from tests.rollout.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted
 
@@ -219,11 +220,17 @@ class TestMemory:
         assert warm > 10_000
         assert run(100) == pytest.approx(warm, rel=0.01)  # the number of running trajectories varies
 
-    def test_evaluation_keeps_no_rows(self):
-        worker = make_worker(Line, 2)
+    @pytest.mark.parametrize("sampler", [None, RowSampler])
+    def test_evaluation_keeps_no_rows(self, sampler):
+        worker = make_worker(Line, 2, sampler=sampler)
+
+        def held() -> int:
+            return sum(_bytes_held(part) for name, part in vars(worker.sampler).items() if name != "env")
+
+        worker.evaluate(2)
+        before = held()
         worker.evaluate(50)
-        assert len(worker.sampler._trajectories["default_policy"]) == 0
-        assert worker.sampler._trajectories["default_policy"]._capacity == 0
+        assert held() == before
 
 
 def _bytes_held(thing, seen: set[int] | None = None) -> int:

@@ -13,7 +13,7 @@ from rollax import EnvContext, IMPALATrainer, PPOTrainer, RolloutWorker, Trainer
 from rollax.algorithms.ppo import PPO
 from rollax.errors import EnvError
 from rollax.processes.actors import LocalActors
-from rollax.rollout import worker_set
+from rollax.rollout import remote_workers
 from rollax.rollout.filters import MeanStdFilter
 from rollax.rollout.worker_set import WorkerSet
 
@@ -67,7 +67,7 @@ def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str,
 @pytest.fixture
 def make(monkeypatch):
     """Makes trainers, and stops them."""
-    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+    monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
     made: list[PPOTrainer] = []
 
     def make_one(num_workers, **changes):
@@ -240,7 +240,7 @@ def test_workers_that_do_not_sample_count_no_starts():
 
 
 def test_a_single_worker_that_is_restarted_between_two_broadcasts_loses_no_statistics(monkeypatch):
-    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+    monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
     fails: deque[int] = deque()
     config = {
         "num_workers": 1,
