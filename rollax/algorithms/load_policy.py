@@ -103,8 +103,9 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
         policy.name = policy_id
         policy.set_state(state["policies"][policy_id])
         observation_filter = make_filter(config.observation_filter, policy.observation_space)
-        observation_filter.set_state(state["filters"][policy_id])
-    return PolicyRunner.of(policy, config, observation_filter)
+        runner = PolicyRunner.of(policy, config, observation_filter)
+        runner.running_statistics.set_state(state["filters"][policy_id])
+    return runner
 
 
 def _policy_class(saved: str, code: _GivenCode) -> PolicyClass:

@@ -54,6 +54,7 @@ class SampleBatch(MutableMapping[str, Any]):
     OFF_POLICY = "off_policy"
     AGENT_ID = "agent_id"
     T = "t"
+    SLOT = "slot"
     PREV_ACTIONS = "prev_actions"
     PREV_REWARDS = "prev_rewards"
     ACTION_LOGP = "action_logp"

@@ -25,25 +25,28 @@ def make_model(
     rngs: nnx.Rngs,
     *,
     needs_value: bool = True,
+    value_shape: tuple[int, ...] = (),
 ) -> Any:
     """Returns a module `model(obs) -> Outputs`; see `run_model` for memory. It encodes raw columns of the space.
 
     Args:
         num_outputs: width of `Outputs.policy`; with `config.free_log_std` means, then as many log standard deviations.
         needs_value: whether a custom model without a method `critic` must return `Outputs.value`.
+        value_shape: the shape of one row of `Outputs.value`: () for one value head, else (H,).
     Raises:
         ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
         PolicyError: a custom model that fails on a batch or does not return the expected `Outputs`.
         SpaceError: a space that cannot be encoded.
     """
     check_space(observation_space, "observation_space")
+    both = observation_space, action_space
     if config.custom_model is not None:
-        return make_custom_model(observation_space, action_space, num_outputs, config, rngs, needs_value=needs_value)
+        return make_custom_model(*both, num_outputs, config, rngs, needs_value=needs_value, value_shape=value_shape)
     if config.use_lstm or config.use_gru:
         from rollax.models.recurrent import RecurrentActorCritic  # loaded only where it is used
 
-        return RecurrentActorCritic(observation_space, action_space, num_outputs, config, rngs=rngs)
-    return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
+        return RecurrentActorCritic(*both, num_outputs, config, rngs=rngs, value_shape=value_shape)
+    return ActorCritic(observation_space, num_outputs, config, rngs=rngs, value_shape=value_shape)
 
 
 def make_custom_model(
@@ -56,6 +59,7 @@ def make_custom_model(
     needs_value: bool = False,
     takes_actions: bool = False,
     memory: bool = True,
+    value_shape: tuple[int, ...] = (),
 ) -> Any:
     """Returns the user's model, after a check of its output shapes on a dummy batch; other arguments as `make_model`.
 
@@ -86,6 +90,7 @@ def make_custom_model(
         num_outputs,
         needs_value=needs_value and not has_critic(model),
         takes_actions=takes_actions,
+        value_shape=value_shape,
     )
     return model
 
@@ -106,6 +111,7 @@ def check_model(
     *,
     needs_value: bool,
     takes_actions: bool = False,
+    value_shape: tuple[int, ...] = (),
 ) -> None:
     """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs`. Arguments as `make_custom_model`."""
     from rollax.models.output_checks import check_outputs  # loaded only where it is used
@@ -124,6 +130,7 @@ def check_model(
         num_outputs,
         needs_value=needs_value,
         kind="arrays, traced by JAX",
+        value_shape=value_shape,
     )
 
 

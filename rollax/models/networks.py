@@ -41,6 +41,7 @@ class ActorCritic(nnx.Module):
     Args:
         num_outputs: width of the distribution's inputs; with `free_log_std` means, then log standard deviations.
         head_features: input width of the heads; None: the width of the hidden layers.
+        value_shape: the shape of the values of one row: () for one value head, else (H,).
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
     """
@@ -53,6 +54,7 @@ class ActorCritic(nnx.Module):
         *,
         rngs: nnx.Rngs,
         head_features: int | None = None,
+        value_shape: tuple[int, ...] = (),
     ) -> None:
         head_outputs = num_outputs
         if config.free_log_std:
@@ -67,7 +69,8 @@ class ActorCritic(nnx.Module):
         self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config, rngs=rngs)
         features = self.policy_trunk.features if head_features is None else head_features
         self.policy_head = make_policy_head(observation_space, features, head_outputs, gain=POLICY_GAIN, rngs=rngs)
-        self.value_head = dense(features, 1, gain=VALUE_GAIN, rngs=rngs)
+        self.value_shape = value_shape
+        self.value_head = dense(features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
         self.log_std = nnx.Param(jnp.asarray(np.zeros(head_outputs, np.float32))) if config.free_log_std else None
 
     def __call__(self, obs: Any) -> Outputs:
@@ -80,7 +83,8 @@ class ActorCritic(nnx.Module):
         if self.log_std is not None:
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)
             dist_inputs = jnp.concatenate([dist_inputs, log_std], axis=-1)
-        return Outputs(dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1))
+        values = self.value_head(value_hidden)
+        return Outputs(dist_inputs, values if self.value_shape else jnp.squeeze(values, axis=-1))
 
 
 class CentralCritic(nnx.Module):
@@ -90,7 +94,14 @@ class CentralCritic(nnx.Module):
     Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (of one other agent).
     """
 
-    def __init__(self, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        critic_space: spaces.Space,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+        value_shape: tuple[int, ...] = (),
+    ) -> None:
         assert isinstance(critic_space, spaces.Dict)
         which = critic_space["agent"]
         assert isinstance(which, spaces.Discrete)
@@ -99,20 +110,29 @@ class CentralCritic(nnx.Module):
         self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
         features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features
         self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation, rngs=rngs)
-        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
+        self.value_shape = value_shape
+        self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
 
-    def __call__(self, critic_obs: Mapping[str, Any]) -> Float[Array, "B"]:
+    def __call__(self, critic_obs: Mapping[str, Any]) -> Float[Array, "B *H"]:
         """Values of B rows; the columns of `other` are [B, A - 1, ...]."""
         own = self.own_encoder(critic_obs["obs"])
         which = critic_obs["agent"][:, None] == np.arange(self.agents)
         each = jax.tree.map(lambda leaf: leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]), critic_obs["other"])
         others = self.other_encoder(each).reshape(len(own), -1)
         x = jnp.concatenate([which.astype(jnp.float32), own, others], axis=-1)
-        return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
+        values = self.head(self.mlp(x))
+        return values if self.value_shape else jnp.squeeze(values, axis=-1)
 
 
-def with_critic(model: Any, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> Any:
+def with_critic(
+    model: Any,
+    critic_space: spaces.Space,
+    config: ModelConfig,
+    *,
+    rngs: nnx.Rngs,
+    value_shape: tuple[int, ...] = (),
+) -> Any:
     """The model with a `critic` of `critic_space`: its own if it has one, else a `CentralCritic`."""
     if not hasattr(model, "critic"):
-        model.critic = CentralCritic(critic_space, config, rngs=rngs)
+        model.critic = CentralCritic(critic_space, config, rngs=rngs, value_shape=value_shape)
     return model

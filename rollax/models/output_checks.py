@@ -51,6 +51,7 @@ def check_outputs(
     *,
     needs_value: bool,
     kind: str,
+    value_shape: tuple[int, ...] = (),
 ) -> None:
     """Raises PolicyError if a model fails on a batch, or returns other `Outputs` than `run_model` describes.
 
@@ -61,12 +62,13 @@ def check_outputs(
         num_outputs: width of `Outputs.policy`.
         needs_value: whether it must return `Outputs.value`.
         kind: what it gets in the place of NumPy arrays, in words.
+        value_shape: the shape of one row of `Outputs.value`: () for one value head, else (H,).
     """
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
         rows = _ROWS * length
         columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}
         where = f"{path_of(type(model))}, called on {rows} observations"
-        parts = [f"policy=[{rows}, {num_outputs}]", *([f"value=[{rows}]"] if needs_value else [])]
+        parts = [f"policy=[{rows}, {num_outputs}]", *([f"value={[rows, *value_shape]}"] if needs_value else [])]
         if is_recurrent(model):
             columns |= _memory(model, action_space, rows)
             where = f"{where}: {_ROWS} sequences of length {length}, one after another"
@@ -77,7 +79,7 @@ def check_outputs(
             _check_state(outputs.state, columns["state_in"], where)
         _check_output("policy", outputs.policy, (rows, num_outputs), where, expected)
         if needs_value or outputs.value is not None:
-            _check_output("value", outputs.value, (rows,), where, expected, has_critic=has_critic(model))
+            _check_output("value", outputs.value, (rows, *value_shape), where, expected, has_critic=has_critic(model))
 
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
@@ -154,7 +156,8 @@ def _check_output(
     elif _shape(output) == shape:
         fix = f"return floats: convert {name} to float32"
     else:
-        fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else ", a single number")
+        columns = ", a single number" if len(shape) == 1 else f" and {shape[1]} columns, one for each value head"
+        fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else columns)
     raise PolicyError(
         f"The custom model returns {name} of the wrong shape or type.", where, f"{name} {_described(output)}"
     ).expected(expected, fix)

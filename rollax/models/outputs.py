@@ -27,7 +27,7 @@ class Outputs(_Outputs):
 
     Args:
         policy: [N, num_outputs] inputs of the action distribution, or action values.
-        value: [N] state values; None if the model has none.
+        value: [N] state values, or [N, H] of H value heads; None if the model has none.
         state: arrays [B, ...], the recurrent state after the last rows of B sequences; () without memory.
         aux: name -> [N, ...] further outputs, for the loss.
     """
@@ -95,16 +95,19 @@ def run_model(model: Any, columns: Any) -> Any:
     return model(columns["obs"], columns["state_in"], **extra)
 
 
-def values_of_critic(model: Any, critic_obs: Any) -> Any:
-    """[B] the values of a model's method `critic` for columns of B rows; PolicyError for another shape."""
+def values_of_critic(model: Any, critic_obs: Any, value_shape: tuple[int, ...] = ()) -> Any:
+    """[B, *value_shape] what a model's method `critic` returns for columns of B rows; PolicyError for another shape."""
     values, rows = model.critic(critic_obs), trees.length(critic_obs)
     shape = tuple(values.shape) if hasattr(values, "shape") else None
-    if shape != (rows,):
+    if shape != (rows, *value_shape):
         raise PolicyError(
-            "The method `critic` of the model does not return one value for each row.",
+            "The method `critic` of the model does not return one value for each row and value head.",
             f"{type(model).__name__}.critic, called on {rows} rows",
             type(values).__name__ if shape is None else f"shape {shape}",
         ).expected(
-            f"({rows},)", "drop the last axis: `values.squeeze(-1)`" if shape == (rows, 1) else "return an array [B]"
+            (rows, *value_shape),
+            "drop the last axis: `values.squeeze(-1)`"
+            if shape == (rows, 1)
+            else f"return an array [B{''.join(f', {count}' for count in value_shape)}]",
         )
     return values

@@ -98,8 +98,12 @@ class RecurrentActorCritic(ActorCritic):
         config: ModelConfig,
         *,
         rngs: nnx.Rngs,
+        value_shape: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(observation_space, num_outputs, config, rngs=rngs, head_features=config.lstm_cell_size)
+        width = config.lstm_cell_size
+        super().__init__(
+            observation_space, num_outputs, config, rngs=rngs, head_features=width, value_shape=value_shape
+        )
         inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
         self.memory_inputs = tuple(name for name, used in inputs.items() if used)
         self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None

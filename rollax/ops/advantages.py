@@ -6,43 +6,84 @@ from their real next observation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ShapeError
+from rollax.ops.shapes import check_same_shape
 
 Floats = NDArray[np.floating]
 
 
 def generalized_advantages(
-    fragment: Fragment, next_values: Floats, *, gamma: float, lambda_: float
+    fragment: Fragment,
+    next_values: Floats,
+    *,
+    gamma: float | Sequence[float],
+    lambda_: float | Sequence[float],
+    rewards: Floats | None = None,
+    episodic: bool | Sequence[bool] = True,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Generalized advantage estimates, and the corresponding value targets.
 
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
         with V(s_{t+1}) = 0 where the episode terminated at t. If truncation or the end of the fragment cuts the sum,
-        the last δ has the bootstrap.
+        the last δ has the bootstrap. Not episodic (Burda et al. 2018, section 2.3, arXiv:1810.12894): s_{t+1} after the
+        end of an episode is the first state of the next one in the same slot.
 
     Args:
-        fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`.
-        next_values: [P] V of the observation after each segment; not read where the segment terminated.
+        fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`; with `slot`
+            if not all heads are episodic.
+        next_values: [P] V of the observation after each segment; not read where the segment terminated, if episodic.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
+        rewards: [N] other rewards than those of the fragment.
+        episodic: whether a termination ends the sum.
     Returns:
-        [N] advantages and [N] value targets.
+        [N] advantages and [N] value targets. For H value heads `vf_preds`, `next_values`, `rewards` and the results
+        have a further axis [..., H]; `gamma`, `lambda_` and `episodic` may be one number for each head.
     Raises:
-        ShapeError: `next_values` is not one per segment.
+        ShapeError: `next_values` is not one per segment, or the number of heads differs.
         BatchError: an episode terminates inside a segment.
     """
-    values = fragment[SampleBatch.VF_PREDS].astype(np.float64)
+    values, rewards = fragment[SampleBatch.VF_PREDS], fragment[SampleBatch.REWARDS] if rewards is None else rewards
+    heads = values.shape[1:]
+    check_same_shape("generalized_advantages", vf_preds=values, rewards=rewards)
+    if not heads:
+        return _advantages(fragment, values, next_values, rewards, gamma, lambda_, episodic)
+    _check_next_values(fragment, next_values, heads)
+    settings = (np.broadcast_to(setting, heads) for setting in (gamma, lambda_, episodic))
+    each = zip(values.T, next_values.T, rewards.T, *settings, strict=True)
+    advantages, targets = zip(*(_advantages(fragment, *head) for head in each), strict=True)
+    return np.stack(advantages, axis=1), np.stack(targets, axis=1)
+
+
+def _advantages(
+    fragment: Fragment, values: Floats, next_values: Floats, rewards: Floats, gamma: Any, lambda_: Any, episodic: Any
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The results of `generalized_advantages` for one head."""
+    order: Any = slice(None)
+    if episodic:
+        ends, bootstraps = fragment.ends, _bootstraps(fragment, next_values)
+    else:
+        order = np.argsort(fragment[SampleBatch.SLOT], kind="stable")
+        slots = fragment[SampleBatch.SLOT][order]
+        ends = np.flatnonzero(np.append(slots[1:] != slots[:-1], True))
+        bootstraps = next_values[np.searchsorted(fragment.ends, order[ends])]
+    values = values[order].astype(np.float64)
     following = np.empty_like(values)
     following[:-1] = values[1:]
-    following[fragment.ends] = _bootstraps(fragment, next_values)
-    deltas = fragment[SampleBatch.REWARDS] + gamma * following - values
-    advantages = _suffix_sums(deltas, gamma * lambda_, fragment.ends)
-    return advantages.astype(np.float32), (advantages + values).astype(np.float32)
+    following[ends] = bootstraps
+    advantages = np.empty_like(values)
+    advantages[order] = sums = _suffix_sums(rewards[order] + gamma * following - values, gamma * lambda_, ends)
+    targets = np.empty_like(values)
+    targets[order] = sums + values
+    return advantages.astype(np.float32), targets.astype(np.float32)
 
 
 def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma: float) -> NDArray[np.float32]:
@@ -66,6 +107,23 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
     terms = fragment[SampleBatch.REWARDS].astype(np.float64)
     terms[fragment.ends] += gamma * _bootstraps(fragment, next_values)
     return _suffix_sums(terms, gamma, fragment.ends).astype(np.float32)
+
+
+def running_sums(rewards: Floats, before: Floats, *, gamma: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Discounted sums of the rewards so far: R_t = γ R_{t-1} + r_t.
+
+    Args:
+        rewards: [N] rewards of P segments.
+        before: [P] the sum before the first reward of each segment.
+        gamma: γ in [0, 1].
+        ends: [P] the position of each segment's last reward.
+    Returns:
+        [N] the sum after each reward.
+    """
+    starts = np.append(0, ends[:-1] + 1)
+    terms = rewards.astype(np.float64)
+    terms[starts] += gamma * before
+    return _suffix_sums(terms[::-1], gamma, len(terms) - 1 - starts[::-1])[::-1]
 
 
 def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
@@ -107,10 +165,16 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
 
 def _bootstraps(fragment: Fragment, next_values: Floats) -> Floats:
     """[P] the bootstrap value of each segment: 0 if it terminated."""
-    if np.shape(next_values) != fragment.ends.shape:
+    _check_next_values(fragment, next_values)
+    return np.where(fragment.goes_on, next_values, 0.0)
+
+
+def _check_next_values(fragment: Fragment, next_values: Floats, heads: tuple[int, ...] = ()) -> None:
+    if np.shape(next_values) != (*fragment.ends.shape, *heads):
         raise ShapeError(
             "The number of next values is not the number of trajectory segments.", "next_values", np.shape(next_values)
         ).expected(
-            fragment.ends.shape, "give one value per segment, in order: of the real observation after its last row"
+            (*fragment.ends.shape, *heads),
+            "give one value per segment, in order: of the real observation after its last row; with several value "
+            "heads one for each",
         )
-    return np.where(fragment.goes_on, next_values, 0.0)

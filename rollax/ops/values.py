@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -13,28 +17,31 @@ _RELATIVE_ROUNDING = 1e-6
 
 
 def value_loss(
-    values: Float[Array, "B"],
-    targets: Float[Array, "B"],
+    values: Float[Array, "B *H"],
+    targets: Float[Array, "B *H"],
     mask: Float[Array, "B"],
     *,
     vf_clip_param: float | Array | None = None,
     weights: Float[Array, "B"] | float = 1.0,
 ) -> Float[Array, ""]:
-    """Squared error of the values, bounded per row and averaged over the valid rows.
+    """Squared error of the values, bounded per row and averaged over the valid rows; the sum over value heads.
 
     Source: Schulman et al. (2017), Eq. 9 (the term L^VF), arXiv:1707.06347, with RLlib's limit c:
         L = mean_t w_t min((V_t - G_t)², c)
     Deviations: the limit (None for no limit), the mask and the weights. There is no factor 1/2.
 
     Args:
-        values: [B] predicted values V_t.
-        targets: [B] value targets G_t. Constant.
+        values: [B] predicted values V_t, or [B, H] of H heads.
+        targets: value targets G_t of the same shape. Constant.
         mask: [B] 1 for a real row, 0 for padding.
         vf_clip_param: c > 0, in units of squared returns.
         weights: [B] w_t, importance weights. Constant.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
     """
+    if values.ndim == np.ndim(targets) == 2:
+        of_head = partial(value_loss, vf_clip_param=vf_clip_param, weights=weights)
+        return jax.vmap(of_head, in_axes=(1, 1, None))(values, targets, mask).sum()
     check_same_shape("value_loss", values=values, targets=targets, mask=mask)
     errors = jnp.where(mask > 0, values - lax.stop_gradient(targets), 0.0) ** 2
     bounded = errors if vf_clip_param is None else jnp.minimum(errors, vf_clip_param)
@@ -42,21 +49,25 @@ def value_loss(
 
 
 def explained_variance(
-    targets: Float[Array, "B"], predictions: Float[Array, "B"], mask: Float[Array, "B"]
+    targets: Float[Array, "B *H"], predictions: Float[Array, "B *H"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
     """Fraction of the targets' variance that the predictions explain, over the valid rows; always finite.
+
+    Of several value heads it is the mean.
 
     Source: ev = 1 - Var[G - V] / Var[G]; 1 is perfect up to a constant offset, 0 equals a constant prediction, and
     there is no lower bound. Deviations: if the targets are constant (up to float32 rounding), 1 if the errors are
     constant too, else 0, as in scikit-learn.
 
     Args:
-        targets: [B] G.
-        predictions: [B] V.
+        targets: [B] G, or [B, H] of H heads.
+        predictions: V, of the same shape.
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
         [] ev <= 1.
     """
+    if targets.ndim == np.ndim(predictions) == 2:
+        return jax.vmap(explained_variance, in_axes=(1, 1, None))(targets, predictions, mask).mean()
     check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
     unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)
     constant = total == 0

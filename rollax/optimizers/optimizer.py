@@ -208,7 +208,7 @@ class Optimizer(ABC):
         return rollout.env_steps if self.config.count_steps_by == "env_steps" else rollout.agent_steps
 
     def _broadcast(self) -> None:
-        """Publishes weights and filters, with which remote workers act from their next request on."""
+        """Publishes weights and running statistics, with which remote workers act from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:
             self._publish(self.version, self.local_worker.get_weights())
@@ -228,17 +228,17 @@ class Optimizer(ABC):
         self.stats[policy_id] = dict.fromkeys(self.stats[policy_id]) if stats is None else dict(stats)
 
     def _sampled(self, rollout: Rollout) -> None:
-        """Records the episodes, filters and times of a rollout."""
+        """Records the episodes, running statistics and times of a rollout."""
         self.timings.add("sample_s", rollout.sample_s + rollout.gradients_s)
         self.timings.dropped_steps += rollout.dropped_steps
         self._episodes += rollout.episodes
         policies = self.local_worker.policies
-        # The local worker's filters already have its statistics.
+        # The local worker already has its own statistics.
         for policy_id, state in rollout.filters.items() if self.remote else ():
             if rollout.filters_set.get(policy_id, 0) != policies.filters_set.get(policy_id, 0):
-                continue  # the filter was set since, which these statistics would undo
-            observation_filter = policies.runners[policy_id].filter
-            (observation_filter.set_state if rollout.whole_filters else observation_filter.merge)(state)
+                continue  # they were set since, which these would undo
+            statistics = policies.runners[policy_id].running_statistics
+            (statistics.set_state if rollout.whole_filters else statistics.merge)(state)
 
     @property
     def _samples_in_background(self) -> bool:

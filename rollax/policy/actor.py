@@ -118,7 +118,8 @@ class Actor:
         note_trace(self)
         model = self.split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
-            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS]).astype(jnp.float32)
+            values = values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.algorithm.value_shape)
+            return values.astype(jnp.float32)
         values = self.algorithm.forward(model, columns).value
         if values is None:
             raise PolicyError(
@@ -129,6 +130,12 @@ class Actor:
                 fix="return values from the model: `Outputs(policy=..., value=...)`",
             )
         return values
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def method(self, name: str, params: Columns, extra: Columns, *columns: trees.Tree) -> jax.Array:
+        """[S, ...] what the method `name(model, *columns)` of the algorithm returns."""
+        note_trace(self)
+        return getattr(self.algorithm, name)(self.split.merge(params, extra), *columns)
 
     @partial(jax.jit, static_argnums=0)
     def logp(self, inputs: Any, actions: Any) -> jax.Array:
@@ -144,8 +151,9 @@ class Actor:
         model = self.split.merge(params, extra, exploring=explore and self.noisy, noise_seed=noise_seed)
         out = self.algorithm.forward(model, columns)
         actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
-        values = jnp.zeros(len(out.policy)) if out.value is None else out.value
-        fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values[:, None]}
+        rows, heads = len(out.policy), self.algorithm.value_heads
+        values = jnp.zeros((rows, heads)) if out.value is None else out.value.reshape(rows, heads)
+        fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values}
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
@@ -170,7 +178,8 @@ class Actor:
         """The index or slice of each fetched column in the packed array."""
         places: dict[str, int | slice] = {}
         start = 0
-        for number, (name, width) in enumerate({**self.algorithm.exploration.fetched, SampleBatch.VF_PREDS: 1}.items()):
+        widths = {**self.algorithm.exploration.fetched, SampleBatch.VF_PREDS: self.algorithm.value_heads}
+        for number, (name, width) in enumerate(widths.items()):
             if number == 0 or self.wanted is None or name in self.wanted:
                 one = width == 1 and name != SampleBatch.ACTION_DIST_INPUTS
                 places[name] = start if one else slice(start, start + width)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
@@ -11,14 +14,21 @@ from rollax.ops.advantages import generalized_advantages
 from rollax.policy.base_algorithm import Values
 
 
-def add_advantages(fragment: Fragment, values: Values, *, gamma: float, lambda_: float) -> Fragment:
+def add_advantages(
+    fragment: Fragment,
+    values: Values,
+    *,
+    gamma: float | Sequence[float],
+    lambda_: float | Sequence[float],
+    rewards: NDArray[np.floating] | None = None,
+    episodic: bool | Sequence[bool] = True,
+) -> Fragment:
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:
         fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; gets the new columns.
         values: computes the value after each segment, and of every row if the fragment has `critic_obs`.
-        gamma: γ in [0, 1].
-        lambda_: λ in [0, 1].
+        gamma, lambda_, rewards, episodic: as for `generalized_advantages`.
     Raises:
         PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
     """
@@ -26,11 +36,13 @@ def add_advantages(fragment: Fragment, values: Values, *, gamma: float, lambda_:
     if SampleBatch.CRITIC_OBS in fragment:
         critic_obs = {SampleBatch.CRITIC_OBS: fragment[SampleBatch.CRITIC_OBS]}
         fragment[SampleBatch.VF_PREDS] = values(fragment[SampleBatch.OBS], critic_obs)
-    goes_on = np.flatnonzero(fragment.goes_on)
-    after = {name: trees.index(column, goes_on) for name, column in fragment.after.items()}
-    next_values = np.zeros(len(fragment.ends), np.float32)
-    next_values[goes_on] = values(after.pop(SampleBatch.OBS), after)
-    advantages, targets = generalized_advantages(fragment, next_values, gamma=gamma, lambda_=lambda_)
+    read = np.flatnonzero(fragment.goes_on | (not np.all(episodic)))
+    after = {name: trees.index(column, read) for name, column in fragment.after.items()}
+    next_values = np.zeros((len(fragment.ends), *fragment[SampleBatch.VF_PREDS].shape[1:]), np.float32)
+    next_values[read] = values(after.pop(SampleBatch.OBS), after)
+    advantages, targets = generalized_advantages(
+        fragment, next_values, gamma=gamma, lambda_=lambda_, rewards=rewards, episodic=episodic
+    )
     fragment[SampleBatch.ADVANTAGES], fragment[SampleBatch.VALUE_TARGETS] = advantages, targets
     return fragment
 

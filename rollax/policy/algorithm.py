@@ -69,12 +69,13 @@ class Algorithm(BaseAlgorithm):
             check_parametric(*spaces)
         critic_space = critic_space_of(self.config, self.label)
         needs_value, width = self.learns_values or self.samples is None, self.distribution.num_inputs
+        shape = self.value_shape
         if critic_space is None:
-            return make_model(*spaces, width, sizes, rngs, needs_value=needs_value)
+            return make_model(*spaces, width, sizes, rngs, needs_value=needs_value, value_shape=shape)
         # The actor's own values are not used, so they need no layers.
         actor = sizes.model_copy(update={"vf_share_layers": True})
-        model = make_model(*spaces, width, actor, rngs, needs_value=False)
-        return with_critic(model, critic_space, sizes, rngs=rngs)
+        model = make_model(*spaces, width, actor, rngs, needs_value=False, value_shape=shape)
+        return with_critic(model, critic_space, sizes, rngs=rngs, value_shape=shape)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
@@ -91,7 +92,7 @@ class Algorithm(BaseAlgorithm):
         """
         out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
-            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
+            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.value_shape))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))
         if self.masks.present:
             out = out._replace(policy=self.distribution.mask(out.policy, columns[SampleBatch.OBS][ACTION_MASK]))

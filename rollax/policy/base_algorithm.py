@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -14,6 +16,7 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
 from rollax.core.contents import content_of
+from rollax.core.running_moments import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.errors import PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
@@ -47,13 +50,29 @@ _SAMPLED = frozenset(
         *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP, SampleBatch.VF_PREDS),
         *(SampleBatch.ACTION_DIST_INPUTS, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS, SampleBatch.INFOS),
         *(SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID),
-        *(SampleBatch.EPS_ID, SampleBatch.T),
+        *(SampleBatch.EPS_ID, SampleBatch.T, SampleBatch.SLOT),
     }
 )
 
 
-Values = Callable[..., np.ndarray]
-"""`compute_values` of a policy: [N] state values for N observations, and for the columns of their memory."""
+@dataclass(frozen=True)
+class Values:
+    """What `postprocess` reads of the policy: called, it returns state values.
+
+    Attributes:
+        compute_values: `compute_values` of the policy.
+        run: `run(name, *columns)` is what the method `name(model, *columns)` of the algorithm returns for columns of N
+            rows, an array [N, ...]. The method is compiled; the model is in evaluation mode.
+        statistics: the running statistics of the policy, by name; see `make_running_statistics`.
+    """
+
+    compute_values: Callable[..., np.ndarray]
+    run: Callable[..., np.ndarray]
+    statistics: Mapping[str, Any]
+
+    def __call__(self, obs: Any, columns: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
+        """[N] or [N, H] state values for columns of N observations, and for the columns of their memory."""
+        return self.compute_values(obs, columns)
 
 
 class BaseAlgorithm(ABC):
@@ -82,6 +101,9 @@ class BaseAlgorithm(ABC):
 
     reads_values: bool = False
     """Whether `loss` reads `Outputs.value` although `reads` has no column that is computed from values."""
+
+    value_heads: int = 1
+    """H, the number of state values that its models return: `Outputs.value` is [B] for one, else [B, H]."""
 
     own_columns: frozenset[str] = frozenset()
     """Those among `obs`, `new_obs` and `actions` that `postprocess` changes, so that they need not fit the spaces."""
@@ -189,6 +211,11 @@ class BaseAlgorithm(ABC):
         return self.reads_values or SampleBatch.VF_PREDS in (self.samples or ())
 
     @property
+    def value_shape(self) -> tuple[int, ...]:
+        """The shape of the values of one row: () for one value head, else (H,)."""
+        return () if self.value_heads == 1 else (self.value_heads,)
+
+    @property
     def sees_all_agents(self) -> bool:
         """Whether its critic's input is the column `critic_obs`, with the observations and actions of all agents."""
         return getattr(self.config, "centralized_critic", False)
@@ -250,9 +277,18 @@ class BaseAlgorithm(ABC):
 
         Args:
             fragment: N rows, with the columns of `samples`, and the row after each segment.
-            values: computes state values with the current model: `values(obs)`, with memory `values(obs, columns)`.
+            values: computes with the current model: state values `values(obs)`, with memory `values(obs, columns)`, and
+                other methods of the algorithm, `values.run(name, columns)`. `values.statistics` has the running
+                statistics, which it may update.
         """
         return fragment
+
+    def make_running_statistics(self) -> dict[str, RunningMoments]:
+        """Returns name -> new running moments, which `postprocess` updates; by default none.
+
+        Each worker has its own; they are merged like those of observation filters, and stored in checkpoints.
+        """
+        return {}
 
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.

@@ -94,8 +94,12 @@ class JaxPolicy(ModelPolicy):
         """PolicyError unless it is a module with the right outputs."""
         check_module(model, f"{self.algorithm.label}, make_model")
         if self.algorithm not in _checked and not self.algorithm.overrides("forward"):
-            spaces = self.observation_space, self.action_space
-            check_model(model, *spaces, self.exploration.num_inputs, needs_value=self._needs_value(model))
+            check_model(
+                model,
+                *(self.observation_space, self.action_space, self.exploration.num_inputs),
+                needs_value=self._needs_value(model),
+                value_shape=self.algorithm.value_shape,
+            )
             _checked.add(self.algorithm)
 
     def _check_observations(self, obs_batch: Any) -> None:
@@ -231,11 +235,16 @@ class JaxPolicy(ModelPolicy):
         columns = self._inputs_of_values(obs_batch, memory)
         rows = trees.length(obs_batch)
         if rows == 0:
-            return np.empty(0, np.float32)
+            return np.empty((0, *self.algorithm.value_shape), np.float32)
         # The number of trajectory ends varies between fragments: small numbers share one compiled version.
         columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
         params, extra = self._arrays_for(self.actor.values, columns)
         return np.asarray(self.actor.values(params, extra, columns))[:rows]
+
+    def run_method(self, method: str, *columns: Any) -> np.ndarray:
+        rows = trees.length(columns[0])
+        padded = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
+        return np.asarray(self.actor.method(method, self.params, self.extra, *padded))[:rows]
 
     @naming_missing_columns
     def td_errors(self, batch: SampleBatch) -> np.ndarray:

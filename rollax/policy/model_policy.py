@@ -15,13 +15,14 @@ from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.overrides import overrides
+from rollax.core.running_moments import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
 from rollax.errors import BatchError, EnvError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import has_critic
-from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.policy.base_algorithm import BaseAlgorithm, Values
 from rollax.policy.column_shapes import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration, greedy
 from rollax.policy.finite import check_finite
@@ -30,6 +31,7 @@ from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.model_size import check_model_size
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.running_returns import RunningReturns
 from rollax.policy.update_plan import UpdatePlan
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
@@ -66,6 +68,7 @@ class ModelPolicy(Policy):
         self._shapes_of_obs = ColumnShapes(self.observation_space)
         self._learned_columns = LearnedColumns(self.observation_space, self.action_space, algorithm.own_columns)
         self.numbers: Mapping[str, float] = algorithm.first_numbers()
+        self.running_statistics = self._checked_statistics(algorithm.make_running_statistics())
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
         self._checked_fetch = next(iter(self.exploration.fetched))
@@ -119,6 +122,18 @@ class ModelPolicy(Policy):
         if seed is None or seed >= 2**32:  # generators read the low 32 bits only
             return int(np.random.default_rng(self._initial).integers(2**31))
         return seed
+
+    def _checked_statistics(self, statistics: Any) -> dict[str, RunningMoments]:
+        moments = isinstance(statistics, dict) and all(isinstance(one, RunningMoments) for one in statistics.values())
+        if not moments or not all(isinstance(name, str) for name in statistics):
+            raise PolicyError(
+                "The running statistics are not moments by name.",
+                where=f"{self.algorithm.label}, make_running_statistics",
+                got=statistics,
+                expected="a dict, name -> RunningMoments or RunningReturns",
+                fix="return new ones at each call: {'returns': RunningReturns(self.config.gamma)}",
+            )
+        return statistics
 
     @property
     def _in_sequences(self) -> bool:
@@ -304,7 +319,15 @@ class ModelPolicy(Policy):
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         check_batch(fragment, Fragment, f"{self.label}, postprocess")
-        return self.algorithm.postprocess(fragment, self.compute_values)
+        values = Values(self.compute_values, self.run_method, self.running_statistics)
+        return self.algorithm.postprocess(fragment, values)
+
+    @abstractmethod
+    def run_method(self, method: str, *columns: Any) -> np.ndarray:
+        """What the method `method(model, *columns)` of the algorithm returns for columns of N rows: an array [N, ...].
+
+        The model is in evaluation mode.
+        """
 
     @naming_missing_columns
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
@@ -391,10 +414,20 @@ class ModelPolicy(Policy):
         self.learning_rng.bit_generator.state = learning_rng
 
     def get_acting_state(self) -> dict[str, Any]:
-        return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}
+        state = {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}
+        sums = {name: returns.get_sums() for name, returns in self._running_returns.items()}
+        return {**state, "running_returns": sums} if sums else state
 
     def set_acting_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}, acting"
         rng = generator_state(state, "rng", where, self.acting_rng)
+        sums = read_dict({"running_returns": {}, **state}, "running_returns", where)
+        for name, returns in self._running_returns.items():
+            returns.set_sums(read_dict(sums, name, where), f"{where}, running_returns, {name}")
         self.exploration.set_state(read_dict({"exploration": {}, **state}, "exploration", where))
         self.acting_rng.bit_generator.state = rng
+
+    @property
+    def _running_returns(self) -> dict[str, RunningReturns]:
+        """The running statistics with sums of each slot, which are not merged."""
+        return {name: one for name, one in self.running_statistics.items() if isinstance(one, RunningReturns)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium import Space
 from rollax.batch import DEFAULT_POLICY, Fragment, SampleBatch
 from rollax.core import spaces, trees
 from rollax.core.overrides import call_accepted
+from rollax.core.running_moments import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.core.stored_values import read_count, read_dict, read_value
 from rollax.errors import PolicyError
@@ -77,6 +79,10 @@ class Policy(ABC):
     custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
     """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to the attributes that
     the base classes name; all others are stored by `own_arrays`."""
+
+    running_statistics: Mapping[str, RunningMoments] = MappingProxyType({})
+    """Name -> running moments that `postprocess_rows` updates. They are merged over workers like observation filters,
+    and stored in checkpoints."""
 
     name: str = DEFAULT_POLICY
     """The policy id."""

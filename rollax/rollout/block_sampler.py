@@ -243,6 +243,7 @@ class BlockSampler(Sampler):
 
         optional = {
             SampleBatch.T: lambda: repeated(since) + step,
+            SampleBatch.SLOT: lambda: repeated(segments.env_index),
             SampleBatch.AGENT_ID: lambda: np.full(len(rows), DEFAULT_AGENT, object),
         }
         wanted, runner = self._runner.columns, self._runner

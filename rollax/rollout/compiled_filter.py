@@ -34,11 +34,12 @@ class CompiledFilter:
 
     def __init__(self, host: MeanStdFilter, space: spaces.Space) -> None:
         self._host, self._space = host, space
-        self.active = bool(host.moments())
+        self.active = bool(host.leaves)
 
     def moments(self) -> dict[Path, Moments]:
         """The current statistics of the filter on the host, by leaf."""
-        return {path: Moments(*map(jnp.float32, parts)) for path, parts in self._host.moments().items()}
+        parts = {path: (leaf.count, leaf.mean, leaf.variance) for path, leaf in self._host.leaves.items()}
+        return {path: Moments(*map(jnp.float32, arrays)) for path, arrays in parts.items()}
 
     def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
         """The statistics after [N, ...] observations, of which the rows where [N] `counted` is true are added.
@@ -82,9 +83,8 @@ class CompiledFilter:
 
     def on_host(self, obs: Tree) -> Tree:
         """Filtered columns in NumPy with the dtypes that the filter on the host returns: JAX has no int64."""
-        filtered = self._host.moments()
 
         def cast(leaf: spaces.Space, path: Path, part: NDArray) -> NDArray:
-            return part if path in filtered else part.astype(leaf.dtype)
+            return part if path in self._host.leaves else part.astype(leaf.dtype)
 
         return walk(cast, self._space, obs)

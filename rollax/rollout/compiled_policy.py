@@ -116,14 +116,14 @@ class CompiledPolicy:
         self.acting = TracedActing(runner.policy)
         self.places = np.array([env.agents.index(agent) for agent in agents])
         self._env, self._rows = env, env.num_envs * len(agents)
+        self._slots = (np.arange(env.num_envs)[:, None] * len(env.agents) + self.places).ravel()
         self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
         self._memory = _Memory(runner, self._rows)
         self.inputs: Inputs = {}
 
     def begin(self, rows: Rows, learns: bool) -> None:
         """Takes the first observations of all sub-environments; `learns`: whether the filter learns from them."""
-        slots = np.arange(self._env.num_envs)[:, None] * len(self._env.agents) + self.places
-        obs = self.runner.filter(rows.observations(slots.ravel(), self.policy.observation_space), learns)
+        obs = self.runner.filter(rows.observations(self._slots, self.policy.observation_space), learns)
         self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory.initial}
 
     def carry(self) -> PolicyCarry:
@@ -217,6 +217,7 @@ class CompiledPolicy:
             SampleBatch.TRAJECTORY_ID: lambda: played.trajectories[:, self.places].ravel(),
             SampleBatch.OFF_POLICY: lambda: np.zeros(self._rows * steps, bool),
             SampleBatch.T: lambda: self._of_agents(played.t),
+            SampleBatch.SLOT: lambda: np.repeat(self._slots, steps),
             SampleBatch.AGENT_ID: lambda: np.tile(np.repeat(np.array(self.agents, object), steps), count),
         }
         wanted = self.runner.columns

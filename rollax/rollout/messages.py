@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollax.batch import MultiAgentBatch
-from rollax.rollout.filters import merged
+from rollax.core.running_moments import merged
 from rollax.rollout.metrics import EpisodeList
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Weights and filters that workers use from now on.
+    """Weights and running statistics that workers use from now on.
 
     Args:
         version: number of updates of the weights so far.
         timestep: steps trained on so far.
         weights: policy id -> weights.
-        filters: policy id -> state of its observation filter.
-        filters_set: policy id -> how often that filter was replaced by `set_filters`; workers replace theirs too.
+        filters: policy id -> state of its running statistics: of its observation filter, and of its algorithm.
+        filters_set: policy id -> how often they were replaced by `set_filters`; workers replace theirs too.
     """
 
     version: int
@@ -32,7 +32,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A fragment that a worker has sampled, with its episodes, filters and times.
+    """A fragment that a worker has sampled, with its episodes, running statistics and times.
 
     Args:
         worker_index: the worker.
@@ -41,7 +41,7 @@ class Rollout:
         env_steps: number of environment steps in it.
         agent_steps: number of sampled rows.
         episodes: episodes that ended in it.
-        filters: policy id -> statistics of its observation filter since the last rollout, or its whole state.
+        filters: policy id -> its running statistics since the last rollout, or their whole state.
         whole_filters: `filters` are whole states; a single worker sends these until it is restarted, because merged
             statistics are rounded.
         sample_s: seconds of sampling.
@@ -49,7 +49,7 @@ class Rollout:
         gradients_s: seconds of computing them.
         dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
             or too many.
-        filters_set: policy id -> how often its filter had been set when these statistics were collected.
+        filters_set: policy id -> how often its statistics had been set when these were collected.
     """
 
     worker_index: int
@@ -67,7 +67,7 @@ class Rollout:
     filters_set: Mapping[str, int] = field(default_factory=dict)
 
     def with_statistics_of(self, earlier: Rollout) -> Rollout:
-        """This rollout, with the statistics of an earlier one in its filters, except in filters that were set since."""
+        """This rollout, with the running statistics of an earlier one, except of policies whose were set since."""
         if self.whole_filters:
             return self
         filters = dict(self.filters)

@@ -13,6 +13,7 @@ from rollax.config import TrainerConfig
 from rollax.core import spaces, trees
 from rollax.core.other_names import ACT, OtherNamesOfRunner, naming_arguments
 from rollax.core.overrides import accepted
+from rollax.core.running_moments import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
@@ -22,6 +23,7 @@ from rollax.rollout.filters import MeanStdFilter
 MOST_LOGP_CHANGE = 5.0
 """The largest difference between the log-probabilities of one action under two versions of a policy: a ratio of 148."""
 
+_STORED_IF_READ = frozenset({SampleBatch.T, SampleBatch.SLOT, SampleBatch.AGENT_ID, SampleBatch.INFOS})
 _KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
 
 
@@ -32,9 +34,11 @@ class PolicyRunner(OtherNamesOfRunner):
         policy: chooses the actions.
         observation_filter: filters the policy's observations.
         action_map: maps the policy's actions to the environment's.
-        learns: whether the policy is trained; otherwise sampling does not change its filter.
+        learns: whether the policy is trained; otherwise sampling does not change its running statistics.
         accepts_off_policy: whether samples may hold actions that the policy has not chosen; also if it does not learn.
         clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
+    Attributes:
+        running_statistics: those of the filter and of the policy together.
     """
 
     def __init__(
@@ -53,6 +57,13 @@ class PolicyRunner(OtherNamesOfRunner):
         self.learns = learns
         self.accepts_off_policy = accepts_off_policy
         self.clip_rewards = clip_rewards
+        own = policy.running_statistics
+        for moments in own.values():
+            moments.frozen = not learns
+        # No leaf of a filter has a prefix with "~/".
+        self.running_statistics = RunningStatistics(
+            {**observation_filter.moments, **{f"~/{name}/": moments for name, moments in own.items()}}
+        )
         self._accepted = accepted(policy.compute_actions) if policy.arguments is None else policy.arguments
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
@@ -150,7 +161,7 @@ class PolicyRunner(OtherNamesOfRunner):
         """Adds columns to store that another policy reads."""
         if self.columns is not None:
             self.columns = self.columns | names
-            self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
+            self.stores_more = not self.columns.isdisjoint(_STORED_IF_READ)
 
     def act(
         self, obs: trees.Tree, explore: bool, timestep: int, context: dict[str, Any]

@@ -168,6 +168,8 @@ class RowSampler(Sampler):
         assert self._rows is not None
         if wanted is None or SampleBatch.T in wanted:
             columns[SampleBatch.T] = self.episodes["length"][self._rows.places(selection)[0]]
+        if wanted is None or SampleBatch.SLOT in wanted:
+            columns[SampleBatch.SLOT] = picked(self._rows.slots, selection)
         if wanted is None or SampleBatch.AGENT_ID in wanted:
             columns[SampleBatch.AGENT_ID] = self._rows.agent_ids(selection)
         if wanted is not None and SampleBatch.INFOS in wanted:

@@ -161,7 +161,7 @@ class RolloutWorker:
             return after_sample(self.callbacks, self, samples)
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
-        """Samples a fragment, after replacing weights and filters if there is an `update`.
+        """Samples a fragment, after replacing weights and running statistics if there is an `update`.
 
         A worker that samples in the background returns the oldest waiting fragment; None after `PATIENCE_S` seconds.
         """
@@ -174,7 +174,7 @@ class RolloutWorker:
         return self._sampling.take(PATIENCE_S)
 
     def rollout(self) -> Rollout:
-        """Samples a fragment, with the ended episodes and the new statistics of the filters."""
+        """Samples a fragment, with the ended episodes and the new running statistics."""
         started, version = time.perf_counter(), self.version
         batch = self.sample()
         if isinstance(batch, SampleBatch):
@@ -206,7 +206,8 @@ class RolloutWorker:
     def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
         """Returns what a task of an optimizer returns, after replacing weights and filters if there is an `update`.
 
-        The task gets this worker, whose sampling halts for it; it changes no filter. Another process gets it pickled.
+        The task gets this worker, whose sampling halts for it; it changes no running statistics. Another process gets
+        it pickled.
         """
         if update is not None:
             self.apply_update(update)
@@ -215,9 +216,9 @@ class RolloutWorker:
             return task(self)
 
     def apply_update(self, update: Update) -> None:
-        """Replaces weights and filters.
+        """Replaces weights and running statistics.
 
-        After the first update, filter statistics that have not been sent yet are kept, unless the filter was set.
+        After the first update, statistics that have not been sent yet are kept, unless the statistics were set.
         """
         with self._sampling.turn():
             self.set_weights(update.weights)
@@ -233,7 +234,7 @@ class RolloutWorker:
         """Plays an exact number of whole episodes, and returns their metrics.
 
         Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Actions
-        explore unless the config's `explore` is false. Nothing is learned: the filters stay as they are. Running
+        explore unless the config's `explore` is false. Nothing is learned: running statistics stay as they are. Running
         episodes are dropped, and fresh ones begin afterwards.
 
         Raises:
@@ -267,12 +268,12 @@ class RolloutWorker:
         self.policies.set_weights(weights)
 
     def get_filters(self) -> dict[str, Any]:
-        """Policy id -> the state of its observation filter."""
+        """Policy id -> the state of its running statistics: of its observation filter, and of its algorithm."""
         with self._sampling.turn():
             return self.policies.get_filters()
 
     def set_filters(self, states: Mapping[str, Any]) -> None:
-        """Sets the states of observation filters."""
+        """Sets the states of running statistics."""
         with self._sampling.turn():
             self.policies.set_filters(states)
 
@@ -365,7 +366,7 @@ class RolloutWorker:
 
     @property
     def _has_all_statistics(self) -> bool:
-        """Whether it is the only worker, so that its filters have all statistics.
+        """Whether it is the only worker, so that its running statistics are of all experience.
 
         A restarted worker lacks the statistics that its predecessor sent after the last broadcast.
         """

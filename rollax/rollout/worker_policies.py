@@ -13,6 +13,7 @@ from gymnasium import Space
 from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.multiagent import SharedParts
+from rollax.core.running_moments import State
 from rollax.core.spaces import check_space, same_space
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import EnvSettings, make_base_env
@@ -24,7 +25,7 @@ from rollax.policy.policy import Policy, Weights
 from rollax.policy.policy_spec import PolicyClass, PolicySpec
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.size_checks import check_convolutions
-from rollax.rollout.filters import State, make_filter
+from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -40,7 +41,7 @@ class WorkerPolicies(dict[str, Policy]):
         joint_rows: joins the rows of all agents for a centralized critic; None without one.
         shared_variables: as `multiagent.shared_variables`.
     Attributes:
-        filters_set: policy id -> how often its filter was set, here or in the process of the last update.
+        filters_set: policy id -> how often its running statistics were set, here or in the process of the last update.
     Raises:
         ConfigError, PolicyError: the policies cannot share these variables.
     """
@@ -102,14 +103,14 @@ class WorkerPolicies(dict[str, Policy]):
             self.get_policy(policy_id).set_state(values)
 
     def get_filters(self) -> dict[str, State]:
-        """Policy id -> the state of its observation filter."""
-        return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+        """Policy id -> the state of its running statistics: of its observation filter, and of its algorithm."""
+        return {policy_id: runner.running_statistics.state() for policy_id, runner in self.runners.items()}
 
     def set_filters(self, states: Mapping[str, State]) -> None:
-        """Sets the states of observation filters; PolicyError unless they are a dict by policy id."""
+        """Sets the states of running statistics; PolicyError unless they are a dict by policy id."""
         self._refuse_unless_by_policy(states, "filters")
         for policy_id, state in states.items():
-            self.runners[policy_id].filter.set_state(state)
+            self.runners[policy_id].running_statistics.set_state(state)
             self.filters_set[policy_id] = self.filters_set.get(policy_id, 0) + 1
 
     def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
@@ -128,21 +129,21 @@ class WorkerPolicies(dict[str, Policy]):
     def sync_filters(
         self, states: Mapping[str, State], filters_set: Mapping[str, int] = MappingProxyType({}), *, learning: bool
     ) -> None:
-        """Sets the states of observation filters, and keeps the statistics that are not sent yet.
+        """Sets the states of running statistics, and keeps the statistics that are not sent yet.
 
-        With `learning` false, only the filters that do not learn here. A filter whose number in `filters_set` is new
-        is set in any case, and without its statistics so far.
+        With `learning` false, only those of policies that do not learn here. The statistics of a policy whose number in
+        `filters_set` is new are set in any case, and without the statistics so far.
         """
         for policy_id, state in states.items():
             runner = self.runners[policy_id]
             if filters_set.get(policy_id, 0) != self.filters_set.get(policy_id, 0):
-                runner.filter.set_state(state)
+                runner.running_statistics.set_state(state)
             elif learning or not runner.learns:
-                runner.filter.sync(state)
+                runner.running_statistics.sync(state)
 
     def new_statistics(self, *, whole: bool) -> dict[str, State]:
-        """Policy id -> the statistics of its filter since the last call, or its `whole` state, of those that learn."""
-        learning = {policy_id: runner.filter for policy_id, runner in self.runners.items() if runner.learns}
+        """Policy id -> its running statistics since the last call, or their `whole` state, of those that learn."""
+        learning = {policy_id: runner.running_statistics for policy_id, runner in self.runners.items() if runner.learns}
         return {policy_id: each.state() if whole else each.take_delta() for policy_id, each in learning.items()}
 
     def compute_gradients(

@@ -47,7 +47,7 @@ class TorchAlgorithm(BaseAlgorithm):
         attribute `critic` of the model, the model's own or a `CentralCritic`.
         """
         spaces = self.observation_space, self.action_space
-        return make_policy_model(*spaces, self.exploration.num_inputs, self.config, self.label)
+        return make_policy_model(*spaces, self.exploration.num_inputs, self.config, self.label, self.value_shape)
 
     def make_optimizer(self, params: Any, model: nn.Module) -> torch.optim.Optimizer:
         """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.
@@ -66,7 +66,7 @@ class TorchAlgorithm(BaseAlgorithm):
         """
         out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
-            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS]))
+            out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.value_shape))
         out = out._replace(policy=precise(out.policy), value=None if out.value is None else precise(out.value))
         if self.masks.present:
             mask = columns[SampleBatch.OBS][ACTION_MASK]

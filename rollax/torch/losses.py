@@ -38,14 +38,20 @@ def clipped_surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: 
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor, *, vf_clip_param: float | None = None) -> Tensor:
-    """[] mean_t min((V_t - G_t)², c), with c = `vf_clip_param`; without factor 1/2."""
+    """[] mean_t min((V_t - G_t)², c), with c = `vf_clip_param`; without factor 1/2. The sum over value heads [B, H]."""
+    if values.ndim == targets.ndim == 2:
+        heads = zip(values.T, targets.T, strict=True)
+        return torch.stack([value_loss(*head, mask, vf_clip_param=vf_clip_param) for head in heads]).sum()
     check_same_shape("value_loss", values=values, targets=targets, mask=mask)
     errors = torch.where(mask > 0, values - targets.detach(), 0.0) ** 2
     return masked_mean(errors if vf_clip_param is None else errors.clamp(max=vf_clip_param), mask)
 
 
 def explained_variance(targets: Tensor, predictions: Tensor, mask: Tensor) -> Tensor:
-    """[] 1 - Var[G - V] / Var[G] over the valid rows; always finite."""
+    """[] 1 - Var[G - V] / Var[G] over the valid rows; always finite. The mean over value heads [B, H]."""
+    if targets.ndim == predictions.ndim == 2:
+        heads = zip(targets.T, predictions.T, strict=True)
+        return torch.stack([explained_variance(*head, mask) for head in heads]).mean()
     check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
     unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)
     of_constants = (unexplained == 0).to(total.dtype)

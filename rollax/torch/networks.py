@@ -76,6 +76,7 @@ class ActorCritic(nn.Module):
         config: ModelConfig,
         *,
         head_features: int | None = None,
+        value_shape: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         outputs = num_outputs // 2 if config.free_log_std else num_outputs
@@ -83,7 +84,8 @@ class ActorCritic(nn.Module):
         self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config)
         features = self.policy_trunk.features if head_features is None else head_features
         self.policy_head = make_policy_head(observation_space, features, outputs, gain=POLICY_GAIN)
-        self.value_head = dense(features, 1, gain=VALUE_GAIN)
+        self.value_shape = value_shape
+        self.value_head = dense(features, math.prod(value_shape), gain=VALUE_GAIN)
         self.log_std = nn.Parameter(torch.zeros(outputs)) if config.free_log_std else None
 
     def forward(self, obs: Any) -> Outputs:
@@ -95,16 +97,23 @@ class ActorCritic(nn.Module):
         outputs = policy_outputs(self.policy_head, hidden, obs)
         if self.log_std is not None:
             outputs = torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
-        return Outputs(outputs, self.value_head(value_hidden).squeeze(-1))
+        values = self.value_head(value_hidden)
+        return Outputs(outputs, values if self.value_shape else values.squeeze(-1))
 
 
 class RecurrentActorCritic(ActorCritic):
     """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads; see JAX's class of this name."""
 
     def __init__(
-        self, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        value_shape: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(observation_space, num_outputs, config, head_features=config.lstm_cell_size)
+        width = config.lstm_cell_size
+        super().__init__(observation_space, num_outputs, config, head_features=width, value_shape=value_shape)
         inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
         self.memory_inputs = tuple(name for name, used in inputs.items() if used)
         self.action_encoder = Encoder(action_space, config) if config.lstm_use_prev_action else None
@@ -142,7 +151,7 @@ class CentralCritic(nn.Module):
 
     _agents: Tensor
 
-    def __init__(self, critic_space: spaces.Space, config: ModelConfig) -> None:
+    def __init__(self, critic_space: spaces.Space, config: ModelConfig, value_shape: tuple[int, ...] = ()) -> None:
         super().__init__()
         assert isinstance(critic_space, spaces.Dict)
         which = critic_space["agent"]
@@ -152,7 +161,8 @@ class CentralCritic(nn.Module):
         self.other_encoder = Encoder(critic_space["other"], config)
         features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features
         self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation)
-        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
+        self.value_shape = value_shape
+        self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN)
         self.register_buffer("_agents", torch.arange(agents), persistent=False)
 
     def forward(self, critic_obs: Any) -> Tensor:
@@ -161,7 +171,8 @@ class CentralCritic(nn.Module):
         which = critic_obs["agent"][:, None] == self._agents
         each = trees.tree_map(lambda column: column.flatten(0, 1), critic_obs["other"])
         others = self.other_encoder(each).reshape(len(own), -1)
-        return self.head(self.mlp(torch.cat([which.to(torch.float32), own, others], dim=-1))).squeeze(-1)
+        values = self.head(self.mlp(torch.cat([which.to(torch.float32), own, others], dim=-1)))
+        return values if self.value_shape else values.squeeze(-1)
 
 
 class QNetwork(nn.Module):
@@ -287,7 +298,11 @@ def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
 
 
 def make_model(
-    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    config: ModelConfig,
+    value_shape: tuple[int, ...] = (),
 ) -> nn.Module:
     """The default actor-critic, with or without memory, for the `model` part of a config.
 
@@ -300,5 +315,5 @@ def make_model(
             action_space,
         ).expected("a Box action space", "leave free_log_std out for this action space")
     if config.use_lstm or config.use_gru:
-        return RecurrentActorCritic(observation_space, action_space, num_outputs, config)
-    return ActorCritic(observation_space, num_outputs, config)
+        return RecurrentActorCritic(observation_space, action_space, num_outputs, config, value_shape)
+    return ActorCritic(observation_space, num_outputs, config, value_shape=value_shape)

@@ -26,7 +26,12 @@ from rollax.torch.weights import to_tensors
 
 
 def make_policy_model(
-    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: TrainerConfig, where: str
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    config: TrainerConfig,
+    where: str,
+    value_shape: tuple[int, ...] = (),
 ) -> nn.Module:
     """Returns the model of the algorithm `where`, with a centralized critic if the config has `centralized_critic`.
 
@@ -42,9 +47,9 @@ def make_policy_model(
         model = _custom_model(observation_space, num_outputs, sizes)
     else:
         check_parametric(observation_space, action_space)
-        model = make_model(observation_space, action_space, num_outputs, sizes)
+        model = make_model(observation_space, action_space, num_outputs, sizes, value_shape)
     if critic_space is not None and not hasattr(model, "critic"):
-        model.critic = CentralCritic(critic_space, sizes)
+        model.critic = CentralCritic(critic_space, sizes, value_shape)
     return model
 
 
@@ -57,6 +62,7 @@ def check_model(
     device: torch.device,
     *,
     needs_value: bool,
+    value_shape: tuple[int, ...] = (),
 ) -> bool:
     """Whether the model draws random numbers in evaluation mode. Errors as `check_outputs`."""
     draws = False
@@ -69,7 +75,16 @@ def check_model(
         draws = draws or drew
         return outputs
 
-    check_outputs(model, run, observation_space, action_space, num_outputs, needs_value=needs_value, kind="tensors")
+    check_outputs(
+        model,
+        run,
+        observation_space,
+        action_space,
+        num_outputs,
+        needs_value=needs_value,
+        value_shape=value_shape,
+        kind="tensors",
+    )
     return draws
 
 

@@ -139,7 +139,8 @@ class TorchPolicy(ModelPolicy):
                 "add the method, or leave centralized_critic out",
             )
         spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
-        return check_model(self.model, *spaces, width, self.device, needs_value=self._needs_value(self.model))
+        needed, shape = self._needs_value(self.model), self.algorithm.value_shape
+        return check_model(self.model, *spaces, width, self.device, needs_value=needed, value_shape=shape)
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass of the algorithm on the columns of a batch; see `TorchAlgorithm.forward`."""
@@ -193,7 +194,8 @@ class TorchPolicy(ModelPolicy):
         }
         if wanted is None or SampleBatch.VF_PREDS in wanted:
             # A copy, as the values may be a parameter; zeros where there are none.
-            fetches[SampleBatch.VF_PREDS] = np.zeros(len(outputs), np.float32) if values is None else to_numpy(values)
+            none = np.zeros((len(outputs), *self.algorithm.value_shape), np.float32)
+            fetches[SampleBatch.VF_PREDS] = none if values is None else to_numpy(values)
         return fetches
 
     @torch.inference_mode()
@@ -209,12 +211,19 @@ class TorchPolicy(ModelPolicy):
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         columns = self._inputs_of_values(obs_batch, memory)
         if trees.length(obs_batch) == 0:
-            return np.empty(0, np.float32)
+            return np.empty((0, *self.algorithm.value_shape), np.float32)
         return to_numpy(self._act(self._values, to_tensors(columns, self.device)))
+
+    @torch.inference_mode()
+    def run_method(self, method: str, *columns: Any) -> np.ndarray:
+        def run(model: Any, parts: Any) -> Tensor:
+            return getattr(self.algorithm, method)(model, *parts)
+
+        return to_numpy(self._act(run, to_tensors(columns, self.device)))
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
-            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS]).float()
+            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.algorithm.value_shape).float()
         values = self.forward(model, columns).value
         if values is None:
             raise PolicyError(

@@ -5,7 +5,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ShapeError
-from rollax.ops.advantages import discounted_returns, generalized_advantages, standardized
+from rollax.ops.advantages import discounted_returns, generalized_advantages, running_sums, standardized
 
 THREE_SEGMENTS = [3, 1, 2]
 
@@ -124,6 +124,62 @@ class TestGeneralizedAdvantages:
         fragment["terminateds"][1] = True
         with pytest.raises(BatchError, match=r"terminates inside a trajectory segment.\n.*row 1"):
             generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.9)
+
+
+class TestValueHeads:
+    """Two heads, of which the second does not end with episodes. Slot 0 has the segments 0 and 2, slot 1 segment 1."""
+
+    def made(self, values):
+        fragment = segments([3, 2, 1], f32(*[np.nan] * 6), values, terminated=[0])
+        fragment["slot"] = np.array([0, 0, 0, 1, 1, 0])
+        rewards = np.stack([f32(1, 2, 3, 4, 5, 6), f32(1, 2, 3, 4, 5, 6)], axis=1)
+        return fragment, rewards, np.stack([f32(7, 8, 9), f32(7, 8, 9)], axis=1)
+
+    def test_returns_by_hand(self):
+        # γ = 0.1 and λ = 1 in both heads, values 0: the targets are returns. Episodic: 1 2 3 and 4 5 then 8 and 6 then
+        # 9. Otherwise slot 0 has 1 2 3 6 and then 9.
+        fragment, rewards, next_values = self.made(np.zeros((6, 2), np.float32))
+        advantages, targets = generalized_advantages(
+            fragment, next_values, gamma=0.1, lambda_=1.0, rewards=rewards, episodic=(True, False)
+        )
+        np.testing.assert_allclose(targets[:, 0], f32(1.23, 2.3, 3, 4.58, 5.8, 6.9), rtol=1e-6)
+        np.testing.assert_allclose(targets[:, 1], f32(1.2369, 2.369, 3.69, 4.58, 5.8, 6.9), rtol=1e-6)
+        np.testing.assert_array_equal(advantages, targets)
+        assert advantages.dtype == targets.dtype == np.float32
+
+    def test_each_head_has_its_own_discount_and_lambda(self):
+        # Head 0: γ = 0.5, λ = 0, values 10 20 30 | 40 50 | 60:  δ = r + ½ V' - V
+        #   1 + 10 - 10,  2 + 15 - 20,  3 - 30 (terminated),  4 + 25 - 40,  5 + 4 - 50,  6 + 4.5 - 60
+        # Head 1: γ = 1, λ = ½, values 1: δ = r in a slot, except before its end, where it is r + V' - 1; γλ = ½
+        #   slot 0: δ = 1, 2, 3, 6 + 9 - 1 = 14:  A = 1 + ½ 7, 2 + ½ 10 = 7, 3 + ½ 14 = 10, 14
+        #   slot 1: δ = 4, 5 + 8 - 1 = 12:  A = 4 + 6, 12
+        values = np.stack([f32(10, 20, 30, 40, 50, 60), np.ones(6, np.float32)], axis=1)
+        fragment, rewards, next_values = self.made(values)
+        advantages, targets = generalized_advantages(
+            fragment, next_values, gamma=(0.5, 1.0), lambda_=(0.0, 0.5), rewards=rewards, episodic=(True, False)
+        )
+        np.testing.assert_allclose(advantages[:, 0], f32(1, -3, -27, -11, -41, -49.5), rtol=1e-6)
+        np.testing.assert_allclose(advantages[:, 1], f32(4.5, 7, 10, 10, 12, 14), rtol=1e-6)
+        np.testing.assert_allclose(targets, advantages + values, rtol=1e-6)
+
+    def test_one_head_that_does_not_end_with_episodes(self):
+        fragment, rewards, next_values = self.made(np.zeros(6, np.float32))
+        fragment["rewards"] = rewards[:, 0]
+        _, targets = generalized_advantages(fragment, next_values[:, 0], gamma=0.1, lambda_=1.0, episodic=False)
+        np.testing.assert_allclose(targets, f32(1.2369, 2.369, 3.69, 4.58, 5.8, 6.9), rtol=1e-6)
+
+    def test_a_number_of_heads_that_differs_is_refused(self):
+        fragment, rewards, next_values = self.made(np.zeros((6, 2), np.float32))
+        for wrong in ({"rewards": rewards[:, 0]}, {"rewards": None}, {"next_values": next_values[:, :1]}):
+            arguments = {"next_values": next_values, "rewards": rewards, **wrong}
+            with pytest.raises(ShapeError):
+                generalized_advantages(fragment, **arguments, gamma=0.9, lambda_=0.9)
+
+
+def test_running_sums_by_hand():
+    # γ = 0.1: 1, 2 + 0.1, 3 + 0.21 after nothing; 4 + 0.7 and 5 + 0.47 after 7.
+    sums = running_sums(f32(1, 2, 3, 4, 5), f32(0, 7), gamma=0.1, ends=np.array([2, 4]))
+    np.testing.assert_allclose(sums, [1, 2.1, 3.21, 4.7, 5.47], rtol=1e-7)
 
 
 class TestDiscountedReturns:

@@ -64,6 +64,21 @@ def test_explained_variance_of_constant_targets(wrap):
     assert ev(constant, other, 0 * mask) == 1
 
 
+@COMPILED
+def test_several_value_heads(wrap):
+    # Squared errors 4, 16, 9 in head 0 and 1, 0, 4 in head 1, of which the third row is padding: 20/2 + 1/2. Bounded
+    # by 10: 14/2 + 1/2. The gradients of head 0 are 2 (V - G) / 2, without the bounded row.
+    values, targets = jnp.array([[1.0, 1], [5, 2], [9, 3]]), jnp.array([[3.0, 2], [1, 2], [6, 5]])
+    mask = jnp.array([1.0, 1.0, 0.0])
+    assert wrap(value_loss)(values, targets, mask) == pytest.approx(10.5)
+    limited = jax.value_and_grad(lambda values: value_loss(values, targets, mask, vf_clip_param=10.0))
+    value, gradient = wrap(limited)(values)
+    assert value == pytest.approx(7.5)
+    np.testing.assert_allclose(gradient, [[-2, -1], [0, 0], [0, 0]], rtol=1e-6)
+    # Head 0: targets 3 1, errors 2 -4: 1 - 9/1. Head 1: constant targets, errors 1 0: 0.
+    assert wrap(explained_variance)(targets, values, mask) == pytest.approx(-4)
+
+
 @pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
 @pytest.mark.parametrize("place", range(3))
 def test_wrong_shapes_raise(shape, place, monkeypatch):

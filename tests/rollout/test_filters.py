@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax.core.running_moments import merged
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError
-from rollax.rollout.filters import MeanStdFilter, NoFilter, make_filter, merged
+from rollax.rollout.filters import MeanStdFilter, NoFilter, make_filter
 
 
 def f32(rows) -> np.ndarray:

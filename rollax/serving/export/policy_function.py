@@ -88,7 +88,8 @@ class PolicyFunction:
             )
         self.policy: JaxPolicy = policy
         self._wide = wide
-        self._scales, self._clip = runner.filter.scales(), runner.filter.clip
+        self._clip = runner.filter.clip
+        self._scales = {path: (leaf.mean, leaf.deviation) for path, leaf in runner.filter.leaves.items()}
         self._boxes, self._clip_rewards = runner.action_map.boxes, runner.clip_rewards
         self.obs = self._tensors(OBS, policy.observation_space)
         self.inputs: list[Tensor] = [*self.obs.values(), *self._memory_inputs()]

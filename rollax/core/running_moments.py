@@ -1,0 +1,229 @@
+"""`RunningMoments`: count, mean and variance of rows; `RunningStatistics`: several of them, merged over processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollax.errors import CheckpointError, NonFiniteError, ShapeError
+
+State = dict[str, NDArray]
+
+_PARTS = ("count", "mean", "squares")
+_Arrays = tuple[NDArray, NDArray, NDArray]
+
+
+class RunningMoments:
+    """Count, mean and variance of all rows so far, for each element of a row, in float64.
+
+    The statistics of the rows since the last `clear_recent` are kept beside them, so that processes can be merged.
+
+    Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
+        n_a + n_b = n rows, their means m and sums of squared deviations S:
+            m = m_a + (m_b - m_a) n_b / n,  S = S_a + S_b + (m_b - m_a)² n_a n_b / n
+        The variance is the population's, S / n.
+
+    Args:
+        shape: the shape of one row; () for numbers.
+    Attributes:
+        frozen: whether `update` changes nothing, as for a policy that does not learn.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape, self.frozen = shape, False
+        # [0] of all rows, [1] of the recent rows. They are in the same arrays because few rows arrive at a time, so the
+        # cost is the number of NumPy calls. The arrays are replaced together and never written into, so an interrupt
+        # leaves either the old or the new ones.
+        self._parts = self._none()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shape}, count={self.count:g})"
+
+    @property
+    def count(self) -> float:
+        """The number of rows so far."""
+        return float(self._parts[0][0, 0])
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of each element; 0 without rows."""
+        return self._parts[1][0].reshape(self.shape).copy()
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """The variance of each element; 0 with fewer than two rows."""
+        return (self._parts[2][0] / max(self.count, 1)).reshape(self.shape)
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """The standard deviation of each element, to divide by: never 0, and 1 with fewer than two rows."""
+        # 1e-8 is far below all deviations that float32 can represent around an ordinary mean.
+        return np.sqrt(self.variance) + 1e-8 if self.count > 1 else np.ones(self.shape)
+
+    def update(self, rows: ArrayLike) -> None:
+        """Adds [N, ...] rows.
+
+        Raises ShapeError for rows of another shape, and an error for rows that are not finite or too large, without a
+        change: the statistics would not recover from one.
+        """
+        self._add_rows(self._flat(np.asarray(rows)))
+
+    def arrays(self, *, recent: bool = False) -> _Arrays:
+        """Copies of count, mean and sum of squared deviations, of all rows or of the recent ones."""
+        count, *others = (part[int(recent)] for part in self._parts)
+        mean, squares = (part.reshape(self.shape).copy() for part in others)
+        return np.array(count[0]), mean, squares
+
+    def set_arrays(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
+        """Replaces the statistics; there are no recent rows then."""
+        none = self._none()
+        after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
+        self._parts = _with_recent(after, none)
+
+    def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, recent: bool) -> None:
+        """Adds other statistics; `recent`: also to the statistics of the recent rows."""
+        if count > 0:
+            after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
+            self._parts = after if recent else _with_recent(after, self._parts)
+
+    def clear_recent(self) -> None:
+        """Begins new statistics of recent rows."""
+        self._parts = _with_recent(self._parts, self._none())
+
+    def _none(self) -> _Arrays:
+        size = math.prod(self.shape)
+        return np.zeros((2, 1)), np.zeros((2, size)), np.zeros((2, size))
+
+    def _flat(self, rows: NDArray) -> NDArray[np.float64]:
+        """[N, size] a copy of rows [N, ...]."""
+        if rows.shape[1:] != self.shape or not rows.ndim:
+            raise ShapeError("The rows have the wrong shape.", got=rows.shape, expected=("N", *self.shape))
+        return rows.reshape(len(rows), math.prod(self.shape)).astype(np.float64)
+
+    def _add_rows(self, rows: NDArray[np.float64]) -> None:
+        if self.frozen or not len(rows):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # raises an error below
+            mean = np.add.reduce(rows, axis=0) / len(rows)
+            apart = rows - mean
+            squares = np.einsum("ij,ij->j", apart, apart)
+        if not math.isfinite(np.add.reduce(squares, axis=None)):
+            raise self._not_finite(mean)
+        self._parts = _added(self._parts, len(rows), mean, squares)
+
+    def _not_finite(self, mean: NDArray[np.float64]) -> Exception:
+        return NonFiniteError(
+            "The rows have no statistics: they or their squares are NaN or infinite.",
+            where=f"{type(self).__name__}.update",
+            got=f"mean {np.array2string(mean, threshold=10)}",
+            expected="finite numbers",
+            fix="look for the row that is not finite where these numbers are computed",
+        )
+
+
+class RunningStatistics:
+    """The running moments of one policy in one process, by name.
+
+    Workers synchronize them through the driver: it merges the `take_delta()` of each worker, and they `sync` with its
+    `state()`.
+    A state has three arrays for each: `count`, `mean` and `squares`, after a prefix.
+
+    Args:
+        moments: prefix of their arrays -> moments, which are shared, not copied.
+    """
+
+    def __init__(self, moments: Mapping[str, RunningMoments]) -> None:
+        self.moments = dict(moments)
+
+    def state(self) -> State:
+        """Copies of all statistics, as arrays."""
+        return self._arrays(recent=False)
+
+    def set_state(self, state: Mapping[str, NDArray]) -> None:
+        """Adopts the state of other statistics with these names and shapes; `take_delta` starts from zero.
+
+        Raises:
+            CheckpointError: other names or shapes.
+        """
+        self._check(state)
+        for prefix, moments in self.moments.items():
+            moments.set_arrays(*(state[prefix + part] for part in _PARTS))
+
+    def take_delta(self) -> State:
+        """The statistics of the rows since the last call, for the `merge` of another process."""
+        delta = self._arrays(recent=True)
+        for moments in self.moments.values():
+            moments.clear_recent()
+        return delta
+
+    def merge(self, delta: Mapping[str, NDArray]) -> None:
+        """Adds the statistics of another process. The order of merging does not matter."""
+        self._add(delta, recent=False)
+
+    def sync(self, state: Mapping[str, NDArray]) -> None:
+        """`set_state`, plus the statistics since the last `take_delta`, which `state` does not contain yet."""
+        pending = self.take_delta()
+        self.set_state(state)
+        self._add(pending, recent=True)
+
+    def _add(self, delta: Mapping[str, NDArray], *, recent: bool) -> None:
+        self._check(delta)
+        for prefix, moments in self.moments.items():
+            moments.add(*(delta[prefix + part] for part in _PARTS), recent=recent)
+
+    def _arrays(self, *, recent: bool) -> State:
+        parts = ((prefix, moments.arrays(recent=recent)) for prefix, moments in self.moments.items())
+        return {prefix + part: array for prefix, arrays in parts for part, array in zip(_PARTS, arrays, strict=True)}
+
+    def _check(self, state: Mapping[str, NDArray]) -> None:
+        own = self._arrays(recent=False)
+        if state.keys() != own.keys():
+            raise CheckpointError(
+                "The running statistics are of a different filter, algorithm or observation space.",
+                where="observation filter and running statistics",
+                got=sorted(state),
+                expected=sorted(own),
+                fix="use the observation_filter, algorithm, environment and spaces that they were saved with",
+            )
+        for name, array in own.items():
+            if np.shape(state[name]) != array.shape:
+                raise CheckpointError(
+                    "The running statistics are of a different observation space.",
+                    where=name,
+                    got=f"shape {np.shape(state[name])}",
+                    expected=f"shape {array.shape}",
+                    fix="restore with the environment and spaces that they were saved with",
+                )
+
+
+def merged(first: Mapping[str, NDArray], second: Mapping[str, NDArray]) -> State:
+    """The statistics of the rows of two states with the same names together."""
+    found = dict(first)
+    for prefix in [name.removesuffix(_PARTS[0]) for name in first if name.endswith(_PARTS[0])]:
+        count, mean, squares = (f"{prefix}{part}" for part in _PARTS)
+        if second[count] > 0:
+            before = first[count], first[mean], first[squares]
+            parts = _added(before, float(second[count]), second[mean], second[squares])
+            found |= {name: np.asarray(part) for name, part in zip((count, mean, squares), parts, strict=True)}
+    return found
+
+
+def _added(parts: _Arrays, count: float, mean: NDArray, squares: NDArray) -> _Arrays:
+    before, means, sums = parts
+    total = before + count
+    apart = mean - means
+    share = count / total
+    means = means + apart * share
+    apart *= apart
+    apart *= before * share
+    apart += squares
+    apart += sums
+    return total, means, apart
+
+
+def _with_recent(all_rows: Sequence[NDArray], recent: Sequence[NDArray]) -> _Arrays:
+    count, mean, squares = (np.stack([a[0], b[1]]) for a, b in zip(all_rows, recent, strict=True))
+    return count, mean, squares

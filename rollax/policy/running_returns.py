@@ -1,0 +1,68 @@
+"""`RunningReturns`: running moments of discounted sums of rewards, by which rewards are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.core.running_moments import RunningMoments
+from rollax.core.stored_values import read_array, read_value
+from rollax.ops.advantages import running_sums
+
+_PARTS = {"slots": np.int64, "streams": np.int64, "sums": np.float64}
+
+
+class RunningReturns(RunningMoments):
+    """Moments of the discounted sums R ← γ R + r, one sum for each slot of the sampler, after every reward.
+
+    Rewards divided by their `deviation` have the same scale in all tasks. The moments are merged over workers; the sums
+    stay in the process that samples.
+
+    Source: if `episodic`, VecNormalize of Stable-Baselines3 (Raffin et al., 2021); otherwise Burda et al. (2018),
+        section 2.4, arXiv:1810.12894. Deviation: all rewards of a fragment are added before one of them is scaled.
+
+    Args:
+        gamma: γ in [0, 1].
+        episodic: whether the sum of a slot begins at 0 with each trajectory; otherwise it goes on.
+    """
+
+    def __init__(self, gamma: float, *, episodic: bool = True) -> None:
+        super().__init__()
+        self._gamma, self._episodic = gamma, episodic
+        self._sums: dict[int, tuple[int, float]] = {}  # slot -> the number of its stream, and the latest sum
+
+    def add_rewards(self, fragment: Fragment, rewards: NDArray[np.floating]) -> None:
+        """Adds the sums after each of [N] rewards.
+
+        Args:
+            fragment: N rows with the column `slot`, and `trajectory_id` if the sums are episodic.
+            rewards: [N] rewards of these rows.
+        """
+        if self.frozen or not len(fragment):
+            return
+        order = np.argsort(fragment[SampleBatch.SLOT], kind="stable")
+        slots = fragment[SampleBatch.SLOT][order]
+        streams = fragment[SampleBatch.TRAJECTORY_ID][order] if self._episodic else slots
+        ends = np.flatnonzero(np.append(streams[1:] != streams[:-1], True))
+        places = list(zip(slots[ends].tolist(), streams[ends].tolist(), strict=True))
+        latest = (self._sums.get(slot, (-1, 0.0)) for slot, _ in places)
+        before = [total if stream == own else 0.0 for (_, own), (stream, total) in zip(places, latest, strict=True)]
+        sums = running_sums(np.asarray(rewards)[order], np.array(before), gamma=self._gamma, ends=ends)
+        self.update(sums)
+        self._sums |= {slot: (own, total) for (slot, own), total in zip(places, sums[ends].tolist(), strict=True)}
+
+    def get_sums(self) -> dict[str, NDArray]:
+        """The sums of the slots, for the checkpoint of a process that samples."""
+        rows = [(slot, stream, total) for slot, (stream, total) in self._sums.items()]
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        return {name: np.array(column, kind) for (name, kind), column in zip(_PARTS.items(), columns, strict=True)}
+
+    def set_sums(self, state: Mapping[str, Any], where: str) -> None:
+        """Restores what `get_sums` returned; CheckpointError for an invalid state."""
+        count = np.size(read_value(state, "slots", where))
+        columns = (read_array(state, name, where, shape=(count,), dtype=kind) for name, kind in _PARTS.items())
+        self._sums = {slot: (stream, total) for slot, stream, total in zip(*(c.tolist() for c in columns), strict=True)}
