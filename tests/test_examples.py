@@ -20,6 +20,7 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 # Five iterations, which include a report of progress; fewer where they take minutes.
 ITERATIONS = {
     "torch_sac": 1,
+    "crossq": 1,
     "tqc": 1,
     "pettingzoo_aec": 2,
     "remote_envs": 2,

@@ -10,17 +10,14 @@ an action's range (RLlib: by 0.1 of the whole range); replay is uniform by defau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from gymnasium import spaces
-from jax import lax
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
@@ -39,7 +36,6 @@ from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
-from rollax.policy.optimizers import adam, by_part
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
@@ -101,7 +97,7 @@ class DDPG(Algorithm):
     def make_plan(self) -> UpdatePlan:
         config = self.config
         targets = polyak_average(config.tau, ("actor", "critics"), interval=config.policy_delay)
-        return UpdatePlan(config.train_batch_size, targets=targets)
+        return UpdatePlan(config.train_batch_size, targets=targets, every={"actor": config.policy_delay})
 
     def noise_scale(self) -> Callable[[float], float]:
         """Returns timestep -> factor of the action noise."""
@@ -119,24 +115,18 @@ class DDPG(Algorithm):
         return ParameterNoise(exploration, action_distance, scale, config.parameter_noise)
 
     @property
-    def critic_layer_norm(self) -> bool:
-        """Whether layer normalization follows the hidden layers of default critics; a subclass may have it."""
-        return False
+    def critic_layers(self) -> ModelConfig:
+        """The layers of the critics, by default the same as those of the actor."""
+        return self.config.model
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        space, sizes = self.observation_space, self.config.model
-        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
-        one = partial(make_critic, space, self.action_space, sizes, layer_norm=self.critic_layer_norm, rngs=rngs)
+        spaces = self.observation_space, self.action_space
+        actor = make_actor(*spaces, self.exploration.num_inputs, self.config.model, rngs=rngs)
+        one = partial(make_critic, *spaces, self.critic_layers, rngs=rngs)
         return ActorWithCritics(actor, make_critics(2 if self.config.twin_q else 1, one), squashed=True)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
         return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)
-
-    def make_optimizer(self) -> optax.GradientTransformation:
-        due: Any = partial(_is_due, self.config.policy_delay)
-        # Adam's moments must not decay in the updates that leave out the actor.
-        actor = optax.conditionally_mask(adam(self.config), due)
-        return by_part({"actor": actor, "critics": adam(self.config)})
 
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         columns = super().drawn(batch, rng)
@@ -153,7 +143,7 @@ class DDPG(Algorithm):
     def next_actions(self, target_model: Any, batch: Columns) -> jax.Array:
         """Returns [B, ...], the target policy's next actions, with noise if targets are smoothed."""
         config = self.config
-        actions = self._actions(target_model, batch[SampleBatch.NEW_OBS])
+        actions = self.exploration.mode(target_model(batch[SampleBatch.NEW_OBS]).policy)
         if not config.smooth_target_policy:
             return actions
         limits = {"scale": config.target_noise, "limit": config.target_noise_clip}
@@ -174,40 +164,18 @@ class DDPG(Algorithm):
         values = model.critics(obs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
 
-        graph, state = nnx.split(model)
-
-        def policy_loss() -> jax.Array:
-            # A copy, because a condition cannot change the model's own state, such as batch statistics; the forward
-            # pass of `out` has changed it.
-            actions = self._actions(nnx.merge(graph, state, copy=True), obs)
-            return self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
-
-        due = _is_due(self.config.policy_delay, coefficients["num_updates"])
-        actor_loss = lax.cond(due, policy_loss, lambda: jnp.float32(0))
-        return critic_loss + actor_loss, {
+        statistics = {
             "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "actor_updates": due.astype(jnp.float32),
             "mean_q": masked_mean(values.mean(axis=0), mask),
             "mean_target": masked_mean(target, mask),
             "mean_td_error": masked_mean(errors, mask),
             SampleBatch.TD_ERROR: errors,
         }
-
-    def after_update(
-        self, numbers: Mapping[str, float], statistics: dict[str, Any]
-    ) -> tuple[Mapping[str, float], dict[str, Any]]:
-        share = statistics.pop("actor_updates")
-        # The mean over the updates that include the actor; one call may have none.
-        return numbers, {**statistics, "actor_loss": statistics["actor_loss"] / share if share else None}
-
-    def _actions(self, model: Any, obs: Any) -> jax.Array:
-        return self.exploration.mode(model(obs).policy)
-
-
-def _is_due(delay: int, updates_before: Any) -> jax.Array:
-    """Returns whether the update after `updates_before` others includes the actor and the target networks."""
-    return jnp.asarray((updates_before + 1) % delay == 0)
+        if "actor" not in coefficients["parts"]:
+            return critic_loss, statistics
+        actions = self.exploration.mode(out.policy)
+        actor_loss = self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
+        return critic_loss + actor_loss, {**statistics, "actor_loss": actor_loss}
 
 
 class DDPGTrainer(Trainer):

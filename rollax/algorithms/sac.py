@@ -160,25 +160,28 @@ class SAC(Algorithm):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         critic_loss, statistics = self.critic_loss(model, batch, mask)
+        statistics = {**statistics, "critic_loss": critic_loss, "alpha": jnp.exp(model.log_alpha[...])}
+        if coefficients["parts"].isdisjoint(("actor", "log_alpha")):  # a subclass may let both wait
+            return critic_loss, statistics
         actor_loss, logp = self.actor_loss(model, out, batch, mask)
         alpha_loss = self.temperature_loss(model, logp, batch, mask)
-        return critic_loss + actor_loss + alpha_loss, {
-            **statistics,
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha_loss": alpha_loss,
-            "alpha": jnp.exp(model.log_alpha[...]),
-            "entropy": -masked_mean(logp, mask),
-        }
+        of_actor = {"actor_loss": actor_loss, "alpha_loss": alpha_loss, "entropy": -masked_mean(logp, mask)}
+        return critic_loss + actor_loss + alpha_loss, {**statistics, **of_actor}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        """Returns [] Σ_i ½ (Q_i(s, a) - y)², averaged over the rows, and statistics of the critics."""
-        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
-        taken = values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS], self.action_space)
-        squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
+        """Returns [] the loss of the critics, by default that of `squared_errors`, and statistics of the critics."""
+        obs, actions = batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS]
+        taken = values_of_actions(model.critics, obs, actions, self.action_space)
+        return self.squared_errors(taken, batch[_TARGET], batch, mask)
+
+    def squared_errors(
+        self, values: jax.Array, targets: jax.Array, batch: Columns, mask: jax.Array
+    ) -> tuple[jax.Array, dict]:
+        """Returns [] Σ_i ½ (Q_i - y)² of values [N, B] and targets [B], averaged over the rows, and statistics."""
+        squares, errors = twin_errors(values, targets, batch[SampleBatch.WEIGHTS], mask)
         return 0.5 * squares, {
-            "mean_q": masked_mean(taken.mean(axis=0), mask),
-            "mean_target": masked_mean(target, mask),
+            "mean_q": masked_mean(values.mean(axis=0), mask),
+            "mean_target": masked_mean(targets, mask),
             "mean_td_error": masked_mean(errors, mask),
             SampleBatch.TD_ERROR: errors,
         }

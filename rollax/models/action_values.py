@@ -81,13 +81,14 @@ class ActionValue(nnx.Module):
         config: ModelConfig,
         *,
         outputs: int | None = None,
-        layer_norm: bool = False,
         rngs: nnx.Rngs,
     ) -> None:
         self.outputs = outputs
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         width = self.encoder.features + math.prod(action_space.shape)
-        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, layer_norm=layer_norm, rngs=rngs)
+        self.mlp = MLP(
+            width, config.fcnet_hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
+        )
         self.head = dense(self.mlp.features, outputs or 1, gain=VALUE_GAIN, rngs=rngs)
 
     def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R *K"]:
@@ -261,7 +262,6 @@ def make_critic(
     config: ModelConfig,
     *,
     outputs: int | None = None,
-    layer_norm: bool = False,
     rngs: nnx.Rngs,
 ) -> nnx.Module:
     """A default critic of continuous actions or of one discrete choice, or the custom model.
@@ -269,7 +269,6 @@ def make_critic(
     Args:
         outputs: K, the numbers for each action, such as quantiles of its return: the critic returns [R, K], of a
             discrete choice [B, A, K]; None: one value, [R] or [B, A].
-        layer_norm: adds layer normalization to a default critic of continuous actions.
     Raises:
         SpaceError: several outputs for actions with embeddings.
     """
@@ -288,7 +287,7 @@ def make_critic(
             ).expected("None", "build the critics in a function of your own: make_critics(number, make_one)")
         return NetworkValues(QNetwork(observation_space, width, config, dueling=False, rngs=rngs), outputs)
     assert isinstance(action_space, spaces.Box)
-    return ActionValue(observation_space, action_space, config, outputs=outputs, layer_norm=layer_norm, rngs=rngs)
+    return ActionValue(observation_space, action_space, config, outputs=outputs, rngs=rngs)
 
 
 def make_state_value(

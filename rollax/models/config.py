@@ -10,6 +10,7 @@ from rollax.core.frozen import FrozenModel
 from rollax.core.importing import StoredCode, path_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
+Normalization = Literal["layer", "batch", "batch_renorm"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
 ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
 MOST_LAYERS = 1000
@@ -38,6 +39,12 @@ class ModelConfig(FrozenModel):
         "either: conv_dense is its hidden layer",
     )
     fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
+    normalization: Normalization | None = Field(
+        default=None,
+        description="what follows each activation of fcnet_hiddens: layer, batch (also of their input), or "
+        "batch_renorm, batch renormalization (also of their input); None: nothing. Batch statistics are those of "
+        "minibatches in updates, and running statistics everywhere else",
+    )
     vf_share_layers: bool = Field(
         default=False,
         description="whether the value head uses the hidden layers of the policy; false: it has separate layers, "
@@ -84,6 +91,8 @@ class ModelConfig(FrozenModel):
         if self.use_lstm and self.use_gru:
             raise ValueError("only one of use_lstm and use_gru to be true")
         has_memory = self.use_lstm or self.use_gru
+        if has_memory and self.normalization in ("batch", "batch_renorm"):
+            raise ValueError("normalization 'layer' with memory: padding would count in batch statistics")
         if has_memory and self.custom_model is not None:
             raise ValueError("use_lstm and use_gru are for the default model: give the custom model initial_state()")
         if (self.lstm_use_prev_action or self.lstm_use_prev_reward) and not has_memory:

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import core
+from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.models.config import Activation, ConvFilter
+from rollax.models.config import Activation, ConvFilter, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -99,8 +99,69 @@ def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
     return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
 
 
+class BatchRenorm(nnx.Module):
+    """Batch normalization whose outputs in training are near those of the running statistics.
+
+    Source: Ioffe (2017), Algorithm 1, arXiv:1702.03275: with mean μ_B and standard deviation σ_B of the batch and the
+    running μ and σ, the output is γ x̂ + β, where
+        x̂ = (x - μ_B) / σ_B · r + d,  r = clip(σ_B / σ, 1 / r_max, r_max),  d = clip((μ_B - μ) / σ, -d_max, d_max),
+    and r and d are constant. In evaluation x̂ = (x - μ) / σ. Deviations, as in CrossQ (Bhatt et al., 2024,
+    arXiv:1902.05605): in the first `warm_up` calls r = 1 and d = 0, and then the limits apply at once; the running
+    statistics are the mean and the variance.
+
+    Args:
+        momentum: the share of the old running statistics in the new ones.
+        epsilon: is added to variances.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        warm_up: int = 100_000,
+    ) -> None:
+        self.momentum, self.epsilon, self.r_max, self.d_max, self.warm_up = momentum, epsilon, r_max, d_max, warm_up
+        self.scale = nnx.Param(jax.device_put(np.ones(features, np.float32)))
+        self.bias = nnx.Param(jax.device_put(np.zeros(features, np.float32)))
+        self.mean = nnx.BatchStat(jax.device_put(np.zeros(features, np.float32)))
+        self.var = nnx.BatchStat(jax.device_put(np.ones(features, np.float32)))
+        self.calls = nnx.BatchStat(jax.device_put(np.int32(0)))
+        self.use_running_average = False  # set by the model's `eval()` and `train()`
+
+    def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B F"]:
+        mean, deviation = self.mean[...], jnp.sqrt(self.var[...] + self.epsilon)
+        if self.use_running_average:
+            return (x - mean) / deviation * self.scale[...] + self.bias[...]
+        of_batch, variance = x.mean(axis=0), x.var(axis=0)
+        of_batch_deviation = jnp.sqrt(variance + self.epsilon)
+        warm = self.calls[...] >= self.warm_up
+        r = jnp.where(warm, jnp.clip(of_batch_deviation / deviation, 1 / self.r_max, self.r_max), 1.0)
+        d = jnp.where(warm, jnp.clip((of_batch - mean) / deviation, -self.d_max, self.d_max), 0.0)
+        r, d = lax.stop_gradient((r, d))
+        self.mean[...] = self._moved(mean, of_batch)
+        self.var[...] = self._moved(self.var[...], variance)
+        self.calls[...] = jnp.minimum(self.calls[...] + 1, self.warm_up)
+        return ((x - of_batch) / of_batch_deviation * r + d) * self.scale[...] + self.bias[...]
+
+    def _moved(self, running: Array, new: Array) -> Array:
+        return self.momentum * running + (1 - self.momentum) * new
+
+
+def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs) -> list[nnx.Module]:
+    """The layers that normalize the input of an `MLP` and the outputs of its layers; none for the kind None."""
+    if kind == "layer":
+        return [nnx.LayerNorm(width, rngs=rngs) for width in widths[1:]]
+    if kind == "batch":
+        return [nnx.BatchNorm(width, momentum=0.99, rngs=rngs) for width in widths]
+    return [BatchRenorm(width) for width in widths if kind == "batch_renorm"]
+
+
 class MLP(nnx.Module):
-    """Dense layers, each followed by the activation, and with `layer_norm` by layer normalization.
+    """Dense layers, each followed by the activation, and by normalization of a kind of `model.normalization`.
 
     `features` is the width of the output.
     """
@@ -110,22 +171,23 @@ class MLP(nnx.Module):
         in_features: int,
         hiddens: Sequence[int],
         activation: Activation,
+        normalization: Normalization | None = None,
         *,
-        layer_norm: bool = False,
         rngs: nnx.Rngs,
     ) -> None:
         widths = (in_features, *hiddens)
         self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
-        self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for width in hiddens if layer_norm])
+        self.norms = nnx.List(make_norms(normalization, widths, rngs))
         self.activation: Activation = activation
         self.features = widths[-1]
 
     def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B H"]:
-        activation = ACTIVATIONS[self.activation]
-        for place, layer in enumerate(self.layers):
+        activation, norms = ACTIVATIONS[self.activation], [*self.norms]
+        if len(norms) > len(self.layers):
+            x = norms.pop(0)(x)
+        for layer, norm in itertools.zip_longest(self.layers, norms):
             x = activation(layer(x))
-            if self.norms:
-                x = self.norms[place](x)
+            x = x if norm is None else norm(x)
         return x
 
 

@@ -28,7 +28,9 @@ class Trunk(nnx.Module):
     def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         hiddens = () if self.encoder.images_only else config.fcnet_hiddens
-        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation, rngs=rngs)
+        self.mlp = MLP(
+            self.encoder.features, hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
+        )
         self.features = self.mlp.features
 
     def __call__(self, obs: Any) -> Float[Array, "B F"]:
@@ -109,7 +111,9 @@ class CentralCritic(nnx.Module):
         self.own_encoder = Encoder(critic_space["obs"], config, rngs=rngs)
         self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
         features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features
-        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation, rngs=rngs)
+        self.mlp = MLP(
+            features, config.fcnet_hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
+        )
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
 

@@ -63,8 +63,9 @@ class TD3BC(TD3):
     """Whether the config alone determines the columns that `postprocess` of this class adds."""
 
     @property
-    def critic_layer_norm(self) -> bool:
-        return self.config.critic_layer_norm
+    def critic_layers(self) -> ModelConfig:
+        layers = super().critic_layers
+        return layers.model_copy(update={"normalization": "layer"}) if self.config.critic_layer_norm else layers
 
     @property
     def replayed_columns(self) -> tuple[str, ...]:

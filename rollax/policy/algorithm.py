@@ -81,9 +81,12 @@ class Algorithm(BaseAlgorithm):
         """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
 
         An update subtracts `lr` times its steps: return `optax.scale_by_rms()`, for example, not `optax.rmsprop(lr)`.
+        If the plan has `every`, an override returns `by_part(optimizers, self.plan.every)`.
         """
         rates = self.learning_rates(0.0)
-        return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
+        if not isinstance(rates, dict):
+            return adam(self.config)
+        return by_part({part: adam(self.config) for part in rates}, self.plan.every)
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.

@@ -327,7 +327,9 @@ class BaseAlgorithm(ABC):
                 row for each sequence; if the plan has `targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
-                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one.
+                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. Also
+                `parts`, a frozenset of the parts of the model that make this step by `every` of the plan: the loss may
+                leave out the terms, and the statistics, of the others.
         """
 
     def first_numbers(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ from rollax.batch import Columns
 from rollax.policy.loss_result import misshapen_statistic
 from rollax.policy.traces import note_trace
 from rollax.policy.update_plan import UpdatePlan, part_of
+from rollax.policy.waiting_parts import Gradients, by_due_parts
 from rollax.policy.weighted_mean import weighted_mean
 
 
@@ -77,7 +78,7 @@ class Objective(Protocol):
     def loss(
         self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
-        """`(loss, (statistics, the new extra))`; the coefficients have `num_updates` too."""
+        """`(loss, (statistics, the new extra))`; the coefficients have `num_updates` and `parts` too."""
         ...
 
     def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
@@ -176,10 +177,8 @@ class GradientSteps:
         return self.devices.replicated(self._run_plan(*args))
 
     @partial(jax.jit, static_argnums=0)
-    def gradients(
-        self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
-    ) -> tuple[jax.Array, Any, dict, Columns]:
-        """Loss, gradients, statistics and the new `extra` of one minibatch."""
+    def gradients(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
+        """The gradients of one minibatch."""
         note_trace(self)
         return self.devices.replicated(self._one_gradient(variables, batch, rows, coefficients))
 
@@ -198,15 +197,17 @@ class GradientSteps:
         per_epoch: jax.Array,
         coefficients: Columns,
     ) -> tuple[Variables, Packed]:
-        """The variables after the plan, and `(taken, sums, rows, finite)`.
+        """The variables after the plan, and `(taken, sums, counts, rows, finite)`.
 
         `taken` is the number of gradient steps; `sums` are the statistics, summed over the last epoch that began;
-        `rows` are the statistics by row. The loop ends after the first minibatch whose loss, gradients or new
-        parameters are not `finite`. That step has been applied to the variables but is not counted in `taken`.
+        `counts` are the numbers of its steps with a statistic that only some steps have; `rows` are the statistics by
+        row. The loop ends after the first minibatch whose loss, gradients or new parameters are not `finite`. That step
+        has been applied to the variables but is not counted in `taken`.
         """
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one_gradient = jax.jit(self._one_gradient, inline=True)
-        shapes = jax.eval_shape(one_gradient, variables, batch, plan[0], coefficients)[2]
+        expected = jax.eval_shape(one_gradient, variables, batch, plan[0], coefficients)
+        shapes = expected.statistics
         capacity, stops = jax.tree.leaves(batch)[0].shape[0], self.objective.plan.stops
         # Statistics [B] are kept by row, without microbatches.
         by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
@@ -217,15 +218,16 @@ class GradientSteps:
         # A sum in half precision stops growing, and a sum of booleans is no boolean.
         wide = {name: jnp.promote_types(stat.dtype, jnp.float32) for name, stat in shapes.items() if not stat.ndim}
         zeros = {name: jnp.zeros((), dtype) for name, dtype in wide.items()}
+        no_steps = {name: jnp.int32(0) for name in expected.found}
 
         def going_on(carry: tuple) -> jax.Array:
             step, *_, goes_on, _ = carry
             return (step < steps) & goes_on
 
         def minibatch(carry: tuple) -> tuple:
-            step, before, sums, columns, *_ = carry
+            step, before, sums, counts, columns, *_ = carry
             rows = plan[step]
-            loss, gradients, stats, extra = one_gradient(before, batch, rows, coefficients)
+            loss, gradients, stats, extra, found = one_gradient(before, batch, rows, coefficients)
             after, fits = self._one_step(before, gradients, coefficients["lr"])
             after = after._replace(extra=extra)
             finite = jnp.isfinite(loss) & fits
@@ -234,33 +236,45 @@ class GradientSteps:
                 takes_step &= ~stops(stats)
                 after = jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), after, before)
             begins = step % per_epoch == 0  # an epoch, whose sums start at 0
-            places = jnp.where(rows >= 0, rows, capacity)  # padding is out of range and dropped
+            # Padding is out of range and dropped, and so are statistics that the step does not have.
+            places = {name: jnp.where((rows >= 0) & found.get(name, True), rows, capacity) for name in columns}
             return (
                 step + 1,
                 after,
                 {name: jnp.where(begins, 0, total) + stats[name] for name, total in sums.items()},
-                {name: column.at[places].set(stats[name], mode="drop") for name, column in columns.items()},
+                {name: jnp.where(begins, 0, count) + found[name] for name, count in counts.items()},
+                {name: column.at[places[name]].set(stats[name], mode="drop") for name, column in columns.items()},
                 takes_step,
                 finite,
             )
 
-        start = (jnp.int32(0), variables, zeros, columns, jnp.array(True), jnp.array(True))
+        start = (jnp.int32(0), variables, zeros, no_steps, columns, jnp.array(True), jnp.array(True))
         # A loop copies all variables first, a twentieth of the time of a small update; a single step needs no loop.
         run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
-        step, variables, sums, columns, took_step, finite = run
-        return variables, Packed((jnp.where(took_step, step, step - 1), sums, columns, finite))
+        step, variables, sums, counts, columns, took_step, finite = run
+        return variables, Packed((jnp.where(took_step, step, step - 1), sums, counts, columns, finite))
 
-    def _one_gradient(
-        self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
-    ) -> tuple[jax.Array, Any, dict, Columns]:
-        """Loss, gradients, statistics and the new `extra` of one minibatch."""
-        now = {**coefficients, "num_updates": variables.num_updates}
+    def _one_gradient(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
+        """The gradients of the parts of the model that make the step."""
+        every, version_of = self.objective.plan.every, partial(self._version, variables, batch, rows, coefficients)
+        return by_due_parts(every, variables.num_updates, version_of)
+
+    def _version(
+        self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns, waiting: frozenset[str]
+    ) -> Gradients:
+        """The gradients of one minibatch, with the parameters and other state of the `waiting` parts constant."""
+        params = variables.params
+        learned = {name: value for name, value in params.items() if part_of(name) not in waiting}
+        now = {**coefficients, "num_updates": variables.num_updates, "parts": frozenset(map(part_of, learned))}
+
+        def loss_of(learned: Columns, *args: Any) -> tuple[jax.Array, tuple[dict, Columns]]:
+            return self.objective.loss({**params, **learned}, *args)
 
         def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, jax.Array]:
             some = jax.tree.map(lambda column: column[rows], dict(batch))
             some, mask = self.devices.share_rows((some, (rows >= 0).astype(jnp.float32)))
-            (loss, (stats, extra)), gradients = jax.value_and_grad(self.objective.loss, has_aux=True)(
-                variables.params, variables.targets, extra, some, mask, now
+            (loss, (stats, extra)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+                learned, variables.targets, extra, some, mask, now
             )
             return (loss, gradients, stats), extra, self.objective.count_rows(some, mask)
 
@@ -268,7 +282,11 @@ class GradientSteps:
             means, extra, _ = at_once(variables.extra, rows)
         else:
             means, extra = weighted_mean(at_once, variables.extra, rows)
-        return *means, jax.tree.map(_like, extra, variables.extra)
+        loss, gradients, statistics = means
+        zeros = {name: jnp.zeros_like(value) for name, value in params.items() if name not in learned}
+        kept = {name: value for name, value in variables.extra.items() if part_of(name) in waiting}
+        extra = jax.tree.map(_like, {**extra, **kept}, variables.extra)
+        return Gradients(loss, {**gradients, **zeros}, statistics, extra, {})
 
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
         """The variables after a step, and whether the norms of the gradient and of the new parameters are finite.

@@ -32,7 +32,7 @@ from rollax.policy.packed_acting import PackedActing, are_few
 from rollax.policy.policy import ActionsResult
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.traces import trace_count
-from rollax.policy.update_plan import check_parts, check_rates, part_of
+from rollax.policy.update_plan import check_every, check_parts, check_rates, part_of
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.policy.wide_integers import WideIntegers, check_columns
 
@@ -67,7 +67,9 @@ class JaxPolicy(ModelPolicy):
         self._describe(model)
         owners, rates = owners_of(model), algorithm.learning_rates(0.0)
         check_parts(owners, self.plan.targets, algorithm.label)
-        check_rates(set(map(part_of, owners)), rates, algorithm.label)
+        parts = set(map(part_of, owners))
+        check_rates(parts, rates, algorithm.label)
+        check_every(parts, self.plan.every, rates, algorithm.label)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
         state_parts = len(self.memory.initial_state) if self._in_sequences else None

@@ -63,13 +63,14 @@ class Learner:
 
         after, results = run(plan.steps)
         # Waits for the device: errors there are raised before anything has changed.
-        taken, sums, rows, finite = results.fetched()
+        taken, sums, counts, rows, finite = results.fetched()
         taken = int(taken)
         # The last minibatch; it made no step if it ended the update.
         last = min(taken, plan.steps - 1)
         if finite:
-            counted = last % per_epoch + 1
-            update = UpdateResult({name: float(total) / counted for name, total in sums.items()}, rows, None)
+            counted = {**dict.fromkeys(sums, last % per_epoch + 1), **counts}
+            means = {name: float(total) / int(counted[name]) for name, total in sums.items() if counted[name]}
+            update = UpdateResult(means, rows, None)
         else:
             # Once more, up to the failed step: keeping the variables before each one would make every update slower.
             after = before
@@ -89,10 +90,11 @@ class Learner:
         """
         columns, plan = self._placed(batch, plan)
         before = self._everywhere()
-        _, gradients, stats, extra = self.steps.gradients(before, columns, plan.rows[0], coefficients)
-        changed = {name: value for name, value in extra.items() if not np.array_equal(value, before.extra[name])}
-        on_host = {name: np.asarray(value) for name, value in jax.device_get(stats).items()}
-        return {**gradients, **changed}, {
+        made = self.steps.gradients(before, columns, plan.rows[0], coefficients)
+        changed = {name: value for name, value in made.extra.items() if not np.array_equal(value, before.extra[name])}
+        stats, found = jax.device_get((made.statistics, made.found))
+        on_host = {name: np.asarray(value) for name, value in stats.items() if found.get(name, True)}
+        return {**made.gradients, **changed}, {
             name: value.item() if value.ndim == 0 else value for name, value in on_host.items()
         }
 
@@ -140,7 +142,7 @@ class Learner:
         self, variables: Variables, batch: Columns, rows: Any, coefficients: Columns, where: str
     ) -> NonFiniteError:
         """Repeats the failed step, to name the tensor that is not finite."""
-        loss, gradients, stats, _ = self.steps.gradients(variables, batch, rows, coefficients)
+        loss, gradients, stats, *_ = self.steps.gradients(variables, batch, rows, coefficients)
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not np.isfinite(loss):
             terms = [name for name, value in stats.items() if name != "total_loss" and not np.isfinite(value).all()]

@@ -344,7 +344,9 @@ class ModelPolicy(Policy):
             raise update.error
         by_row = {name: column[:count] for name, column in update.rows.items()}
         steps = {name: self.learner.num_updates - before for name in ("num_gradient_steps",) if name in self.statistics}
-        numbers, statistics = self.algorithm.after_update(self.numbers, {**update.statistics, **by_row, **steps})
+        # None: no gradient step of this batch had the statistic.
+        found = {**dict.fromkeys(self.algorithm.reported), **update.statistics, **by_row, **steps}
+        numbers, statistics = self.algorithm.after_update(self.numbers, found)
         self.numbers = numbers
         return {**statistics, "cur_lr": self.reported_lr()}
 

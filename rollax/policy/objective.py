@@ -15,11 +15,11 @@ from jax import lax
 
 from rollax.batch import Columns, SampleBatch
 from rollax.policy.loss_result import checked_loss, td_error_of
-from rollax.policy.optimizers import check_direction, checked_optimizer, clipped, first_steps
+from rollax.policy.optimizers import check_direction, check_waiting, checked_optimizer, clipped, first_steps
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel
 from rollax.policy.traces import note_trace
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import UpdatePlan, part_of
 
 if TYPE_CHECKING:
     from rollax.policy.algorithm import Algorithm
@@ -62,11 +62,13 @@ class AlgorithmObjective:
         return clipped(optimizer, algorithm.config.grad_clip, each_part=each_part)
 
     def check_optimizer(self, params: Columns) -> None:
-        """PolicyError for an optimizer whose steps are against the gradient."""
-        check_direction(self._first_steps(params), self.algorithm.label)
+        """PolicyError for an optimizer whose steps are against the gradient, or that moves a part that waits."""
+        first, total = self._first_steps(params)
+        check_direction(total, self.algorithm.label)
+        check_waiting(first, self.plan.every, self.algorithm.label)
 
     @partial(jax.jit, static_argnums=0)
-    def _first_steps(self, params: Columns) -> jax.Array:
+    def _first_steps(self, params: Columns) -> tuple[Columns, jax.Array]:
         return first_steps(self.optimizer, jax.tree.map(jnp.zeros_like, dict(params)))
 
     def loss(
@@ -93,7 +95,8 @@ class AlgorithmObjective:
     ) -> jax.Array:
         """[B] the statistic `td_error` of the loss, with the parameters as their own targets."""
         note_trace(self)
-        statistics = self.loss(params, params, extra, batch, mask, coefficients)[1][0]
+        now = {**coefficients, "parts": frozenset(map(part_of, params))}
+        statistics = self.loss(params, params, extra, batch, mask, now)[1][0]
         return td_error_of(statistics, len(mask), f"{self.algorithm.label}, td_errors")
 
     def _as_rows(self, batch: Columns, mask: jax.Array) -> tuple[Columns, jax.Array]:

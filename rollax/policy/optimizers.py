@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,9 +22,19 @@ def adam(config: Any) -> optax.GradientTransformation:
     return optax.chain(optax.identity(), optax.scale_by_adam(eps=config.adam_epsilon))
 
 
-def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> optax.GradientTransformation:
-    """An optimizer with a separate one for each part of the model, by attribute of the model."""
-    return optax.partition(optimizers, lambda params: {name: part_of(name) for name in params})
+def by_part(
+    optimizers: Mapping[Hashable, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
+) -> optax.GradientTransformation:
+    """An optimizer with a separate one for each part of the model, by attribute of the model.
+
+    With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
+    """
+    own = {part: _every(every[part], one) if part in every else one for part, one in optimizers.items()}
+    return optax.partition(own, lambda params: {name: part_of(name) for name in params})
+
+
+def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    return optax.conditionally_mask(optimizer, lambda before: jnp.asarray((before + 1) % interval == 0))
 
 
 def clipped(
@@ -62,13 +73,14 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
     )
 
 
-def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> jax.Array:
-    """[] the sum of the elements of the first steps for gradients of 1, from parameters of 0."""
-    gradients, state, total = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(())
+def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
+    """The first step for gradients of 1, from parameters of 0, and [] the sum of all elements of the first ones."""
+    gradients, state, total, made = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(()), []
     for _ in range(_FIRST_STEPS):
         steps, state = optimizer.update(gradients, state, zeros)
         total += sum(map(jnp.sum, jax.tree.leaves(steps)))
-    return total
+        made.append(steps)
+    return made[0], total
 
 
 def check_direction(steps: Any, where: str) -> None:
@@ -83,4 +95,16 @@ def check_direction(steps: Any, where: str) -> None:
             got="steps against the gradient, as those of optax.adam(lr)",
             expected="an optimizer without a learning rate; updates subtract lr times its steps",
             fix="return optax.scale_by_adam() or the like, and set the config key lr",
+        )
+
+
+def check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
+    """PolicyError if the first step of an optimizer moves a part that waits for a later one, by `every` of a plan."""
+    if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
+        raise PolicyError(
+            "The optimizer moves parts of the model in gradient steps that the plan leaves to the others.",
+            where=f"{where}, make_optimizer",
+            got=f"a first step of {moved}, and a plan with every={dict(every)}",
+            expected="an optimizer for each part, which waits as the plan says",
+            fix="return by_part(optimizers, self.plan.every), of rollax.policy.optimizers",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +20,22 @@ StopsUpdate = Callable[[Columns], Any]
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """How a batch becomes gradient steps; PolicyError for sizes or epochs that are no whole numbers from 1 on."""
+    """How a batch becomes gradient steps; PolicyError for sizes, epochs or intervals that are no integers from 1 on.
+
+    `every` maps an attribute of the model to k: this part makes a step at every k-th gradient step. At other steps it
+    does not change, nor does its state in the optimizer or beside the weights, such as batch statistics.
+    """
 
     minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
     epochs: int = 1  # passes over each batch
     microbatch_size: int | None = None  # rows of one forward and backward pass, whose gradients are averaged; None: all
     targets: UpdatedTargets | None = None  # None: there are no target parameters
     stops: StopsUpdate | None = None  # None: an update runs all its gradient steps
+    every: Mapping[str, int] = field(default_factory=dict, hash=False)  # part -> k; others make every step
 
     def __post_init__(self) -> None:
+        for part, interval in self.every.items():
+            _check_whole(interval, f"UpdatePlan, every[{part!r}]")
         for name in ("minibatch_size", "epochs", "microbatch_size"):
             value = getattr(self, name)
             if value is not None or name == "epochs":
@@ -38,7 +45,7 @@ class UpdatePlan:
 class UpdateResult(NamedTuple):
     """The result of an update."""
 
-    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
+    statistics: dict[str, float]  # means over the steps of the last epoch that began, of those that have the statistic
     rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
     error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
@@ -106,6 +113,31 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
                 expected="polyak_average with all attributes that share parameters",
                 fix=f"pass all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
             )
+
+
+def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, where: str) -> None:
+    """Raises PolicyError for an interval of what is not a part of the model with a learning rate of its own.
+
+    Args:
+        parts: the model's attributes with trained parameters.
+        every: of the plan.
+        rates: a number, or one for each part.
+        where: the algorithm, for errors.
+    """
+    own = set(parts) & rates.keys() if isinstance(rates, Mapping) else set()
+    if unknown := sorted(every.keys() - own):
+        raise PolicyError(
+            "The plan has intervals for parts of the model that have no optimizer of their own.",
+            where=f"{where}, make_plan, UpdatePlan.every",
+            got=unknown,
+            expected=f"some of {sorted(own)}, the attributes of the model that have a learning rate of their own",
+            fix="return a learning rate for each part of the model from learning_rates",
+        )
+
+
+def due_parts(parts: Collection[str], every: Mapping[str, int], updates_before: int) -> frozenset[str]:
+    """The parts of the model that make the gradient step after this number of others."""
+    return frozenset(part for part in parts if (updates_before + 1) % every.get(part, 1) == 0)
 
 
 def check_rates(parts: Collection[str], rates: Any, where: str) -> None:

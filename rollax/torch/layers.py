@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollax.models.config import Activation, ConvFilter
+from rollax.models.config import Activation, ConvFilter, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 # cuDNN copies the weights of a recurrent layer into one block at each call. Users cannot do what PyTorch advises.
@@ -53,19 +53,69 @@ def _orthogonal(layer: Layer, gain: float) -> Layer:
     return layer
 
 
-class MLP(nn.Module):
-    """Dense layers, each followed by the activation. `features` is the width of the output."""
+class BatchRenorm(nn.BatchNorm1d):
+    """Batch renormalization, with the equations and arguments of `rollax.models.layers.BatchRenorm`."""
 
-    def __init__(self, in_features: int, hiddens: Sequence[int], activation: Activation) -> None:
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def __init__(self, features: int, *, r_max: float = 3.0, d_max: float = 5.0, warm_up: int = 100_000) -> None:
+        super().__init__(features, eps=1e-3, momentum=0.01)
+        self.r_max, self.d_max, self.warm_up = r_max, d_max, warm_up
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        variance, mean = torch.var_mean(x, dim=0, correction=0)
+        of_batch = (variance + self.eps).sqrt()
+        with torch.no_grad():
+            deviation, warm = (self.running_var + self.eps).sqrt(), self.num_batches_tracked >= self.warm_up
+            r = torch.where(warm, (of_batch / deviation).clamp(1 / self.r_max, self.r_max), 1.0)
+            d = torch.where(warm, ((mean - self.running_mean) / deviation).clamp(-self.d_max, self.d_max), 0.0)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance, self.momentum)
+            self.num_batches_tracked += 1
+        return ((x - mean) / of_batch * r + d) * self.weight + self.bias
+
+
+def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleList:
+    """The layers that normalize the input of an `MLP` and the outputs of its layers; none for the kind None."""
+    if kind == "layer":
+        return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths[1:]])
+    if kind == "batch":
+        return nn.ModuleList([nn.BatchNorm1d(width, momentum=0.01) for width in widths])
+    return nn.ModuleList([BatchRenorm(width) for width in widths if kind == "batch_renorm"])
+
+
+class MLP(nn.Module):
+    """Dense layers, each followed by the activation, and by normalization of a kind of `model.normalization`.
+
+    `features` is the width of the output.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hiddens: Sequence[int],
+        activation: Activation,
+        normalization: Normalization | None = None,
+    ) -> None:
         super().__init__()
         widths = (in_features, *hiddens)
         self.layers = nn.ModuleList([dense(a, b, gain=HIDDEN_GAIN) for a, b in itertools.pairwise(widths)])
+        self.norms = _make_norms(normalization, widths)
         self._activation = ACTIVATIONS[activation]
         self.features = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+        norms = [*self.norms]
+        if len(norms) > len(self.layers):
+            x = norms.pop(0)(x)
+        for layer, norm in itertools.zip_longest(self.layers, norms):
             x = self._activation(layer(x))
+            x = x if norm is None else norm(x)
         return x
 
 

@@ -18,7 +18,7 @@ from rollax.core.importing import path_of
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, UpdateResult
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, UpdateResult, due_parts
 from rollax.policy.weights import check_gradients, check_weights
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
@@ -28,7 +28,7 @@ from rollax.torch.statistics import of_microbatches, of_valid_rows, statistics_o
 from rollax.torch.weights import assign, to_numpy, to_tensors
 
 Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Any]]]
-"""(batch, mask, coefficients with `num_updates`) -> (loss, statistics): tensors, arrays or numbers."""
+"""(batch, mask, coefficients with `num_updates` and `parts`) -> (loss, statistics): tensors, arrays or numbers."""
 Rates = float | Mapping[str, float]
 
 
@@ -41,6 +41,7 @@ class Learner:
     Args:
         optimizer: one that `check_optimizer` accepts.
         by_part: whether each part of the model has its learning rate; the optimizer's groups then have its `name`.
+        every: part of the model -> k, for a part that makes each k-th gradient step only.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
         compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
@@ -54,6 +55,7 @@ class Learner:
         optimizer: torch.optim.Optimizer,
         *,
         by_part: bool,
+        every: Mapping[str, int],
         updated_targets: UpdatedTargets | None,
         stops: StopsUpdate | None,
         grad_clip: float | None,
@@ -71,7 +73,7 @@ class Learner:
             together.setdefault(group["name"] if by_part else None, []).extend(group["params"])
         self._clipped_together = list(together.values())
         self.num_updates = 0
-        self._loss, self._stops = loss, stops
+        self._loss, self._stops, self._every = loss, stops, every
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
@@ -196,21 +198,22 @@ class Learner:
         now = {**coefficients, "num_updates": self.num_updates}
         if self._compiled:  # a compiled loss is specialized to numbers, but not to tensors
             now = trees.tree_map(partial(torch.tensor, device=self._device), now)
+        now["parts"] = due_parts(self.tensors.parts, self._every, self.num_updates)
         parts = epoch.minibatch(step)
         counts = torch.stack([self._count_rows(batch, mask) for batch, mask in parts]) if len(parts) > 1 else None
         found: dict[str, dict[int, Tensor]] = {}  # name -> number of the microbatch -> statistic
-        for number, (batch, mask) in enumerate(parts):
-            loss, stats = self._loss(batch, mask, now)
-            stats = statistics_of(stats, self._device)
-            if counts is not None:
-                loss = loss * (counts[number] / counts.sum())
-            if not loss.requires_grad:
-                raise _no_gradient(loss)
-            loss.backward()
-            for name, value in stats.items():
-                kept = of_valid_rows(name, value, mask) if value.ndim else value
-                found.setdefault(name, {})[number] = kept.detach()
-        self.tensors.keep_buffers()
+        with self.tensors.learning(now["parts"]):
+            for number, (batch, mask) in enumerate(parts):
+                loss, stats = self._loss(batch, mask, now)
+                stats = statistics_of(stats, self._device)
+                if counts is not None:
+                    loss = loss * (counts[number] / counts.sum())
+                if not loss.requires_grad:
+                    raise _no_gradient(loss)
+                loss.backward()
+                for name, value in stats.items():
+                    kept = of_valid_rows(name, value, mask) if value.ndim else value
+                    found.setdefault(name, {})[number] = kept.detach()
         totals = {name: of_microbatches(name, values, counts, len(parts)) for name, values in found.items()}
         return totals["total_loss"], totals
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax.errors import PolicyError, text_of
-from rollax.policy.update_plan import UpdatedTargets
+from rollax.policy.update_plan import UpdatedTargets, part_of
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
 Copies = list[tuple[Tensor, Tensor]]
@@ -28,12 +28,14 @@ class ModelTensors:
     Attributes:
         params: name -> trained parameter.
         extra: name -> tensor of the other state.
+        parts: the attributes of the model with trained parameters.
         target_model: a copy of the model with the target parameters; None: there are none.
     """
 
     def __init__(self, model: nn.Module, updated_targets: UpdatedTargets | None) -> None:
         self.model = model
         self.params, self.extra = parameters_of(model), extra_of(model)
+        self.parts = frozenset(map(part_of, self.params))
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
         self.target_model = None if updated_targets is None else _copied(model).eval().requires_grad_(False)
         self._updated_targets = updated_targets
@@ -136,6 +138,24 @@ class ModelTensors:
                 f"{type(self.model).__name__}, {where}",
                 None if newer is None else tuple(newer.shape),
             ).expected(tuple(tensor.shape), "register it with its final shape in the constructor")
+
+    @contextmanager
+    def learning(self, parts: Set[str]) -> Iterator[None]:
+        """In its block no gradients flow into other parts; at its end, their other state is as it was before."""
+        # A user may have frozen others for a while.
+        waiting = [p for name, p in self.params.items() if p.requires_grad and part_of(name) not in parts]
+        before = {name: t.detach().clone() for name, t in self.extra.items() if part_of(name) in self.parts - parts}
+        for parameter in waiting:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in waiting:
+                parameter.requires_grad_(True)
+            self.keep_buffers()
+            with torch.no_grad():
+                for name, tensor in before.items():
+                    self.extra[name].copy_(tensor)
 
     @contextmanager
     def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:

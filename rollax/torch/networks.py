@@ -21,6 +21,7 @@ from rollax.models.embeddings import EMBEDDINGS, check_parametric, embedding_siz
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
+from rollax.torch.batch_norm import batch_norms, in_evaluation
 from rollax.torch.encoder import Encoder
 from rollax.torch.layers import GRU, LSTM, MLP, dense
 
@@ -34,7 +35,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         hiddens = () if self.encoder.images_only else config.fcnet_hiddens
-        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation)
+        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation, config.normalization)
         self.features = self.mlp.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -160,7 +161,7 @@ class CentralCritic(nn.Module):
         self.own_encoder = Encoder(critic_space["obs"], config)
         self.other_encoder = Encoder(critic_space["other"], config)
         features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features
-        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation)
+        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation, config.normalization)
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN)
         self.register_buffer("_agents", torch.arange(agents), persistent=False)
@@ -213,7 +214,7 @@ class ActionValue(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         width = self.encoder.features + math.prod(action_space.shape)
-        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation)
+        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, config.normalization)
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
 
     def forward(self, obs: Any, actions: Tensor) -> Tensor:
@@ -260,12 +261,13 @@ class ActorWithCritics(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """In its block, gradients flow through the module to its inputs, and not to its parameters."""
+    """In its block, gradients flow through the module to its inputs only, and batch statistics are the running ones."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)
     try:
-        yield
+        with in_evaluation(batch_norms(module).values()):
+            yield
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)

@@ -25,7 +25,7 @@ from rollax.policy.loss_result import checked_loss, td_error_of
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
-from rollax.policy.update_plan import check_parts
+from rollax.policy.update_plan import check_every, check_parts, part_of
 from rollax.policy.weights import check_weights
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
@@ -69,12 +69,14 @@ class TorchPolicy(ModelPolicy):
         self._draws = draws or self._noisy
         self._may_draw = self._draws or own_forward
         self._describe(self.model)
-        check_parts(owners_of(self.model), self.plan.targets, where)
+        owners = owners_of(self.model)
+        check_parts(owners, self.plan.targets, where)
         norms = batch_norms(self.model)
         check_minibatches(norms, self.plan, self.memory.max_seq_len, f"{where}, make_plan")
         self._batch_norms = tuple(norms.values())
         compiled = getattr(self.config, "torch_compile", False)
         rates = self.learning_rates()
+        check_every(set(map(part_of, owners)), self.plan.every, rates, where)
         optimizer = algorithm.make_optimizer(parameter_groups(self.model, rates, where), self.model)
         check_optimizer(optimizer, self.model, rates, self.config.lr, self.label)
         self.learner = Learner(
@@ -82,6 +84,7 @@ class TorchPolicy(ModelPolicy):
             torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
             optimizer,
             by_part=isinstance(rates, Mapping),
+            every=self.plan.every,
             updated_targets=self.plan.targets,
             stops=self.plan.stops,
             grad_clip=self.config.grad_clip,
@@ -236,7 +239,8 @@ class TorchPolicy(ModelPolicy):
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
         columns = to_tensors(self._checked_columns(batch), self.device)
-        coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
+        parts, updates = self.learner.tensors.parts, self.learner.num_updates
+        coefficients = {**self.coefficients(), "num_updates": updates, "parts": parts}
         mask = torch.ones(len(batch), device=self.device)
         with random_numbers_of(self.generator, self.device):
             columns |= self.algorithm.targets(self.model, self.model, columns, mask, coefficients)

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
+_OF_NORMS = {"scale": "weight", "mean": "running_mean", "var": "running_var", "calls": "num_batches_tracked"}
+
 
 def torch_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same numbers under PyTorch's names: kernels [in, out] are weights [out, in], HWIO ones OIHW."""
@@ -15,6 +17,9 @@ def torch_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if name.endswith("kernel"):
             name = name.removesuffix("kernel") + "weight"
             value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+        if ".norms." in name:
+            layer, _, last = name.rpartition(".")
+            name = f"{layer}.{_OF_NORMS.get(last, last)}"
         found[name] = np.array(value, order="C")  # a copy that can be written
     return found
 

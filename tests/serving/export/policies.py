@@ -29,18 +29,20 @@ def runner_of(
     policy = policy_class.make_policy(observation_space, action_space, {**settings, "model": model})
     random = np.random.default_rng(0)
     weights = policy.get_weights()
-    policy.set_weights(
-        {
-            name: random.normal(0, 0.5, array.shape).astype(array.dtype) if array.dtype.kind == "f" else array
-            for name, array in weights.items()
-        }
-    )
+    policy.set_weights({name: _far(name, array, random) for name, array in weights.items()})
     observation_filter = FILTERS[settings["observation_filter"]](observation_space)
     observation_filter(columns_of(observation_space, 20))
     actions = ActionMap(
         action_space, clip_actions=settings["clip_actions"], normalize_actions=settings["normalize_actions"]
     )
     return PolicyRunner(policy, observation_filter, actions, clip_rewards=settings.get("clip_rewards"))
+
+
+def _far(name: str, array: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array
+    numbers = random.uniform(0.5, 2, array.shape) if name.endswith(".var") else random.normal(0, 0.5, array.shape)
+    return numbers.astype(array.dtype)
 
 
 def columns_of(space: spaces.Space, rows: int, seed: int = 1) -> Any:

@@ -70,6 +70,8 @@ LONG_CASES = {
     "SAC, discrete": (rollax.SAC, MASKED, spaces.Discrete(5), {}),
     "DDPG": (rollax.DDPG, VECTOR, BOUNDED, {"normalize_actions": True}),
     "TD3": (rollax.TD3, NESTED, BOUNDED, {"normalize_actions": True, "observation_filter": "MeanStdFilter"}),
+    "SAC, batch renormalization": (rollax.SAC, VECTOR, BOUNDED, {"model": {"normalization": "batch_renorm"}}),
+    "PPO, batch normalization": (rollax.PPO, VECTOR, spaces.Discrete(3), {"model": {"normalization": "batch"}}),
     "PPO, not clipped": (rollax.PPO, VECTOR, BOX, {"clip_actions": False}),
     "PPO, parametric": (rollax.PPO, PARAMETRIC, spaces.Discrete(4), {}),
     "PPO, larger images": (rollax.PPO, spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(4), {}),
