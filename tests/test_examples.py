@@ -22,6 +22,8 @@ ITERATIONS = {
     "torch_sac": 1,
     "crossq": 1,
     "tqc": 1,
+    "r2d2": 1,
+    "her": 1,
     "pettingzoo_aec": 2,
     "remote_envs": 2,
     "hierarchical_maze": 2,

@@ -33,7 +33,7 @@ class ApexPolicy(JaxPolicy):
     """Explores on a scale of its worker, and computes the initial priorities of rows, with the network that acts.
 
     Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
-    inside of it; the buffer draws the row with all n.
+    inside of it; the buffer draws the row with all n. With memory, new rows have the largest priority so far.
     """
 
     def make_exploration(self) -> Exploration:
@@ -47,7 +47,7 @@ class ApexPolicy(JaxPolicy):
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         super().postprocess_rows(fragment)
-        if self.config.prioritized_replay:
+        if self.config.prioritized_replay and not self.memory.present:
             errors = self.td_errors(fragment.transitions(self.config.n_step, self.config.gamma))
             fragment[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
         return fragment

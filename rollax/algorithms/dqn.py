@@ -5,7 +5,8 @@ dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schau
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam instead
 of RMSProp; time limits bootstrap; targets are computed without noise; all sub-environments of one acting call share one
-draw of noise; β of prioritized replay is constant.
+draw of noise; β of prioritized replay is constant. With memory, DQN learns from sequences of `max_seq_len` rows with
+stored states: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2).
 """
 
 from __future__ import annotations
@@ -24,22 +25,39 @@ from pydantic import Field, PositiveInt
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import QLearningFields, ReplayFields
+from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import MOST_LAYERS
 from rollax.models.embeddings import check_parametric
-from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values, logits_of
+from rollax.models.outputs import Outputs, is_noisy, is_recurrent
+from rollax.models.q_network import (
+    CustomQNetwork,
+    QNetwork,
+    RecurrentCustomQNetwork,
+    RecurrentQNetwork,
+    expected_values,
+    logits_of,
+)
+from rollax.models.recurrent import RecurrentTrunk
 from rollax.ops.masked import masked_mean
-from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
+from rollax.ops.q_learning import (
+    categorical_cross_entropy,
+    categorical_entropy,
+    chosen,
+    huber,
+    projected,
+    q_target,
+    sequence_errors,
+)
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
-from rollax.policy.replayed import TRANSITION
+from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
@@ -49,7 +67,7 @@ GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
 _TARGET = "q_target"
 
 
-class DQNConfig(QLearningFields, ReplayFields):
+class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
     """The fields of DQN, in addition to the fields that all Q-learning shares."""
 
     requires = {
@@ -124,7 +142,7 @@ class DQN(Algorithm):
                 expected="Discrete(n)",
                 fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
             )
-        check_layers(self.config.model, type(self).__name__)
+        check_layers(self.config.model, type(self).__name__, memory=True)
 
     @cached_property
     def support(self) -> np.ndarray | None:
@@ -133,6 +151,9 @@ class DQN(Algorithm):
         if config.num_atoms == 1:
             return None
         return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
+
+    def replayed(self, memory: RecurrentColumns) -> Draw:
+        return draw_for(memory, self.config.burn_in)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -165,7 +186,7 @@ class DQN(Algorithm):
         config, num_actions = self.config, self.exploration.num_inputs
         if config.model.custom_model is not None:
             width, space = num_actions * config.num_atoms, self.observation_space
-            network = make_custom_model(space, self.action_space, width, config.model, rngs, memory=False)
+            network = make_custom_model(space, self.action_space, width, config.model, rngs)
             if config.noisy and not is_noisy(network):
                 raise ConfigError(
                     "The policy explores by noisy layers, but the custom model has none.",
@@ -175,12 +196,17 @@ class DQN(Algorithm):
                     fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
                     "(rollax.models.layers), with the attribute noisy = True",
                 )
-            return CustomQNetwork(network, num_actions, self.support)
+            kind = RecurrentCustomQNetwork if is_recurrent(network) else CustomQNetwork
+            return kind(network, num_actions, self.support)
         check_parametric(self.observation_space, self.action_space)
-        return QNetwork(
+        trunk = None
+        if config.model.use_lstm or config.model.use_gru:
+            trunk = RecurrentTrunk(self.observation_space, self.action_space, config.model, rngs=rngs)
+        return (QNetwork if trunk is None else RecurrentQNetwork)(
             self.observation_space,
             num_actions,
             config.model,
+            trunk=trunk,
             hiddens=config.hiddens,
             dueling=config.dueling,
             support=self.support,
@@ -192,12 +218,18 @@ class DQN(Algorithm):
         """[B, actions, atoms] the logits among the model's outputs; PolicyError if there are none."""
         return logits_of(out, f"{self.label}, make_model")
 
+    def next_outputs(self, model: Any, batch: Columns) -> Outputs:
+        """The outputs for the observation after each row's n steps: `new_obs`, or one of its own sequence."""
+        if SampleBatch.TARGET_ROWS not in batch:
+            return self.forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
+        by_row = self.forward(model, batch)._replace(state=())
+        return jax.tree.map(lambda output: output[batch[SampleBatch.TARGET_ROWS]], by_row)
+
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        following = {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}
-        target = self.forward(target_model, following)
-        selector = self.forward(model, following).policy if self.config.double_q else target.policy
+        target = self.next_outputs(target_model, batch)
+        selector = self.next_outputs(model, batch).policy if self.config.double_q else target.policy
         rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
         if self.support is None:
             return {_TARGET: q_target(rewards, discounts, target.policy, selector)}
@@ -222,6 +254,9 @@ class DQN(Algorithm):
             if self.config.distribution_error == "divergence":
                 errors = losses - categorical_entropy(target)
             target = target @ jnp.asarray(self.support)
+        mask = mask * (batch[SampleBatch.WEIGHTS] > 0)  # not the rows that a sequence only bootstraps from
+        if SampleBatch.TARGET_ROWS in batch:
+            errors = sequence_errors(errors, mask, len(batch[SampleBatch.STATE_IN][0]))
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
         return loss, {
             "q_loss": loss,

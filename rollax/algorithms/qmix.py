@@ -4,7 +4,7 @@ Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
 arXiv:1509.06461. Deviations: Adam instead of RMSProp; trajectories longer than `max_seq_len` are split into sequences,
 each starting from the recurrent state of acting (or zeros, `zero_init_states`); the probability of a sequence is
-proportional to its number of rows; time limits bootstrap. Gradients flow through the rows of `burn_in`.
+proportional to its number of rows; time limits bootstrap.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
+from rollax.config.groups import MODEL_WITH_MEMORY, BurnInFields, QLearningFields, ReplayFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import MOST_LAYERS
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
-from rollax.models.outputs import Outputs, is_recurrent
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
-from rollax.ops.q_learning import chosen
+from rollax.ops.q_learning import chosen, sequence_errors
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
 from rollax.policy.algorithm import Algorithm
+from rollax.policy.burn_in import after_burn_in
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions_or_sequences
+from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 
 _TARGET = "joint_target"
@@ -45,7 +45,7 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
     """The fields of QMIX, in addition to the fields that all Q-learning shares."""
 
     defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
-    requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}}
+    requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}, "zero_init_states": MODEL_WITH_MEMORY}
     places = {
         (
             *("mixer", "mixing_embed_dim", "hypernet_hiddens"),
@@ -98,12 +98,8 @@ class QMIX(Algorithm):
     def _first_action(self) -> int:
         return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
 
-    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
-        if not memory.present:
-            return None
-        unused = {SampleBatch.STATE_IN} if self.config.zero_init_states else set()
-        columns = tuple(name for name in memory.columns if name not in unused)
-        return ReplayedSequences(memory.max_seq_len, self.config.burn_in, columns)
+    def replayed(self, memory: RecurrentColumns) -> Draw:
+        return draw_for(memory, self.config.burn_in, stored_state=not self.config.zero_init_states)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -122,7 +118,7 @@ class QMIX(Algorithm):
 
     def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
         config = self.config
-        model = make_group_model(
+        return make_group_model(
             self.view,
             self.observation_space,
             self.action_space,
@@ -132,11 +128,6 @@ class QMIX(Algorithm):
             hypernet_hiddens=config.hypernet_hiddens,
             rngs=rngs,
         )
-        if is_recurrent(model):
-            _check_uniform(config)
-        else:
-            _check_without_memory(config)
-        return model
 
     def check_model(self, model: Any) -> None:
         if not (hasattr(model, "values") and hasattr(model, "joint")):
@@ -149,21 +140,15 @@ class QMIX(Algorithm):
                 "make_model",
             )
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        return transitions_or_sequences(batch)
-
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         rewards, discounts = batch[SampleBatch.REWARDS][:, None], batch[SampleBatch.DISCOUNTS][:, None]
-        if SampleBatch.STATE_IN not in batch:
+        if SampleBatch.TARGET_ROWS not in batch:
             values = self._greedy_values(model, target_model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
             return {_TARGET: rewards + discounts * values}
         values = self._greedy_values(model, target_model, batch)
-        sequences = len(batch[SampleBatch.STATE_IN][0])
-        steps = batch[SampleBatch.TARGET_STEPS].reshape(sequences, -1, 1)
-        valued = jnp.take_along_axis(values.reshape(sequences, -1, values.shape[-1]), steps, axis=1)
-        return {_TARGET: rewards + discounts * valued.reshape(values.shape)}
+        return {_TARGET: rewards + discounts * values[batch[SampleBatch.TARGET_ROWS]]}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -178,25 +163,22 @@ class QMIX(Algorithm):
         learned = mask * (weights > 0)  # neither burn-in rows nor bootstrap rows
         loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
         sizes = jnp.abs(errors).mean(axis=-1)
+        by_draw = sizes
+        if SampleBatch.TARGET_ROWS in batch:
+            by_draw = sequence_errors(sizes, learned, len(batch[SampleBatch.STATE_IN][0]))
         return loss, {
             "q_loss": loss,
             "mean_q": masked_mean(joint.mean(axis=-1), learned),
             "mean_target": masked_mean(target.mean(axis=-1), learned),
             "mean_td_error": masked_mean(sizes, learned),
-            SampleBatch.TD_ERROR: self._by_unit(sizes * learned, batch),
+            SampleBatch.TD_ERROR: by_draw,
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
         """Returns [B, K], the target network's joint values of each member's greedy action."""
-        values, _ = target_model.values(columns)
-        selector = model.values(columns)[0] if self.config.double_q else values
+        values, _ = target_model.values(after_burn_in(target_model, columns))
+        selector = model.values(after_burn_in(model, columns))[0] if self.config.double_q else values
         return target_model.joint(chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
-
-    def _by_unit(self, column: jax.Array, batch: Columns) -> jax.Array:
-        """Returns the sum over each sequence, because a sequence has one priority."""
-        if SampleBatch.STATE_IN not in batch:
-            return column
-        return column.reshape(len(batch[SampleBatch.STATE_IN][0]), -1).sum(axis=1)
 
 
 class QMIXTrainer(Trainer):
@@ -236,29 +218,6 @@ class VDNTrainer(QMIXTrainer):
     name = "VDN"
     config_class = VDNConfig
     policy_class = VDN
-
-
-def _check_uniform(config: QMIXConfig) -> None:
-    if config.prioritized_replay:
-        raise ConfigError(
-            "Sequences cannot be replayed by priority.",
-            where="config key 'prioritized_replay'",
-            got=True,
-            expected="false for a model with memory, whose sequences are drawn uniformly",
-            fix="leave prioritized_replay out, or use a model without memory",
-        )
-
-
-def _check_without_memory(config: QMIXConfig) -> None:
-    for key in ("burn_in", "zero_init_states"):
-        if getattr(config, key):
-            raise ConfigError(
-                "The setting is for sequences, but the model has no memory and learns from single rows.",
-                where=f"config key '{key}'",
-                got=getattr(config, key),
-                expected="a model with memory",
-                fix=f"leave {key} out, or set model.use_gru or model.use_lstm",
-            )
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:

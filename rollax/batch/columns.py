@@ -19,7 +19,7 @@ Columns = Mapping[str, Any]
 
 INFOS = "infos"
 STATES = ("state_in", "state_out")
-PER_SEQUENCE = ("state_in", "seq_lens")
+PER_SEQUENCE = ("state_in", "seq_lens", "burn_in")
 """The columns of a padded batch with one row per sequence."""
 
 

@@ -70,6 +70,8 @@ class SampleBatch(MutableMapping[str, Any]):
     WEIGHTS = "weights"
     DISCOUNTS = "discounts"
     TARGET_STEPS = "target_steps"
+    TARGET_ROWS = "target_rows"
+    BURN_IN = "burn_in"
     Q_VALUE = "q_value"
     TD_ERROR = "td_error"
     INDICES = "indices"

@@ -76,9 +76,14 @@ class StateValueFields(ValueLossFields):
     )
 
 
+MODEL_WITH_MEMORY = [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": NotIn(None)}]
+"""What a setting of models with memory requires; a custom model may have one."""
+
+
 class BurnInFields(FieldGroup):
     """Rows before each sequence that a model with memory learns from."""
 
+    requires = {"burn_in": MODEL_WITH_MEMORY}
     places = {"burn_in": ("policy",)}
 
     burn_in: int = Field(

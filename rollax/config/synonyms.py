@@ -95,7 +95,7 @@ SYNONYMS: dict[str, str] = {
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
     **each(
         "replay_buffer_class replay_buffer_kwargs",
-        "prioritized_replay: for hindsight replay (HER) see examples/hindsight_replay.py",
+        "prioritized_replay: for hindsight replay (HER) see examples/her.py",
     ),
     **each("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",

@@ -21,7 +21,7 @@ from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
-from rollax.models.outputs import Outputs, is_noisy
+from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy
 from rollax.models.parametric import WIDTH, filled_slots
 from rollax.ops.q_learning import dueling
 
@@ -67,6 +67,7 @@ class QNetwork(nnx.Module):
         hiddens: widths of each stream's own layers.
         support: [K] the returns of the atoms; None: values are scalars.
         sigma0: σ_0 of noisy streams; None: they are not noisy.
+        trunk: the layers before the streams; None: a `Trunk`.
     """
 
     def __init__(
@@ -79,12 +80,13 @@ class QNetwork(nnx.Module):
         dueling: bool = True,
         support: np.ndarray | None = None,
         sigma0: float | None = None,
+        trunk: Any = None,
         rngs: nnx.Rngs,
     ) -> None:
         self.num_actions, self.noisy = num_actions, sigma0 is not None
         self.support = None if support is None else tuple(support.tolist())
         self.atoms = 1 if support is None else len(support)
-        self.trunk = Trunk(observation_space, config, rngs=rngs)
+        self.trunk = Trunk(observation_space, config, rngs=rngs) if trunk is None else trunk
         self.parametric = is_parametric(observation_space)
         outputs = (WIDTH if self.parametric else num_actions) * self.atoms
         features = self.trunk.features
@@ -93,10 +95,13 @@ class QNetwork(nnx.Module):
         self.key = dense(embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
 
     def __call__(self, obs: Any) -> Outputs:
-        return _value_outputs(self._logits(obs), self.support)
+        return self.outputs(self.trunk(obs), obs)
 
-    def _logits(self, obs: Any) -> Float[Array, "B A K"]:
-        hidden = self.trunk(obs)
+    def outputs(self, hidden: Float[Array, "B F"], obs: Any, state: State = ()) -> Outputs:
+        """The model's outputs from hidden features."""
+        return _value_outputs(self._logits(hidden, obs), self.support, state)
+
+    def _logits(self, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A K"]:
         outputs = self.advantages(hidden)
         if self.key is None:
             outputs = outputs.reshape(-1, self.num_actions, self.atoms)
@@ -108,6 +113,25 @@ class QNetwork(nnx.Module):
             return outputs
         by_atom = jax.vmap(dueling, in_axes=(1, 2, None), out_axes=2)
         return by_atom(self.value(hidden)[..., None], outputs, filled_slots(obs) if self.parametric else None)
+
+
+class RecurrentQNetwork(QNetwork):
+    """`QNetwork` with memory; its `trunk` is a `RecurrentTrunk`. See `run_model`."""
+
+    @property
+    def memory_inputs(self) -> tuple[str, ...]:
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
+        return self.trunk.memory_inputs
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory."""
+        return self.trunk.initial_state()
+
+    def __call__(  # type: ignore[override]  a model with memory is another kind of model
+        self, obs: Any, state: State, **memory: Any
+    ) -> Outputs:
+        hidden, state = self.trunk(obs, state, **memory)
+        return self.outputs(hidden, obs, state)
 
 
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
@@ -138,13 +162,37 @@ class CustomQNetwork(nnx.Module):
         self.support = None if support is None else tuple(support.tolist())
 
     def __call__(self, obs: Any) -> Outputs:
-        out = self.network(obs)
+        return self.outputs(self.network(obs))
+
+    def outputs(self, out: Outputs) -> Outputs:
+        """The outputs of a `QNetwork` from the custom model's outputs."""
         logits = out.policy.reshape(out.policy.shape[0], self.num_actions, -1)
-        return _value_outputs(logits, self.support, out.aux)
+        return _value_outputs(logits, self.support, out.state, out.aux)
+
+
+class RecurrentCustomQNetwork(CustomQNetwork):
+    """A custom model with memory; see `run_model`."""
+
+    @property
+    def memory_inputs(self) -> tuple[str, ...]:
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
+        return tuple(getattr(self.network, "memory_inputs", ()))
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory."""
+        return initial_state_of(self.network)
+
+    def __call__(  # type: ignore[override]  a model with memory is another kind of model
+        self, obs: Any, state: State, **memory: Any
+    ) -> Outputs:
+        return self.outputs(self.network(obs, state, **memory))
 
 
 def _value_outputs(
-    logits: Float[Array, "B A K"], support: Sequence[float] | None, aux: Mapping[str, Any] = MappingProxyType({})
+    logits: Float[Array, "B A K"],
+    support: Sequence[float] | None,
+    state: State,
+    aux: Mapping[str, Any] = MappingProxyType({}),
 ) -> Outputs:
     values = expected_values(logits, support)
-    return Outputs(values, values.max(axis=-1), aux={"logits": logits, **aux})
+    return Outputs(values, values.max(axis=-1), state, {"logits": logits, **aux})

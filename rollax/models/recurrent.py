@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.layers import orthogonal, zeros_init
-from rollax.models.networks import ActorCritic
+from rollax.models.networks import ActorCritic, Trunk
 from rollax.models.outputs import Outputs, State
 
 
@@ -104,8 +104,7 @@ class RecurrentActorCritic(ActorCritic):
         super().__init__(
             observation_space, num_outputs, config, rngs=rngs, head_features=width, value_shape=value_shape
         )
-        inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
-        self.memory_inputs = tuple(name for name, used in inputs.items() if used)
+        self.memory_inputs = _memory_inputs(config)
         self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
         extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
         cell = GRU if config.use_gru else LSTM
@@ -121,9 +120,7 @@ class RecurrentActorCritic(ActorCritic):
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
     ) -> Outputs:
-        extra = [] if self.action_encoder is None else [self.action_encoder(prev_actions)]
-        if "prev_rewards" in self.memory_inputs:
-            extra.append(prev_rewards[:, None])
+        extra = _previous(self, prev_actions, prev_rewards)
         parts = tuple(jnp.split(state[0], state[0].shape[1] // self.policy_memory.features, axis=1))
         split = len(parts) if self.value_memory is None else len(parts) // 2
         hidden = jnp.concatenate([self.policy_trunk(obs), *extra], axis=-1)
@@ -134,6 +131,44 @@ class RecurrentActorCritic(ActorCritic):
             value_hidden, value_parts = self.value_memory(value_hidden, parts[split:])
             parts_out = (*parts_out, *value_parts)
         return self.heads(hidden, value_hidden, obs)._replace(state=(jnp.concatenate(parts_out, axis=1),))
+
+
+class RecurrentTrunk(nnx.Module):
+    """`Trunk` with an LSTM or GRU behind it; see `RecurrentActorCritic` for its rows and state."""
+
+    def __init__(
+        self, observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
+    ) -> None:
+        self.trunk = Trunk(observation_space, config, rngs=rngs)
+        self.memory_inputs = _memory_inputs(config)
+        self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
+        extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
+        cell = GRU if config.use_gru else LSTM
+        self.memory = cell(self.trunk.features + extra, config.lstm_cell_size, rngs=rngs)
+        self.features = config.lstm_cell_size
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The state at the start of a trajectory, without the axis of sequences."""
+        return (np.concatenate(self.memory.initial_state()),)
+
+    def __call__(
+        self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
+    ) -> tuple[Float[Array, "BT F"], State]:
+        hidden = jnp.concatenate([self.trunk(obs), *_previous(self, prev_actions, prev_rewards)], axis=-1)
+        parts = tuple(jnp.split(state[0], state[0].shape[1] // self.features, axis=1))
+        hidden, parts = self.memory(hidden, parts)
+        return hidden, (jnp.concatenate(parts, axis=1),)
+
+
+def _memory_inputs(config: ModelConfig) -> tuple[str, ...]:
+    inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
+    return tuple(name for name, used in inputs.items() if used)
+
+
+def _previous(model: Any, prev_actions: Any, prev_rewards: Any) -> list[Array]:
+    """[BT, ...] the features of previous actions and rewards that are inputs of the memory."""
+    features = [] if model.action_encoder is None else [model.action_encoder(prev_actions)]
+    return [*features, prev_rewards[:, None]] if "prev_rewards" in model.memory_inputs else features
 
 
 def _over_time(

@@ -51,6 +51,12 @@ class MappedReplay(Replay):
             yield obs
             self._mapped.release()
 
+    def rows_ahead(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._links.ends_of(slots)[0] - slots
+
+    def slots_ahead(self, slots: NDArray[np.int64], steps: NDArray[np.integer]) -> NDArray[np.int64]:
+        return slots + steps
+
     def _windows(self, slots: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
         lasts, terminated = self._links.ends_of(slots)
         if self._whole is not None:

@@ -40,7 +40,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, ReplayedSequences, transitions_or_sequences
+from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.update_plan import UpdatePlan
 
 log = logging.getLogger("rollax.offline")
@@ -67,7 +67,6 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
     requires = {
         _OF_WEIGHTS: {"beta": NotIn(0)},
         "clip_rewards": [{"beta": NotIn(0)}, *_REWARDS_SEEN],
-        "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": NotIn(None)}],
         "prioritized_replay": "rows are imitated with equal probability",
     }
     places = {
@@ -151,11 +150,8 @@ class MARWIL(Algorithm):
     def reads_values(self) -> bool:
         return bool(self.config.beta)
 
-    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
-        if not memory.present:
-            return None
-        columns = tuple(name for name in memory.columns if name != SampleBatch.STATE_IN)
-        return ReplayedSequences(memory.max_seq_len, self.config.burn_in, columns)
+    def replayed(self, memory: RecurrentColumns) -> Draw:
+        return draw_for(memory, self.config.burn_in, stored_state=False)
 
     def make_plan(self) -> UpdatePlan:
         return UpdatePlan(self.config.train_batch_size)
@@ -170,7 +166,7 @@ class MARWIL(Algorithm):
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         if not self.config.beta:
             return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.WEIGHTS)}
-        return transitions_or_sequences(batch)
+        return super().drawn(batch, rng)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -205,10 +201,8 @@ class MARWIL(Algorithm):
 
     def _value_targets(self, model: Any, out: Outputs, batch: Columns) -> jax.Array:
         """Returns [B] G, bootstrapped with the current values; constant."""
-        if SampleBatch.STATE_IN in batch:
-            sequences = len(batch[SampleBatch.STATE_IN][0])
-            values, steps = out.value.reshape(sequences, -1), batch[SampleBatch.TARGET_STEPS].reshape(sequences, -1)
-            following = jnp.take_along_axis(values, steps, axis=1).reshape(-1)
+        if SampleBatch.TARGET_ROWS in batch:
+            following = out.value[batch[SampleBatch.TARGET_ROWS]]
         else:
             constant = frozen(model)
             constant.eval()

@@ -128,3 +128,23 @@ def dueling(
         return values + advantages - advantages.mean(axis=1, keepdims=True)
     counted = jnp.where(valid, advantages, 0.0).sum(axis=1, keepdims=True)
     return values + advantages - counted / valid.sum(axis=1, keepdims=True)
+
+
+def sequence_errors(
+    errors: Float[Array, "BT"], mask: Float[Array, "BT"], sequences: int, *, eta: float = 0.9
+) -> Float[Array, "B"]:
+    """Returns [B], the error of each of B sequences, for prioritized replay.
+
+    Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
+        section 2.3:  η max_t |δ_t| + (1 - η) mean_t |δ_t|.
+
+    Args:
+        errors: [B·T] δ of the rows of B concatenated sequences.
+        mask: [B·T] 1 for a row to learn from; a sequence without such a row has the error 0.
+        sequences: B.
+        eta: η in [0, 1].
+    """
+    check_same_shape("sequence_errors", errors=errors, mask=mask)
+    learned = mask.reshape(sequences, -1) > 0
+    sizes = jnp.where(learned, jnp.abs(errors).reshape(sequences, -1), 0.0)
+    return eta * sizes.max(axis=1) + (1 - eta) * sizes.sum(axis=1) / jnp.maximum(learned.sum(axis=1), 1)

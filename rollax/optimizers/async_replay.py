@@ -13,12 +13,12 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.core.stored_values import read_count, read_dict
-from rollax.errors import ConfigError
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
+from rollax.policy.replayed import SequenceDraw
 from rollax.processes.failures import FailureRules
 from rollax.replay.shard import Errors, ReplayShard, ShardSettings
 from rollax.rollout.remote_workers import Reply
@@ -61,21 +61,16 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self.shards = ReplayShards(actors, len(capacities), FailureRules.of(own), own.seed)
 
     def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
-        if self.config.prioritized_replay:
+        if self.config.prioritized_replay and not isinstance(policy.replayed, SequenceDraw):
             columns = (*columns, SampleBatch.PRIORITIES)
         return super().buffers_of(policy, *columns)
 
     def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
-        for policy in self.policies.values():
-            if policy.replayed is not None:
-                raise ConfigError(
-                    "The policy learns from sequences, but replay shards draw single rows.",
-                    policy.label,
-                    policy.replayed,
-                ).expected("one that learns from single rows", "use a model without memory, or SyncReplayOptimizer")
         buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self.policies.items()}
-        rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self.policies.items()}
-        settings = ShardSettings(buffers, capacities, rows, self.config.prioritized_replay_beta, self.config.seed)
+        draws = {policy_id: policy.replayed for policy_id, policy in self.policies.items()}
+        sizes = {policy_id: draws[policy_id].units(self.rows_of_update(p)) for policy_id, p in self.policies.items()}
+        beta, seed = self.config.prioritized_replay_beta, self.config.seed
+        settings = ShardSettings(buffers, capacities, draws, sizes, beta, seed)
         for index in range(1, len(capacities) + 1):
             ReplayShard(settings, index)  # raises errors here that it would raise in its process; takes no memory yet
         return settings
@@ -269,9 +264,9 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self._weights.append((self.version, self.local_worker.get_weights()))
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
-        """Statistics of the last update of a draw, and the errors of all rows if the policy reports them."""
+        """Statistics of the last update of a draw, and the errors of all its rows if the policy reports them."""
         size = len(rows) // self.config.updates_per_draw if policy.minibatch_size is None else len(rows)
-        found = [dict(policy.learn_on_batch(rows[at : at + size]) or {}) for at in range(0, len(rows), size)]
+        found = [dict(policy.learn_on_batch(part) or {}) for part in rows.minibatches(size)]
         if SampleBatch.TD_ERROR in found[-1]:
             found[-1][SampleBatch.TD_ERROR] = np.concatenate([stats[SampleBatch.TD_ERROR] for stats in found])
         return found[-1]

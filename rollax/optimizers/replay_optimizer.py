@@ -15,6 +15,7 @@ from rollax.optimizers.optimizer import OWN_TRAINER, Optimizer
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
@@ -51,18 +52,19 @@ class ReplayOptimizer(Optimizer):
                 f"{policy.label}, config key 'multiagent.policies_to_train'",
                 f"a {type(policy.config).__name__}, which has no 'n_step'",
             ).expected("a policy whose config has the keys of replay, such as one of DQN, SAC or TD3", OWN_TRAINER)
-        if isinstance(policy, ModelPolicy) and policy.memory.present and policy.replayed is None:
+        learns_rows = not isinstance(policy.replayed, SequenceDraw)
+        if isinstance(policy, ModelPolicy) and policy.memory.present and learns_rows:
             raise PolicyError(
                 "The model has memory, but the policy learns from single replayed rows.", policy.label, "memory"
             ).expected(
-                "no memory, or a policy whose `replayed` is not None, such as MARWIL's",
+                "no memory, or a policy whose `replayed` is a SequenceDraw, such as DQN's",
                 "use such a model, or SyncSamplesOptimizer",
             )
         settings: dict[str, Any] = {
             "gamma": policy.config.gamma,
             "n_step": policy.config.n_step,
             "where": f"replay buffer of policy {policy.name!r}",
-            "columns": (*columns, *policy.replayed_columns, *(policy.replayed.columns if policy.replayed else ())),
+            "columns": (*columns, *policy.replayed_columns, *policy.replayed.columns),
             "frames": None if config.frame_stack_axis is None else _stacked_frames(policy, config.frame_stack_axis),
         }
         if not config.prioritized_replay:

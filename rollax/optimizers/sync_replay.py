@@ -91,16 +91,12 @@ class SyncReplayOptimizer(ReplayOptimizer):
         stats = dict(policy.learn_on_batch(drawn) or {})
         errors = stats.pop(SampleBatch.TD_ERROR, None)
         if errors is not None:
-            buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
+            buffer.update_priorities(drawn[SampleBatch.INDICES], errors)
         return stats
 
     def _drawn(self, policy: Policy, buffer: Replay | MixedReplay, count: int) -> SampleBatch:
-        rows, beta = self.rows_of_update(policy), self.config.prioritized_replay_beta
-        sequences = policy.replayed
-        if sequences is None:
-            return buffer.sample(count * rows, self._rng, beta=beta)
-        number, length = count * max(rows // sequences.length, 1), sequences.length
-        return buffer.sample_sequences(number, length, self._rng, burn_in=sequences.burn_in, beta=beta, aligned=True)
+        count *= policy.replayed.units(self.rows_of_update(policy))
+        return buffer.sample(count, self._rng, beta=self.config.prioritized_replay_beta, draw=policy.replayed)
 
     def report(self) -> dict[str, Any]:
         """Transitions that can be drawn, by policy, and the updates made so far."""

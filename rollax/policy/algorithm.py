@@ -24,6 +24,7 @@ from rollax.models.embeddings import check_parametric
 from rollax.models.networks import with_critic
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.policy.burn_in import after_burn_in
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.optimizers import adam, by_part
 
@@ -91,9 +92,9 @@ class Algorithm(BaseAlgorithm):
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
 
-        Other columns are as for `run_model`.
+        Other columns are as for `run_model`; the rows of a `burn_in` advance the recurrent state first.
         """
-        out = run_model(model, columns)
+        out = run_model(model, after_burn_in(model, columns))
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.value_shape))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))

@@ -24,7 +24,7 @@ from rollax.models.outputs import Outputs
 from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION_SAMPLED, ReplayedSequences
+from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
 
@@ -261,9 +261,9 @@ class BaseAlgorithm(ABC):
     def check_model(self, model: Any) -> None:  # noqa: B027  by default any is
         """Raises PolicyError if the loss cannot use this model; its `Outputs` have been checked."""
 
-    def replayed(self, memory: RecurrentColumns) -> ReplayedSequences | None:
-        """The sequences that it learns from if experience is replayed; None: single rows."""
-        return None
+    def replayed(self, memory: RecurrentColumns) -> Draw:
+        """How its experience is drawn from a replay buffer: by default as single transitions."""
+        return SINGLE_ROWS
 
     def learning_rates(self, lr: float) -> Any:
         """The learning rate: a number, or one for each part of the model with an optimizer of its own.
@@ -293,14 +293,16 @@ class BaseAlgorithm(ABC):
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
 
-        By default these are the columns in `reads`, and `critic_obs` if the batch has it. An override may change
-        columns and add others, such as noise.
+        By default these are the columns in `reads`, and `critic_obs` if the batch has it; replayed sequences have
+        `target_steps` in the place of `new_obs`. An override may change columns and add others, such as noise.
 
         Args:
             batch: N rows that `postprocess` returned, or that a replay buffer returns.
             rng: random numbers of the policy's learning.
         """
-        columns = {name: batch[name] for name in self.reads}
+        following = SampleBatch.TARGET_STEPS if SampleBatch.TARGET_STEPS in batch else SampleBatch.NEW_OBS
+        names = (following if name == SampleBatch.NEW_OBS else name for name in self.reads)
+        columns = {name: batch[name] for name in names}
         if SampleBatch.CRITIC_OBS in batch:
             columns[SampleBatch.CRITIC_OBS] = batch[SampleBatch.CRITIC_OBS]
         return columns

@@ -217,8 +217,8 @@ class JaxPolicy(ModelPolicy):
 
     def _adapt_exploration(self, fragment: Fragment) -> None:
         def outputs_of(params: Columns) -> np.ndarray:
-            obs = trees.index(fragment[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION))
-            return self._outputs(params, {SampleBatch.OBS: obs})[0]
+            columns = {SampleBatch.OBS: fragment[SampleBatch.OBS], **self.memory.of(fragment)}
+            return self._outputs(params, trees.index(columns, slice(_ROWS_FOR_EXPLORATION)))[0]
 
         self.exploration.after_fragment(fragment, self.params, outputs_of, self.timestep)
 

@@ -31,6 +31,7 @@ from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.model_size import check_model_size
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.replayed import SequenceDraw
 from rollax.policy.running_returns import RunningReturns
 from rollax.policy.update_plan import UpdatePlan
 
@@ -138,12 +139,12 @@ class ModelPolicy(Policy):
     @property
     def _in_sequences(self) -> bool:
         """Whether it learns from padded sequences, not from single rows."""
-        return self.memory.present or self.replayed is not None
+        return self.memory.present or isinstance(self.replayed, SequenceDraw)
 
     @property
     def _sequence_length(self) -> int:
         """Rows of a sequence that a gradient step counts; 1 for single rows."""
-        return self.memory.max_seq_len if self.replayed is None else self.replayed.length
+        return self.replayed.length if isinstance(self.replayed, SequenceDraw) else self.memory.max_seq_len
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:

@@ -18,7 +18,7 @@ from rollax.core.spaces import space_text
 from rollax.core.stored_values import read_count, read_dict, read_value
 from rollax.errors import PolicyError
 from rollax.policy.raw_observations import columns_of_one
-from rollax.policy.replayed import ReplayedSequences
+from rollax.policy.replayed import SINGLE_ROWS, Draw
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -67,8 +67,8 @@ class Policy(ABC):
     num_workers: int = 0
     """The number of remote rollout workers."""
 
-    replayed: ReplayedSequences | None = None
-    """The sequences that it learns from if experience is replayed; None: it learns from single rows."""
+    replayed: Draw = SINGLE_ROWS
+    """How its experience is drawn from a replay buffer."""
 
     replayed_columns: tuple[str, ...] = ()
     """Columns that `postprocess_rows` adds and a replay buffer stores, in addition to the columns of transitions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
@@ -22,6 +22,7 @@ ARGUMENT_OF = {
     SampleBatch.PREV_REWARDS: "prev_reward_batch",
 }
 """The columns of a memory -> the arguments of `compute_actions` with them."""
+_INPUTS = (SampleBatch.OBS, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
 _TRAJECTORY = (
     SampleBatch.EPS_ID,
     SampleBatch.TRAJECTORY_ID,
@@ -141,24 +142,56 @@ class RecurrentColumns:
         inputs = {name: batch[name] for name in self.columns if name != SampleBatch.STATE_IN}
         lengths = batch[SampleBatch.SEQ_LENS]
         initial = tuple(np.repeat(part[None], len(lengths), axis=0) for part in self.initial_state)
+        burn_in = {name: batch[name] for name in (SampleBatch.BURN_IN,) if name in batch}
         return {
             **{name: trees.tree_map(cut, column) for name, column in {**columns, **inputs}.items()},
+            **burn_in,
             SampleBatch.SEQ_LENS: lengths,
             SampleBatch.STATE_IN: batch.get(SampleBatch.STATE_IN, initial)[: len(initial)],
         }
 
 
+class BurnIn(NamedTuple):
+    """The rows before B sequences: up to M for each, the earliest first."""
+
+    inputs: Columns  # name -> [B, M, ...], what the model reads
+    present: Any  # [B, M] false for padding
+
+
+def with_burn_in_apart(sequences: Columns, arange: Callable[[int], Any]) -> Columns:
+    """Sequences [B, M + T, ...] without their rows of burn-in, [B, T, ...], which `burn_in` then has as a `BurnIn`."""
+    if SampleBatch.BURN_IN not in sequences:
+        return sequences
+    present = sequences[SampleBatch.BURN_IN]
+    rows = {name: column for name, column in sequences.items() if name not in PER_SEQUENCE}
+    most, count = present.shape[1], present.sum(1)[:, None]
+    steps = count + arange(next(trees.leaves(rows)).shape[1] - most)
+    of_sequences = arange(len(present))[:, None]
+    kept = trees.tree_map(lambda leaf: leaf[of_sequences, steps], rows)
+    if SampleBatch.TARGET_STEPS in kept:
+        kept[SampleBatch.TARGET_STEPS] = (kept[SampleBatch.TARGET_STEPS] - count).clip(0)
+    inputs = {name: trees.tree_map(lambda leaf: leaf[:, :most], rows[name]) for name in _INPUTS if name in rows}
+    lengths = sequences[SampleBatch.SEQ_LENS] - count[:, 0]
+    return {**sequences, **kept, SampleBatch.SEQ_LENS: lengths, SampleBatch.BURN_IN: BurnIn(inputs, present)}
+
+
 def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.arange) -> tuple[dict[str, Any], Any]:
     """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too.
 
-    `arange` makes an array that can be compared with the sequences' lengths.
+    Rows of burn-in are then apart, in a `BurnIn`. `target_steps`, places in a sequence, become `target_rows`, places
+    among all rows. `arange` makes an array that can be compared with the sequences' lengths.
     """
+    sequences = with_burn_in_apart(sequences, arange)
     lengths = sequences[SampleBatch.SEQ_LENS]
     rows = {name: column for name, column in sequences.items() if name not in PER_SEQUENCE}
     width = next(trees.leaves(rows)).shape[1]
+    if SampleBatch.TARGET_STEPS in rows:
+        steps = rows.pop(SampleBatch.TARGET_STEPS)
+        rows[SampleBatch.TARGET_ROWS] = arange(len(steps))[:, None] * width + steps
     rows = trees.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     real = mask[:, None] * (arange(width) < lengths[:, None])
-    return {**rows, SampleBatch.STATE_IN: sequences[SampleBatch.STATE_IN]}, real.reshape(-1)
+    memory = {name: sequences[name] for name in (SampleBatch.STATE_IN, SampleBatch.BURN_IN) if name in sequences}
+    return {**rows, **memory}, real.reshape(-1)
 
 
 def _by_sequence(leaf: np.ndarray, length: int) -> np.ndarray:

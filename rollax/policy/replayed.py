@@ -1,30 +1,124 @@
-"""What a policy learns from if its experience is replayed: transitions, or sequences of rows."""
+"""What a policy learns from if its experience is replayed: a `Draw` makes transitions, or sequences of rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.errors import ConfigError
 
-_IN_BOTH = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
-TRANSITION = (*_IN_BOTH, SampleBatch.NEW_OBS)
-"""The columns of transitions, single rows of a replay buffer."""
+if TYPE_CHECKING:
+    from rollax.policy.recurrent_columns import RecurrentColumns
+    from rollax.replay.replay import Replay
+
+TRANSITION = (
+    *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS),
+    SampleBatch.NEW_OBS,
+)
+"""The columns of transitions. In the place of `new_obs` sequences have `target_steps`, which lead to a later row of the
+same sequence; a loss reads `target_rows`, the places of these rows in its batch."""
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
-SEQUENCE = (*_IN_BOTH, SampleBatch.TARGET_STEPS)
-"""The columns of sequences from a replay buffer; `target_steps` leads to the later row whose value is bootstrapped."""
 
 
-def transitions_or_sequences(batch: SampleBatch) -> dict[str, Any]:
-    """The columns of rows from a replay buffer, in the form in which it stores them."""
-    return {name: batch[name] for name in (SEQUENCE if SampleBatch.TARGET_STEPS in batch else TRANSITION)}
+@dataclass(frozen=True)
+class Draw:
+    """How the experience of an update is drawn from a replay buffer: here as single transitions.
+
+    An algorithm returns it from `replayed`. A subclass may override `draw`, to change goals and rewards, to normalize,
+    or to add columns. It is the same for every buffer: uniform, prioritized, mixed, in files, and in replay shards, to
+    which it is pickled. All of its random numbers come from the `rng` of `draw`, so that a run can be repeated.
+
+    Attributes:
+        columns: the columns that a buffer stores for it, in addition to those of transitions.
+    """
+
+    _: KW_ONLY
+    columns: tuple[str, ...] = ()
+
+    def units(self, rows: int) -> int:
+        """The transitions, or sequences, of an update of this many rows."""
+        return rows
+
+    def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
+        """A batch for the updates of a policy.
+
+        Args:
+            replay: the buffer, or one of the buffers, with at least one transition.
+            count: B, the number of transitions or sequences.
+            rng: draws them.
+            beta: exponent of the importance weights.
+        Returns:
+            The columns that the algorithm's method `drawn` reads, and `indices` for `update_priorities`.
+        """
+        return replay.transitions(replay.draw_slots(count, rng), beta)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedSequences:
-    """The sequences that a policy learns from if its experience is replayed."""
+SINGLE_ROWS = Draw()
 
-    length: int  # T, rows of each sequence to learn from
-    burn_in: int = 0  # rows before these
-    columns: tuple[str, ...] = ()  # columns of the buffer in addition to the columns of transitions
+
+@dataclass(frozen=True)
+class SequenceDraw(Draw):
+    """Sequences of consecutive rows of a trajectory, for models with memory or for losses over several steps.
+
+    Each trajectory is divided into sequences of `length` rows that begin every `length - overlap` rows, so trajectories
+    of up to `length - overlap` rows are drawn whole. A sequence is drawn by one of its first `length - overlap` rows,
+    which share the priority of the sequence; `Replay.sequences` describes the batch.
+
+    Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
+        section 2.3: stored states, burn-in and overlap. Deviations: the first rows of a trajectory are learned from
+        too, with fewer burn-in rows or none; the last sequence of a trajectory may be shorter.
+
+    Args:
+        length: T, rows of each sequence to learn from; fewer if the trajectory ends, or its next row is not stored yet.
+        burn_in: rows before these, which only advance the recurrent state, without a gradient.
+        overlap: rows that a sequence has in common with the next one.
+        columns: as for `Draw`; with `state_in`, a sequence begins with the state in which the policy acted, otherwise
+            with the initial state.
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    length: int
+    burn_in: int = 0
+    overlap: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fits, expected in (
+            ("length", self.length >= 1, "at least 1"),
+            ("burn_in", self.burn_in >= 0, "at least 0"),
+            ("overlap", 0 <= self.overlap < self.length, "from 0 to length - 1"),
+        ):
+            if not fits:
+                raise ConfigError.out_of_range(name, f"SequenceDraw({name}=...)", getattr(self, name), expected)
+
+    def units(self, rows: int) -> int:
+        return max(rows // self.length, 1)
+
+    def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
+        return replay.sequences(replay.draw_slots(count, rng), self, beta)
+
+
+def draw_for(memory: RecurrentColumns, burn_in: int = 0, *, stored_state: bool = True) -> Draw:
+    """Returns single transitions, and for a model with memory sequences of `max_seq_len` rows without overlap.
+
+    Args:
+        memory: describes the model.
+        burn_in: rows before a sequence, which only advance the recurrent state.
+        stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
+    Raises:
+        ConfigError: rows of burn-in for a model without memory.
+    """
+    if not memory.present and burn_in:
+        raise ConfigError(
+            "Burn-in is for sequences, but the model has no memory and learns from single rows.",
+            "config key 'burn_in'",
+            burn_in,
+        ).expected("0, or a model with memory", "leave burn_in out, or use a model with memory")
+    if not memory.present:
+        return SINGLE_ROWS
+    columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
+    return SequenceDraw(memory.max_seq_len, burn_in, columns=columns)

@@ -15,16 +15,17 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.features import MIN_IMAGE_SIDE, ImageLayout
 
-_NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std", "vf_share_layers")
+_OF_MEMORY = ("use_lstm", "use_gru")
+_OF_ACTOR_CRITICS = ("free_log_std", "vf_share_layers")
 _OF_IMAGES = ("conv_filters", "conv_activation", "conv_dense")
 _COPIES = 4  # parameters, gradients, and the two moments of Adam
 _NUMBER = 4
 _ROW = 16  # reward, value, log-probability and flags
 
 
-def check_layers(config: ModelConfig, policy_class: str) -> None:
-    """Raises ConfigError for a setting of `ActorCritic`, for a policy with other networks."""
-    for name in _NOT_IN_OWN_NETWORKS:
+def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False) -> None:
+    """Raises ConfigError for a setting of `ActorCritic`, for a policy with other networks, with `memory` or without."""
+    for name in _OF_ACTOR_CRITICS if memory else (*_OF_MEMORY, *_OF_ACTOR_CRITICS):
         if getattr(config, name):
             raise ConfigError(
                 "The setting is for actor-critic models, but the algorithm has different networks.",

@@ -13,7 +13,8 @@ from rollax.batch import SampleBatch
 from rollax.batch.columns import PER_SEQUENCE
 from rollax.core import trees
 from rollax.errors import BatchError
-from rollax.replay.replay import Replay
+from rollax.policy.replayed import SINGLE_ROWS, Draw
+from rollax.replay.replay import Replay, by_index
 
 
 @dataclass
@@ -52,54 +53,38 @@ class MixedReplay:
         """Number of transitions that can be drawn."""
         return sum(len(part.buffer) for part in self.parts if part.weight)
 
-    def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
-        """Transitions drawn with replacement; see `Replay.sample`."""
-        return self._mixed(count, rng, lambda buffer, number: buffer.sample(number, rng, beta=beta))
-
-    def sample_sequences(
-        self,
-        count: int,
-        length: int,
-        rng: np.random.Generator,
-        *,
-        burn_in: int = 0,
-        beta: float = 1.0,
-        aligned: bool = False,
+    def sample(
+        self, count: int, rng: np.random.Generator, *, beta: float = 1.0, draw: Draw = SINGLE_ROWS
     ) -> SampleBatch:
-        """Sequences of rows, each from one of the buffers; see `Replay.sample_sequences`."""
-        settings = {"burn_in": burn_in, "beta": beta, "aligned": aligned}
-        return self._mixed(count, rng, lambda buffer, number: buffer.sample_sequences(number, length, rng, **settings))
-
-    def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
-        """Sets the priorities of drawn transitions; see `PrioritizedReplay.update_priorities`."""
-        indices, errors = np.asarray(indices), np.asarray(errors)
-        for number, part in enumerate(self.parts):
-            own = indices % len(self.parts) == number
-            if own.any():
-                part.buffer.update_priorities(indices[own] // len(self.parts), errors[own])
-
-    def _mixed(self, count: int, rng: np.random.Generator, draw: Callable[[Replay, int], SampleBatch]) -> SampleBatch:
+        """Transitions or sequences, each from one of the buffers; see `Replay.sample`."""
         chances = np.array([part.weight if len(part.buffer) else 0.0 for part in self.parts])
         if not chances.any():
             raise BatchError("The replay buffers have nothing to draw.", self.where, repr(self)).expected(
                 "a buffer with transitions, and a weight above 0", "add fragments before drawing"
             )
+
+        def drawn(number: int, count: int) -> SampleBatch:
+            part = self.parts[number]
+            batch = part.buffer.sample(count, rng, beta=beta, draw=draw)
+            part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # in sequences, the rows to learn from
+            batch[SampleBatch.INDICES] = batch[SampleBatch.INDICES] * len(self.parts) + number
+            return batch if part.prepared is None else part.prepared(batch)
+
         if np.count_nonzero(chances) == 1:  # a single choice uses no random number
-            number = int(np.flatnonzero(chances)[0])
-            return self._drawn(number, count, draw)
+            return drawn(int(np.flatnonzero(chances)[0]), count)
         which = rng.choice(len(self.parts), count, p=chances / chances.sum())
-        numbers = np.unique(which).tolist()
-        drawn = [self._drawn(number, int(np.count_nonzero(which == number)), draw) for number in numbers]
+        batches = [drawn(number, int(np.count_nonzero(which == number))) for number in np.unique(which).tolist()]
         # The order of the choices: minibatches are consecutive parts of the draw.
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
-        return _in_order(drawn, order)
+        return _in_order(batches, order)
 
-    def _drawn(self, number: int, count: int, draw: Callable[[Replay, int], SampleBatch]) -> SampleBatch:
-        part = self.parts[number]
-        batch = draw(part.buffer, count)
-        part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # in sequences, the rows to learn from
-        batch[SampleBatch.INDICES] = batch[SampleBatch.INDICES] * len(self.parts) + number
-        return batch if part.prepared is None else part.prepared(batch)
+    def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
+        """Sets the priorities of drawn transitions or sequences; see `PrioritizedReplay.update_priorities`."""
+        errors = by_index(np.asarray(errors), indices)
+        for number, part in enumerate(self.parts):
+            own = indices % len(self.parts) == number
+            if own.any():
+                part.buffer.update_priorities(indices[own] // len(self.parts), errors[own])
 
 
 def _in_order(batches: Sequence[SampleBatch], order: NDArray[np.int64]) -> SampleBatch:

@@ -12,17 +12,19 @@ from rollax.batch import SampleBatch
 from rollax.core.stored_values import read_array, read_number, read_value, wrong_value
 from rollax.errors import NonFiniteError
 from rollax.replay.frames import StackedFrames
-from rollax.replay.replay import check_range
+from rollax.replay.replay import by_index, check_range
 from rollax.replay.sum_tree import SumTree
 from rollax.replay.uniform import UniformReplay
 
 
 class PrioritizedReplay(UniformReplay):
-    """Draws transitions in proportion to a power of their last error.
+    """Draws transitions, or sequences, in proportion to a power of their last error.
 
     Source: Schaul et al. (2016), arXiv:1511.05952, the proportional variant. Eq. 1: P(i) = p_i^α / Σ_k p_k^α with
         p_i = |δ_i| + ε; new transitions get the largest priority so far (Algorithm 1); section 3.4: importance weights
         w_i = (1/N · 1/P(i))^β / max_i w_i. Deviations: the maximum is over the drawn batch, not over the buffer.
+        Sequences: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning",
+        section 2.3. The rows that draw a sequence all have its priority.
 
     If `columns` names `priorities`, that column of the added fragments holds the first errors (Ape-X: Horgan
     et al. (2018), arXiv:1803.00933, Algorithm 1).
@@ -65,15 +67,17 @@ class PrioritizedReplay(UniformReplay):
         """Sets the priorities of transitions; those overwritten since they were drawn are ignored.
 
         Args:
-            indices: [K] `indices` of drawn transitions; of duplicates the last error counts.
-            errors: [K] their TD errors δ in the last update, with either sign.
+            indices: [K] `indices` of drawn transitions, or [K·L] of K sequences of L rows; of duplicates the last error
+                counts, and negative ones are ignored.
+            errors: [K] the TD errors δ of the transitions or sequences in the last update, with either sign.
         Raises:
             NonFiniteError: an error is not a finite number.
         """
         self._finish()
+        errors = by_index(np.asarray(errors, np.float64), indices)
         slots, there = self._rows.links.slots_of(np.asarray(indices))
         there &= self._drawable[slots]
-        priorities = self._priorities(np.asarray(errors, np.float64))
+        priorities = self._priorities(errors)
         self._set(slots[there], priorities[there])
 
     def get_priorities(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,13 @@ from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns
 from rollax.core import trees
 from rollax.errors import BatchError, ConfigError
+from rollax.policy.replayed import SINGLE_ROWS, Draw, SequenceDraw
 from rollax.replay.readable import ReadableRows
 from rollax.replay.sequences import sequences_from
 
 
 class Replay(ABC):
-    """Draws transitions of n steps, or sequences around them, by default all with equal probability.
+    """Draws transitions of n steps, or sequences of rows, by default all with equal probability.
 
     A subclass sets `_rows`.
 
@@ -78,22 +78,38 @@ class Replay(ABC):
         """The sum of the priorities of all transitions; here each counts 1."""
         return float(len(self))
 
-    def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
-        """Transitions drawn with replacement.
+    def sample(
+        self, count: int, rng: np.random.Generator, *, beta: float = 1.0, draw: Draw = SINGLE_ROWS
+    ) -> SampleBatch:
+        """A batch of `count` transitions, or of what `draw` makes of the buffer; see `transitions` and `sequences`.
 
         Args:
-            count: B, how many.
+            count: how many transitions or sequences, drawn with replacement.
             rng: draws them.
             beta: exponent of the importance weights; without priorities they are 1.
+            draw: how they are drawn.
+        Raises:
+            BatchError: no transition can be drawn yet.
+        """
+        return draw.draw(self, count, rng, beta)
+
+    def draw_slots(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """[count] slots of transitions, with replacement; raises BatchError if there is none yet."""
+        if not len(self):
+            raise BatchError(
+                "The replay buffer has nothing to draw.", self.where, "no transition with all of its n steps"
+            ).fix("add fragments before drawing")
+        return self._draw(count, rng)
+
+    def transitions(self, slots: NDArray[np.int64], beta: float = 1.0) -> SampleBatch:
+        """The transitions that begin in [B] slots, which `draw_slots` returned.
+
         Returns:
             A batch of B rows: `obs`, `actions` and the stored columns; `rewards`, the n-step returns; `new_obs`, the
             observation after the n steps; `discounts`, the factor of its value: γ^n, a smaller power where a truncation
             came first, 0 where the trajectory terminated (`new_obs` is then some observation); `weights`; `indices`,
-            for `update_priorities`.
-        Raises:
-            BatchError: no transition can be drawn yet.
+            for `update_priorities`. All are copies, which may be changed.
         """
-        slots = self._slots_drawn(count, rng)
         returns, discounts, targets = self._windows(slots)
         columns = {name: self._rows.read(name, slots) for name in self._rows.names}
         columns[SampleBatch.REWARDS] = returns.astype(dtype_of_returns(columns[SampleBatch.REWARDS].dtype))
@@ -103,41 +119,52 @@ class Replay(ABC):
         columns[SampleBatch.INDICES] = self._rows.links.indices(slots)
         return SampleBatch(columns)
 
-    def sample_sequences(
-        self,
-        count: int,
-        length: int,
-        rng: np.random.Generator,
-        *,
-        burn_in: int = 0,
-        beta: float = 1.0,
-        aligned: bool = False,
-    ) -> SampleBatch:
-        """Sequences of rows for recurrent policies, each around a transition drawn like in `sample`.
+    def sequences(self, slots: NDArray[np.int64], draw: SequenceDraw, beta: float = 1.0) -> SampleBatch:
+        """The sequences that the rows in [B] slots, which `draw_slots` returned, belong to.
 
-        Args:
-            count: B, how many.
-            length: T, rows of each sequence to learn from.
-            rng: draws them.
-            burn_in: rows before the sequence, which only advance the policy's state.
-            beta: as for `sample`.
-            aligned: True divides trajectories into sequences of T rows from their first row on, and takes the sequence
-                that contains the drawn transition; so trajectories of up to T rows are drawn whole. A sequence of k
-                rows is then drawn k times as often as a sequence of one row: its `weights` are divided by k, and have a
-                mean of 1, so that all rows count the same. False: sequences begin with the drawn transition.
+        A sequence of which k rows can be drawn is drawn k times as often as a sequence with one such row: its `weights`
+        are divided by k, and have a mean of 1, so that the rows of all sequences count the same.
+
         Returns:
-            A padded batch, see `sequences_from`, with the `indices` of the drawn transition in all rows of a sequence.
-        Raises:
-            BatchError: no transition can be drawn yet.
+            A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the
+            first row only; n-step `rewards` and `discounts` as in `transitions`; `target_steps`, the position in the
+            sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that
+            one terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from;
+            `burn_in` [B, burn_in], which of the first rows are there to advance the state; `indices`, for
+            `update_priorities`: -1 except in the rows that the sequence is drawn by.
         """
-        starts = self._slots_drawn(count, rng)
-        weights = self._weights(starts, beta)
-        windows: dict[str, Any] = {"n_step": self.n_step, "gamma": self.gamma}
-        drawn = sequences_from(self._rows, starts, weights, length, burn_in, aligned=aligned, **windows)
-        drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
-        if aligned:
-            drawn[SampleBatch.WEIGHTS] = _by_length(drawn[SampleBatch.WEIGHTS], drawn.max_seq_len)
-        return drawn
+        weights = self._weights(slots, beta)
+        return sequences_from(self._rows, slots, weights, draw, n_step=self.n_step, gamma=self.gamma)
+
+    def read(self, column: str, slots: NDArray[np.int64]) -> trees.Tree:
+        """A copy of the rows of a stored column at [B] slots."""
+        return self._rows.read(column, slots)
+
+    def rows_ahead(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[B] the number of stored rows of the same trajectory after each of these rows.
+
+        The time is proportional to the longest of these trajectories.
+        """
+        return self._walk(slots, None)[1]
+
+    def slots_ahead(self, slots: NDArray[np.int64], steps: NDArray[np.integer]) -> NDArray[np.int64]:
+        """[B] the slots of the rows `steps` [B] rows later in the trajectory, at most `rows_ahead`."""
+        return self._walk(slots, steps)[0]
+
+    def _walk(self, slots: NDArray[np.int64], steps: NDArray[np.integer] | None) -> tuple[NDArray, NDArray]:
+        """[B] the rows `steps` rows later, or the last stored rows of the trajectories, and the rows walked."""
+        links = self._rows.links
+        at, walked = slots.astype(np.int64), np.zeros(len(slots), np.int64)
+        walking = np.arange(len(at))
+        while len(walking):
+            if steps is not None:
+                walking = walking[walked[walking] < steps[walking]]
+            following = links.following[at[walking]].astype(np.int64)
+            goes_on = (following >= 0) & ~links.observed[following]
+            walking, following = walking[goes_on], following[goes_on]
+            at[walking] = following
+            walked[walking] += 1
+        return at, walked
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:  # noqa: B027
         """Without effect: all transitions are equally likely. See `PrioritizedReplay.update_priorities`."""
@@ -149,13 +176,6 @@ class Replay(ABC):
     @abstractmethod
     def _can_draw(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[K] whether the transitions that begin in these slots can be drawn."""
-
-    def _slots_drawn(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        if not len(self):
-            raise BatchError(
-                "The replay buffer has nothing to draw.", self.where, "no transition with all of its n steps"
-            ).fix("add fragments before drawing")
-        return self._draw(count, rng)
 
     def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """[count] slots of transitions."""
@@ -171,14 +191,9 @@ class Replay(ABC):
         return np.ones(len(slots), np.float32)
 
 
-def _by_length(weights: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """The weights of the rows of padded sequences, each divided by the number of rows to learn from in its sequence."""
-    of_sequences = weights.reshape(-1, length)
-    learned = of_sequences > 0
-    sizes = learned.sum(axis=1)
-    # Their mean over the rows to learn from does not change.
-    divided = of_sequences * (sizes.sum() / len(sizes) / sizes)[:, None]
-    return divided.astype(np.float32).ravel()
+def by_index(errors: NDArray[np.floating], indices: NDArray[np.integer]) -> NDArray[np.floating]:
+    """The errors for `update_priorities`, one for each index: a sequence has one error, and an index for each row."""
+    return np.repeat(errors, len(indices) // max(len(errors), 1))
 
 
 def check_range(name: str, value: float, fits: bool, expected: str, where: str) -> None:

@@ -10,75 +10,80 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.core import trees
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.readable import ReadableLinks, ReadableRows
+
+_NOT_DRAWN_BY = -1
 
 
 def sequences_from(
     rows: ReadableRows,
-    starts: NDArray[np.int64],
-    start_weights: NDArray[np.float32],
-    length: int,
-    burn_in: int,
+    drawn: NDArray[np.int64],
+    drawn_weights: NDArray[np.float32],
+    draw: SequenceDraw,
     *,
-    aligned: bool,
     n_step: int | None,
     gamma: float,
 ) -> SampleBatch:
-    """A sequence around each start: burn-in rows before it, rows to learn from, and the observation after them.
-
-    Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
-        section 2.3: stored states and burn-in. Deviations: sequences begin at given rows, not at every 40th row of a
-        trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
+    """The sequence that each drawn row belongs to; see `Replay.sequences`.
 
     Args:
-        starts: [B] slots of the first rows to learn from; with `aligned`, of any of them.
-        start_weights: [B] the importance weight of each.
-        length: T, rows to learn from; fewer if the trajectory ends, or its next row is not stored yet.
-        burn_in: rows before the start; fewer if the trajectory begins later, or the rows before it are overwritten.
-        aligned: whether trajectories are divided into sequences of T rows from their first row on; one whose first rows
-            are overwritten has the others.
+        drawn: [B] slots of the drawn rows.
+        drawn_weights: [B] the importance weight of each.
         n_step: n, steps of each return; fewer at the end of the sequence; None: all up to its end.
-    Returns:
-        A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
-        row only; n-step `rewards` and `discounts` as in `Replay.sample`; `target_steps`, the position in the
-        sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that one
-        terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from.
     """
-    links = rows.links
-    to_learn = np.full(len(starts), length)
-    if aligned:
-        starts = _first_rows(starts, length, links)
-        to_learn -= links.number[starts] % length
-    slots, lengths, warm_up = _slots(starts, to_learn, burn_in, burn_in + length + 1, links)
+    links, stride = rows.links, draw.length - draw.overlap
+    starts = _first_rows(drawn, stride, links)
+    missing = links.number[starts].astype(np.int64) % stride  # first rows of the sequence that are overwritten
+    to_learn = draw.length - missing
+    slots, lengths, warm_up = _slots(starts, to_learn, draw.burn_in, draw.burn_in + draw.length + 1, links)
     step = np.arange(slots.shape[1])
     real = step < lengths[:, None]
     bootstrap = real & (links.observed[slots] | (step == (warm_up + to_learn)[:, None]))
     acted = real & ~bootstrap
-    drawn: dict[str, Any] = {SampleBatch.SEQ_LENS: lengths.astype(np.int32)}
+    batch: dict[str, Any] = {SampleBatch.SEQ_LENS: lengths.astype(np.int32)}
     for name in rows.names:
         if name == SampleBatch.STATE_IN:
-            drawn[name] = rows.read(name, slots[:, 0])
+            batch[name] = rows.read(name, slots[:, 0])
         else:
             filled = np.flatnonzero(acted if name == SampleBatch.ACTIONS else real)
-            drawn[name] = _padded(rows.read(name, slots.ravel()[filled]), filled, real.size)
+            batch[name] = _padded(rows.read(name, slots.ravel()[filled]), filled, real.size)
     steps, flat = np.flatnonzero(acted), slots.ravel()
     flags = links.terminated[flat], links.truncated[flat], ~acted.ravel()
     windows = n_step_windows(steps, np.arange(real.size) + 1, rows.rewards[flat], *flags, n_step=n_step, gamma=gamma)
-    returns = windows.returns.astype(dtype_of_returns(drawn[SampleBatch.REWARDS].dtype))
-    drawn[SampleBatch.REWARDS] = _padded(returns, steps, real.size)
-    drawn[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), steps, real.size)
+    returns = windows.returns.astype(dtype_of_returns(batch[SampleBatch.REWARDS].dtype))
+    batch[SampleBatch.REWARDS] = _padded(returns, steps, real.size)
+    batch[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), steps, real.size)
     target_steps = (windows.targets % slots.shape[1]).astype(np.int32)
-    drawn[SampleBatch.TARGET_STEPS] = _padded(target_steps, steps, real.size)
-    drawn[SampleBatch.BOOTSTRAP] = bootstrap.ravel()
+    batch[SampleBatch.TARGET_STEPS] = _padded(target_steps, steps, real.size)
+    batch[SampleBatch.BOOTSTRAP] = bootstrap.ravel()
+    if draw.burn_in:
+        batch[SampleBatch.BURN_IN] = step[: draw.burn_in] < warm_up[:, None]
     learned = acted & (step >= warm_up[:, None])
-    drawn[SampleBatch.WEIGHTS] = np.where(learned, start_weights[:, None], np.float32(0)).ravel()
-    return SampleBatch(drawn)
+    drawn_by = learned & (step < (warm_up + stride - missing)[:, None])
+    batch[SampleBatch.WEIGHTS] = _weights(drawn_weights, learned, drawn_by)
+    batch[SampleBatch.INDICES] = np.where(drawn_by, links.indices(slots), _NOT_DRAWN_BY).ravel()
+    return SampleBatch(batch)
 
 
-def _first_rows(slots: NDArray[np.int64], length: int, links: ReadableLinks) -> NDArray[np.int64]:
-    """[B] the slot of the first remaining row of the aligned sequence that contains each slot."""
-    first, before = slots.astype(np.int64), links.number[slots] % length
-    for step in range(length - 1):
+def _weights(
+    drawn_weights: NDArray[np.float32], learned: NDArray[np.bool_], drawn_by: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """[B·L] the weights of the rows to learn from; 0 in other rows.
+
+    A sequence that k rows draw is drawn k times as often as one that a single row draws: its weights are divided by k.
+    The weights of all rows are then multiplied by one number, so that equal drawn weights have a mean of 1.
+    """
+    sizes, chances = learned.sum(axis=1), drawn_by.sum(axis=1)
+    scale = sizes.sum() / (sizes / chances).sum() / chances
+    weights = np.where(learned, drawn_weights[:, None], np.float32(0)) * scale[:, None]
+    return weights.astype(np.float32).ravel()
+
+
+def _first_rows(slots: NDArray[np.int64], stride: int, links: ReadableLinks) -> NDArray[np.int64]:
+    """[B] the slot of the first remaining row of the sequence that each slot draws."""
+    first, before = slots.astype(np.int64), links.number[slots] % stride
+    for step in range(stride - 1):
         preceding = links.preceding[first]
         first = np.where((before > step) & (preceding >= 0), preceding, first)
     return first

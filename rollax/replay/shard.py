@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.core.stored_values import generator_state, read_dict
+from rollax.policy.replayed import Draw
 from rollax.replay.uniform import UniformReplay
 
 BufferOfSize = Callable[[int], UniformReplay]
@@ -32,7 +33,8 @@ class ShardSettings:
 
     buffers: Mapping[str, BufferOfSize]  # by policy id
     capacities: Sequence[int]  # of the buffers of each shard
-    batch_sizes: Mapping[str, int]  # policy id -> rows of one update
+    draws: Mapping[str, Draw]  # by policy id
+    batch_sizes: Mapping[str, int]  # policy id -> transitions, or sequences, of one update
     beta: float  # β of prioritized replay
     seed: int | None  # of the draws
 
@@ -46,7 +48,7 @@ class ReplayShard:
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:
         capacity = settings.capacities[index - 1]
         self.buffers = {policy_id: make(capacity) for policy_id, make in settings.buffers.items()}
-        self._batch_sizes, self._beta = settings.batch_sizes, settings.beta
+        self._draws, self._batch_sizes, self._beta = settings.draws, settings.batch_sizes, settings.beta
         self._seed = None if settings.seed is None else (settings.seed, index, generation)
         self._rng = np.random.default_rng(self._seed)
 
@@ -62,7 +64,8 @@ class ReplayShard:
         drawn = {}
         for policy_id, buffer in self.buffers.items():
             if len(buffer):
-                rows = buffer.sample(updates * self._batch_sizes[policy_id], self._rng, beta=self._beta)
+                count, draw = updates * self._batch_sizes[policy_id], self._draws[policy_id]
+                rows = buffer.sample(count, self._rng, beta=self._beta, draw=draw)
                 rows.pop(SampleBatch.PRIORITIES, None)  # initial priorities, which learning does not read
                 drawn[policy_id] = rows
         return drawn, self._contents()

@@ -14,6 +14,7 @@ from rollax.core.spaces import ACTION_MASK
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.torch.burn_in import after_burn_in
 from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.policy_model import make_policy_model
@@ -62,9 +63,9 @@ class TorchAlgorithm(BaseAlgorithm):
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
 
-        Other columns are as for `run_model`.
+        Other columns are as for `run_model`; the rows of a `burn_in` advance the recurrent state first.
         """
-        out = run_model(model, columns)
+        out = run_model(model, after_burn_in(model, columns))
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.value_shape))
         out = out._replace(policy=precise(out.policy), value=None if out.value is None else precise(out.value))

@@ -180,7 +180,6 @@ class TestCriticsWithState:
     [
         ("Rainbow", Plain, {}, ConfigError, r"explores by noisy layers(.|\n)*noisy = True(.|\n)*NoisyLinear"),
         ("TD3", ActorOnly, {"actions": BOX}, ConfigError, r"cannot be built(.|\n)*action_space"),
-        ("DQN", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("SAC", WithMemory, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
         ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),

@@ -188,7 +188,7 @@ class TestRefuses:
             with pytest.raises(ConfigError, match=r"hiddens\[1\](.|\n)*greater than 0"):
                 DQNConfig(hiddens=(8, width))
 
-    @pytest.mark.parametrize("model", [{"use_lstm": True}, {"use_gru": True}, {"free_log_std": True}], ids=list)
+    @pytest.mark.parametrize("model", [{"vf_share_layers": True}, {"free_log_std": True}], ids=list)
     def test_models_without_effect(self, model):
         (name,) = model
         with pytest.raises(ConfigError, match=f"model.{name}"):

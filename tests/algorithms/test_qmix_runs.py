@@ -7,6 +7,7 @@ import pytest
 
 from rollax import DQN, SampleBatch, Trainer
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
+from rollax.policy.replayed import SINGLE_ROWS
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
 from tests.algorithms.results import assert_same_weights
 from tests.marks import long_except
@@ -101,7 +102,7 @@ def test_several_groups_with_a_policy_each():
     with QMIXTrainer(two_groups, config) as trainer:
         result = trainer.train()
         assert trainer.get_policy("two").replayed.length == 4
-        assert trainer.get_policy("one").replayed is None
+        assert trainer.get_policy("one").replayed == SINGLE_ROWS
     for name in ("one", "two"):
         assert np.isfinite(result["info"]["learner"][name]["q_loss"])
     assert result["policy_reward_mean"] == {"one": 5.0, "two": 8.0}

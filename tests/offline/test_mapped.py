@@ -15,6 +15,7 @@ from rollax.batch import Fragment
 from rollax.errors import DatasetError
 from rollax.offline.column_files import ColumnWriter, open_columns, read_about
 from rollax.offline.mapped import MappedReplay
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.uniform import UniformReplay
 
 COLUMNS = ("obs", "actions", "rewards", "state_in")
@@ -107,10 +108,8 @@ def test_draws_equal_those_of_a_buffer_in_memory(folder, n_step):
     assert len(mapped) == len(buffer) == 18
     rngs = np.random.default_rng(1), np.random.default_rng(1)
     same(*(each.sample(200, rng) for each, rng in zip((mapped, buffer), rngs, strict=True)))
-    for settings in ({"burn_in": 2}, {"aligned": True}):
-        drawn = [
-            each.sample_sequences(50, 3, rng, **settings) for each, rng in zip((mapped, buffer), rngs, strict=True)
-        ]
+    for draw in (SequenceDraw(3, burn_in=2, overlap=2), SequenceDraw(3), SequenceDraw(3, overlap=1)):
+        drawn = [each.sample(50, rng, draw=draw) for each, rng in zip((mapped, buffer), rngs, strict=True)]
         same(*drawn)
     for ours, theirs in zip(mapped.observations(4), buffer.observations(4), strict=True):
         same({"obs": ours}, {"obs": theirs})

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rollax import ConfigError, SampleBatch
 from rollax.errors import NonFiniteError
 from rollax.offline.marwil import BC, MARWIL, BCConfig, MARWILConfig
+from rollax.policy.replayed import SINGLE_ROWS, SequenceDraw
 from tests.algorithms.tables import Table, f32
 
 TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
@@ -196,9 +197,8 @@ class TestMemory:
 
     def test_settings_of_sequences(self):
         replayed = self.policy().replayed
-        assert replayed is not None
-        assert (replayed.length, replayed.burn_in, replayed.columns) == (2, 1, ())  # the state begins with zeros
-        assert policy_of().replayed is None
+        assert replayed == SequenceDraw(2, 1, columns=())  # the state begins with zeros
+        assert policy_of().replayed == SINGLE_ROWS
 
     def test_only_rows_to_learn_from_count(self):
         policy = self.policy()

@@ -20,6 +20,7 @@ from rollax.ops.q_learning import (
     huber,
     projected,
     q_target,
+    sequence_errors,
 )
 
 each_way = pytest.mark.parametrize(
@@ -172,3 +173,11 @@ def test_dueling_of_some_actions(way):
     advantages, valid = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]]), jnp.array([[1, 0, 1], [0, 0, 1]], bool)
     found = way(dueling)(jnp.array([[10.0], [1.0]]), advantages, valid)
     np.testing.assert_allclose(found, [[7.5, 8.5, 12.5], [-2, -2, 1]])
+
+
+def test_errors_of_sequences():
+    # η = ¾. Rows 3, -1 and one outside of the mask:  ¾ · 3 + ¼ · 2 = 2.75.  Rows -4 alone: 4.  None: 0.
+    errors, mask = array(3, -1, 9, -4, 9, 9, 9, 9, 9), array(1, 1, 0, 1, 0, 0, 0, 0, 0)
+    np.testing.assert_allclose(sequence_errors(errors, mask, 3, eta=0.75), [2.75, 4, 0], rtol=1e-6)
+    with pytest.raises(ShapeError):
+        sequence_errors(errors, mask[:3], 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ConfigError, WorkerError
-from rollax.policy.replayed import ReplayedSequences
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import (
     SMALL,
@@ -53,11 +53,28 @@ class TestShards:
         with pytest.raises(ConfigError, match="alpha"):
             make(1)
 
-    def test_policies_that_learn_from_sequences_are_refused(self):
+    def test_shards_draw_as_the_policy_says(self, monkeypatch):
+        # Sequences of five of the ten rows of a fragment, and negative numbers.
+        class Negative(SequenceDraw):
+            def draw(self, replay, count, rng, beta):
+                batch = super().draw(replay, count, rng, beta)
+                batch["obs"] = -batch["obs"]
+                return batch
+
         worker = RowWorker(0)
-        worker.policies["a"].replayed = ReplayedSequences(4)
-        with pytest.raises(ConfigError, match="learns from sequences"):
-            RowOptimizer(worker, config=SMALL)
+        policy = worker.policies["a"]
+        policy.replayed = Negative(5)
+        monkeypatch.setattr(
+            policy, "learn_on_batch", lambda batch: policy.learned.append(batch["obs"].reshape(-1, 6).tolist()) or {}
+        )
+        optimizer = RowOptimizer(worker, config={**SMALL, "train_batch_size": 15})
+        steps(optimizer, 4)
+        assert policy.learned
+        for batch in policy.learned:
+            assert len(batch) == 3  # 15 rows
+            for first, *others in batch:
+                assert first % 5 == 0
+                assert others == [first - 1, first - 2, first - 3, first - 4, 0 if first % 10 else first - 5]
 
 
 class TestPriorities:

@@ -22,7 +22,7 @@ from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import ReplayedSequences
+from rollax.policy.replayed import SequenceDraw
 from rollax.policy.update_plan import UpdatePlan
 from tests.models.test_recurrent import Recurrent
 
@@ -290,7 +290,7 @@ class OverSequences(DQN):
         return UpdatePlan(self.config.train_batch_size)
 
     def replayed(self, memory):
-        return ReplayedSequences(4)
+        return SequenceDraw(4)
 
     def loss(self, model, out, batch, mask, coefficients):
         sequences = (batch["rewards"] * mask).reshape(-1, 4)  # raises unless whole sequences

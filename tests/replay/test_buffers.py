@@ -13,6 +13,7 @@ from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
 from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
 from rollax.batch import Fragment
 from rollax.core import memory, storage, trees
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
@@ -121,7 +122,9 @@ def test_a_restored_buffer_continues_exactly(kind: type[UniformReplay], stack: i
         assert len(restored) == len(buffer)
         assert (restored.nbytes, restored.capacity) == (buffer.nbytes, buffer.capacity)
         samples = [each.sample(16, np.random.default_rng(7), beta=0.5) for each in (buffer, restored)]
-        samples += [each.sample_sequences(4, 3, np.random.default_rng(8), burn_in=2) for each in (buffer, restored)]
+        samples += [
+            each.sample(4, np.random.default_rng(8), draw=SequenceDraw(3, 2, overlap=2)) for each in (buffer, restored)
+        ]
         for ours, theirs in (samples[:2], samples[2:]):
             assert list(ours) == list(theirs)
             for name in ours:

@@ -7,6 +7,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.mixed import MixedReplay, Part
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
@@ -60,7 +61,7 @@ def test_batches_are_prepared():
 
 def test_sequences():
     mixed = MixedReplay([Part(filled(), 1.0), Part(filled(first=100), 1.0)])
-    drawn = mixed.sample_sequences(30, 4, rng(), aligned=True)
+    drawn = mixed.sample(30, rng(), draw=SequenceDraw(4))
     assert len(drawn["seq_lens"]) == 30
     obs = drawn["obs"].reshape(30, 5)
     for row, length in zip(obs, drawn["seq_lens"], strict=True):
@@ -77,6 +78,16 @@ def test_errors_update_the_buffer_of_their_row():
     mixed.update_priorities(drawn["indices"], drawn["obs"] + 1.0)
     for part, first in zip(parts, (0, 100), strict=True):
         np.testing.assert_allclose(part._tree.get(np.arange(10)), first + np.arange(10) + 1)
+
+
+def test_errors_of_sequences_update_the_buffer_of_their_rows():
+    # Two sequences of five rows in each buffer, with the error of their first row.
+    parts = [filled(PrioritizedReplay, alpha=1.0, eps=1e-9), filled(PrioritizedReplay, 100, alpha=1.0, eps=1e-9)]
+    mixed = MixedReplay([Part(part, 1.0) for part in parts])
+    drawn = mixed.sample(60, rng(), draw=SequenceDraw(5))
+    mixed.update_priorities(drawn["indices"], drawn["obs"].reshape(60, -1)[:, 0] + 1.0)
+    for part, first in zip(parts, (0, 100), strict=True):
+        np.testing.assert_allclose(part._tree.get(np.arange(10)), first + np.repeat([0, 5], 5) + 1)
 
 
 def test_nothing_to_draw():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, NonFiniteError, SampleBatch
+from rollax.policy.replayed import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.replay.test_windows import rows
 
@@ -151,9 +152,39 @@ def test_settings_out_of_range(settings: dict[str, float]):
 
 def test_weights_of_sequences():
     buffer = with_errors([0.5, 1.5], alpha=1.0, eps=0.5)
-    drawn = buffer.sample_sequences(9, 1, np.random.default_rng(0), beta=1.0)
+    drawn = buffer.sample(9, np.random.default_rng(0), beta=1.0, draw=SequenceDraw(1))
     # Priorities are 1 and 2, so that the weight of 2 is half of that of 1. The row after 1 has no loss.
     by_reward = dict(zip(drawn["rewards"][::2].tolist(), drawn["weights"][::2].tolist(), strict=True))
     assert by_reward == {1.0: 1.0, 2.0: 0.5}
     assert not drawn["weights"][1::2].any()
     assert isinstance(drawn, SampleBatch)
+
+
+def test_priorities_of_sequences():
+    # Sequences of two rows, 12, 34 and 5, with errors 1, 4 and 9: every row has the priority of its sequence. α = ½:
+    # roots 1, 1, 2, 2, 3, so P(12) = 2/9, P(34) = 4/9, P(5) = 3/9.
+    buffer = PrioritizedReplay(100, alpha=0.5, eps=1e-9)
+    buffer.add(rows("12345|"))
+    draw = SequenceDraw(2)
+    drawn = buffer.sample(60, np.random.default_rng(0), draw=draw)
+    firsts = drawn["obs"].reshape(60, 3)[:, 0] * 10
+    buffer.update_priorities(drawn["indices"], np.array([0.0, 1.0, 0.0, 4.0, 0.0, 9.0])[firsts.round().astype(int)])
+    np.testing.assert_allclose(buffer._tree.leaves[:5], [1, 1, 2, 2, 3], rtol=1e-6)
+    drawn = buffer.sample(9000, np.random.default_rng(1), draw=draw, beta=1.0)
+    firsts = (drawn["obs"].reshape(-1, 3)[:, 0] * 10).round().astype(int)
+    np.testing.assert_allclose(np.bincount(firsts, minlength=6)[[1, 3, 5]] / 9000, [2 / 9, 4 / 9, 3 / 9], atol=2e-3)
+    # With β = 1 the weights undo the probabilities: in proportion to 9/2, 9/4 and 9/3.
+    weights = drawn["weights"].reshape(-1, 3)[:, 0]
+    of_sequences = np.array([weights[firsts == first][0] for first in (1, 3, 5)])
+    np.testing.assert_allclose(of_sequences / of_sequences[0], [1, 1 / 2, 2 / 3], rtol=1e-5)
+
+
+def test_only_the_rows_that_draw_a_sequence_get_its_priority():
+    # Sequences of three rows begin every two rows: 123 is drawn by 1 and 2, 345 by 3 and 4, 5 by 5.
+    buffer = PrioritizedReplay(100, alpha=1.0, eps=1e-9)
+    buffer.add(rows("12345|"))
+    drawn = buffer.sample(40, np.random.default_rng(0), draw=SequenceDraw(3, burn_in=1, overlap=1))
+    of_first = np.flatnonzero((drawn["indices"] == 0).reshape(40, -1).any(axis=1))
+    size = drawn.max_seq_len
+    buffer.update_priorities(drawn["indices"].reshape(40, size)[of_first].ravel(), np.full(len(of_first), 7.0))
+    np.testing.assert_allclose(buffer._tree.leaves[:5], [7, 7, 1, 1, 1], rtol=1e-6)

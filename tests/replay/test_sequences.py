@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from rollax import BatchError
+from rollax import BatchError, ConfigError
 from rollax.batch import Fragment
+from rollax.policy.replayed import Draw, SequenceDraw
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import DrawsAll
 from tests.replay.test_windows import rows
@@ -24,7 +27,7 @@ def stateful(*segments: str, **settings: int) -> Fragment:
 
 def drawn(buffer: DrawsAll, length: int, burn_in: int = 0) -> dict[int, tuple]:
     """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
-    batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(length, burn_in, length - 1))
     found = {}
     states = batch["state_in"][0]
     for number, size in enumerate(batch.seq_lens.tolist()):
@@ -80,7 +83,7 @@ def test_burn_in_excludes_overwritten_rows():
 def test_columns_of_a_padded_batch():
     buffer = UniformReplay(100, columns=["state_in"])
     buffer.add(stateful("1234|"))
-    batch = buffer.sample_sequences(5, 3, RNG, burn_in=1)
+    batch = buffer.sample(5, RNG, draw=SequenceDraw(3, 1, overlap=2))
     assert batch.count == 5 * 5
     assert batch.max_seq_len == 5
     terminated = (batch["obs"][:, 0].round(3) == np.float32(0.4)) & ~batch["bootstrap"]
@@ -88,7 +91,9 @@ def test_columns_of_a_padded_batch():
     assert (batch["discounts"][acted & ~terminated] == np.float32(0.99)).all()
     assert not batch["discounts"][terminated | ~acted].any()
     assert (batch["target_steps"] == np.where(acted, np.arange(25) % 5 + ~terminated, 0)).all()
-    assert (batch["indices"].reshape(5, 5) == batch["indices"][::5, None]).all()
+    single = buffer.sample(5, np.random.default_rng(0))
+    assert set(batch["indices"].tolist()) - {-1} <= {0, 1, 2, 3}
+    assert single["indices"].dtype == batch["indices"].dtype
     assert batch["obs"].dtype == np.float32
 
 
@@ -97,14 +102,14 @@ def test_indices_name_the_same_rows_in_both_kinds_of_sample():
     buffer.add(rows("12345|"))
     single = buffer.sample(50, RNG)
     action_of = dict(zip(single["indices"].tolist(), single["actions"].tolist(), strict=True))
-    batch = buffer.sample_sequences(50, 1, RNG)
+    batch = buffer.sample(50, RNG, draw=SequenceDraw(1))
     firsts = batch["actions"][::2].tolist()
     assert [action_of[index] for index in batch["indices"][::2].tolist()] == firsts
 
 
 def test_nothing_to_draw_from():
     with pytest.raises(BatchError, match="nothing to draw"):
-        UniformReplay(100).sample_sequences(1, 1, RNG)
+        UniformReplay(100).sample(1, RNG, draw=SequenceDraw(1))
 
 
 def test_a_truncated_trajectory_does_not_continue():
@@ -122,13 +127,16 @@ def test_aligned_with_the_beginning_of_a_trajectory():
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123", "67|"))
     buffer.add(stateful("45/", "9"))
-    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(2))
     observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
     assert sorted(observed.tolist()) == sorted(
         [[1, 2, 3], [1, 2, 3], [3, 4, 5], [3, 4, 5], [5, 6, 0], [6, 7, 0], [6, 7, 0], [9, 10, 0]]
     )
-    drawn_rows = buffer.sample(0, RNG)["indices"]
-    assert sorted(batch["indices"][::3].tolist()) == sorted(drawn_rows.tolist())
+    # All rows of a part draw it, so its priority is set in all of them.
+    drawn_rows = buffer.sample(0, RNG)["indices"].tolist()
+    assert set(batch["indices"].tolist()) == {*drawn_rows, -1}
+    acted = batch.mask() & ~batch["bootstrap"]
+    assert ((batch["indices"] >= 0) == acted).all()
 
 
 def test_aligned_with_an_overwritten_beginning():
@@ -138,7 +146,7 @@ def test_aligned_with_an_overwritten_beginning():
     buffer.add(stateful("67|"))
     restored.set_state(buffer.get_state())
     for one in (buffer, restored):
-        batch = one.sample_sequences(0, 2, RNG, aligned=True)
+        batch = one.sample(0, RNG, draw=SequenceDraw(2))
         observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
         assert {tuple(row) for row in observed.tolist()} == {(2, 3, 0), (3, 4, 5), (5, 6, 7), (7, 0, 0)}
 
@@ -146,7 +154,7 @@ def test_aligned_with_an_overwritten_beginning():
 def test_burn_in_before_an_aligned_part():
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("12345|"))
-    batch = buffer.sample_sequences(0, 2, RNG, burn_in=1, aligned=True)
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(2, burn_in=1))
     observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 4)
     assert {tuple(row) for row in observed.tolist()} == {(1, 2, 3, 0), (2, 3, 4, 5), (4, 5, 0, 0)}
 
@@ -155,7 +163,7 @@ def test_n_step_returns_end_with_the_sequence():
     # γ = 0.1: returns read as digits. Three rows of 12345/ from 2 on; the 5 after them is only used for its value.
     buffer = DrawsAll(100, gamma=0.1, n_step=2)
     buffer.add(rows("12345/"))
-    batch = buffer.sample_sequences(0, 3, RNG)
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(3, overlap=2))
     at = slice(4, 8)
     assert (batch["obs"][at, 0] * 10).round().tolist() == [2, 3, 4, 5]
     np.testing.assert_allclose(batch["rewards"][at], [2.3, 3.4, 4, 0], rtol=1e-6)
@@ -171,7 +179,7 @@ def test_returns_of_whole_rewards_are_not_rounded():
     batch = rows("123|")
     batch["rewards"] = batch["rewards"].astype(np.int64)
     buffer.add(batch)
-    drawn_rewards = buffer.sample_sequences(0, 3, RNG)["rewards"][:4]
+    drawn_rewards = buffer.sample(0, RNG, draw=SequenceDraw(3, overlap=2))["rewards"][:4]
     np.testing.assert_allclose(drawn_rewards, [1.2, 2.3, 3, 0], rtol=1e-6)
 
 
@@ -180,8 +188,86 @@ def test_rows_of_aligned_sequences_have_equal_total_weights():
     # are proportional to 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row has a total weight of 5/3.
     buffer = DrawsAll(100, columns=["state_in"])
     buffer.add(stateful("123/", "456/"))
-    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(2))
     rows, weights = (batch["obs"][:, 0] * 10).round().astype(int), batch["weights"]
     totals = np.bincount(rows, weights)
     np.testing.assert_allclose(totals[1:7], np.full(6, 5 / 3), rtol=1e-6)
     assert weights[weights > 0].mean() == pytest.approx(1)
+
+
+def test_overlapping_sequences():
+    # Sequences of three rows begin every two rows: 123, 345 and 56. The first two rows of each
+    # draw it.
+    buffer = DrawsAll(100, columns=["state_in"])
+    buffer.add(stateful("123456/"))
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(3, burn_in=1, overlap=1))
+    observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 5)
+    assert observed.tolist() == [
+        *[[1, 2, 3, 4, 0]] * 2,  # no rows before the first one
+        *[[2, 3, 4, 5, 6]] * 2,
+        *[[4, 5, 6, 7, 0]] * 2,
+    ]
+    learned = (batch["weights"] > 0).reshape(-1, 5).astype(int)
+    assert learned.tolist() == [*[[1, 1, 1, 0, 0]] * 2, *[[0, 1, 1, 1, 0]] * 2, *[[0, 1, 1, 0, 0]] * 2]
+    # Only the first two rows of a sequence draw it.
+    assert batch["indices"].reshape(-1, 5).tolist() == [
+        *[[0, 1, -1, -1, -1]] * 2,
+        *[[-1, 2, 3, -1, -1]] * 2,
+        *[[-1, 4, 5, -1, -1]] * 2,
+    ]
+    # Each is drawn by two of six rows, so all weights are equal.
+    np.testing.assert_allclose(batch["weights"][batch["weights"] > 0], 1, rtol=1e-6)
+
+
+def test_weights_of_a_short_overlapping_sequence():
+    # 123 by 1 and 2; 345 by 3 and 4; 5 by 5 alone. Weights are in proportion to 1/2, 1/2 and 1; over the learned rows
+    # of all five draws (3 + 3 + 3 + 3 + 1 = 13) the sum of weights is c (3 + 3 + 1) = 13, so c = 13 / 7.
+    buffer = DrawsAll(100)
+    buffer.add(rows("12345/"))
+    batch = buffer.sample(0, RNG, draw=SequenceDraw(3, overlap=1))
+    weights = batch["weights"].reshape(5, 4)
+    np.testing.assert_allclose(weights[:4, :3], 13 / 14, rtol=1e-6)
+    np.testing.assert_allclose(weights[4], [13 / 7, 0, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"length": 0}, {"burn_in": -1}, {"overlap": 2}, {"overlap": -1}], ids=str)
+def test_settings_out_of_range(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        SequenceDraw(**{"length": 2, **settings})
+
+
+def test_a_draw_is_equal_to_its_copy_and_can_be_pickled():
+    draw = SequenceDraw(4, burn_in=2, overlap=1, columns=("state_in",))
+    assert pickle.loads(pickle.dumps(draw)) == draw  # noqa: S301  its own pickle
+    assert len({draw, SequenceDraw(4, 2, 1, columns=("state_in",))}) == 1
+
+
+def test_later_rows_of_a_trajectory():
+    # 12 and 345/ are one trajectory in two fragments, with 89 of another one between them; after 5 only its observation
+    # is stored, after 9 nothing, as the trajectory terminated.
+    buffer = DrawsAll(100)
+    buffer.add(rows("12", "89|"))
+    buffer.add(rows("345/"))
+    slots = buffer.draw_slots(0, RNG)
+    actions = buffer.read("rewards", slots).astype(int).tolist()
+    ahead = dict(zip(actions, buffer.rows_ahead(slots).tolist(), strict=True))
+    assert ahead == {1: 4, 2: 3, 3: 2, 4: 1, 5: 0, 8: 1, 9: 0}
+    for steps in range(5):
+        reached = [action for action in actions if ahead[action] >= steps]
+        at = slots[[ahead[action] >= steps for action in actions]]
+        later = buffer.read("rewards", buffer.slots_ahead(at, np.full(len(at), steps)))
+        assert later.astype(int).tolist() == [action + steps for action in reached]
+
+
+def test_a_draw_changes_what_a_buffer_returns():
+    class Doubled(Draw):
+        def draw(self, replay, count, rng, beta):
+            batch = super().draw(replay, count, rng, beta)
+            batch["rewards"] *= 2
+            return batch
+
+    buffer = UniformReplay(100)
+    buffer.add(rows("123|"))
+    single, doubled = (buffer.sample(20, np.random.default_rng(0), draw=draw) for draw in (Draw(), Doubled()))
+    assert (doubled["rewards"] == 2 * single["rewards"]).all()
+    assert (buffer.sample(20, np.random.default_rng(0))["rewards"] == single["rewards"]).all()
