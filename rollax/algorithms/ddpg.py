@@ -65,7 +65,10 @@ class DDPGConfig(ActorCriticFields):
     )
     parameter_noise: float = Field(default=0.1, gt=0, description="initial σ of ParameterNoise; it adapts")
     policy_delay: int = Field(
-        default=1, ge=1, description="d, updates of the critics per update of the actor and the target networks"
+        default=1,
+        ge=1,
+        lt=2**31,
+        description="d, updates of the critics per update of the actor and the target networks",
     )
     smooth_target_policy: bool = Field(default=False, description="whether noise is added to target actions")
     target_noise: float = Field(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
@@ -29,7 +29,7 @@ from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
-from rollax.models.config import MOST_LAYERS
+from rollax.models.config import MOST_LAYERS, Width
 from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, is_noisy, is_recurrent
 from rollax.models.q_network import (
@@ -89,11 +89,11 @@ class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
     initial_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
-    hiddens: tuple[PositiveInt, ...] = Field(
+    hiddens: tuple[Width, ...] = Field(
         default=(), max_length=MOST_LAYERS, description="widths of the hidden layers of each stream"
     )
     num_atoms: int = Field(
-        default=1, ge=1, description="K, number of atoms of a distribution of returns; 1 learns only the mean"
+        default=1, ge=1, le=2**16, description="K, number of atoms of a distribution of returns; 1 learns only the mean"
     )
     v_min: float = Field(default=-10.0, description="return of the first atom")
     v_max: float = Field(default=10.0, description="return of the last atom")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -83,7 +84,7 @@ class Evaluator:
         check_count(num_episodes, "record(num_episodes=...)")
         folder = Path(out)
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
-        config = self._config(sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0, explore)
+        config = self._config(sum(1 for _ in folder.iterdir()) if os.path.isdir(folder) else 0, explore)
         # Bounded by the episodes of this recording; `config` is bounded by the episodes of an evaluation.
         envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
         config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from gymnasium import Space, spaces
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import MODEL_WITH_MEMORY, BurnInFields, QLearningFields, ReplayFields
 from rollax.errors import ConfigError, PolicyError
-from rollax.models.config import MOST_LAYERS
+from rollax.models.config import MOST_LAYERS, Width
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
@@ -58,8 +58,8 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
         description="how the members' values become a joint value: qmix, by a network that depends on the state; vdn, "
         "by their sum; None, not at all: each member learns independently",
     )
-    mixing_embed_dim: int = Field(default=32, ge=1, description="width of the mixing network's hidden layer")
-    hypernet_hiddens: tuple[PositiveInt, ...] = Field(
+    mixing_embed_dim: Width = Field(default=32, description="width of the mixing network's hidden layer")
+    hypernet_hiddens: tuple[Width, ...] = Field(
         default=(), max_length=MOST_LAYERS, description="widths of the hidden layers of the hypernetworks"
     )
     state_key: str | None = Field(

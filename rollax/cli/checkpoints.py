@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def newest_checkpoint(path: Path) -> Path:
     """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )

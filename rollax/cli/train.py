@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -167,7 +168,7 @@ def run_experiment(
     try:
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
-        if out.is_dir() and any(out.iterdir()):
+        if os.path.isdir(out) and any(out.iterdir()):
             print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
         elif is_new:  # refused before training began
             out.rmdir()

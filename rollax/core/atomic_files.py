@@ -47,7 +47,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
-    """The absolute path; an `error` for a relative one in a working directory that was removed."""
+    """The absolute path; an `error` for a relative one in a working directory that was removed, and for no path."""
+    if "\0" in os.fspath(path):
+        raise error("A path contains a null character.", None, os.fspath(path)).fix("correct the path")
     try:
         return Path(os.path.abspath(path))
     except FileNotFoundError as missing:

@@ -89,7 +89,7 @@ def named_by_file(path: str, key: str, *, base: tuple[str, ...], trusted: bool) 
 
 
 def _own_class(path: str, base: tuple[str, ...]) -> type | None:
-    named = _OWN_CLASS.fullmatch(path)
+    named = _OWN_CLASS.fullmatch(path) if base else None
     if named is None:
         return None
     try:

@@ -22,7 +22,7 @@ def available_memory_bytes() -> int:
 
 
 def gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"
+    return f"{size // 2**30:,} GiB" if size >= 2**60 else f"{size / 2**30:,.1f} GiB"  # a float has a limit
 
 
 def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> None:

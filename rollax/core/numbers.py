@@ -23,6 +23,14 @@ def is_number(value: Any) -> bool:
     return is_whole(value) or isinstance(value, float | np.floating)
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value is a real number of Python or NumPy whose float is finite, and not a boolean."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        return False
+
+
 def numeric_array(values: Any) -> np.ndarray:
     """The array of the numbers in lists, or an array itself; TypeError if there is text among them.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from math import isfinite
-from numbers import Real
 from typing import Any
 
+from rollax.core.numbers import is_finite, is_number
 from rollax.errors import ConfigError
 
 _FORM = "a number, or [[timestep, value], ...] with rising timesteps"
@@ -26,7 +25,7 @@ class Schedule:
     """
 
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:
-        pairs = [[0, points]] if isinstance(points, Real) else points
+        pairs = [[0, points]] if is_number(points) else points
         if not isinstance(pairs, Sequence) or isinstance(pairs, str) or not pairs:
             raise ConfigError("The schedule has no points.", where, points).expected(_FORM, "give at least one point")
         for pair in pairs:
@@ -55,7 +54,7 @@ class Schedule:
 
 def _check_point(pair: Any, where: str) -> None:
     is_pair = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
-    if is_pair and all(isinstance(number, Real) and isfinite(number) for number in pair) and float(pair[0]) >= 0:
+    if is_pair and all(map(is_finite, pair)) and pair[0] >= 0:
         return
     raise ConfigError("A point of the schedule is invalid.", where, pair).expected(
         "[timestep, value], two finite numbers, the timestep 0 or more", f"write {_FORM}"

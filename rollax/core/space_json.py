@@ -53,7 +53,7 @@ def space_from_json(data: Any, where: str = "stored space") -> Space:
     try:
         refuse_large(elements_of(data), _MAX_ELEMENTS, where)
         space = _described(data)
-    except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise SpaceError(
             "The stored space is malformed.", where, f"{data!r} ({type(error).__name__}: {error})"
         ).expected(SUPPORTED, ANOTHER_COPY) from error

@@ -99,7 +99,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the manifest of a saved folder: `format_version`, `kind`, and `files`, name to `{"sha256", "size"}`."""
     file = Path(path) / MANIFEST
     if not os.path.isfile(file):
-        inside = _complete_inside(Path(path))
+        inside = _complete_inside(Path(path)) if os.path.isdir(path) else None
         raise CheckpointError(
             "This is not a saved folder, or it was never completed.",
             path,

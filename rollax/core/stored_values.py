@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rollax.core.numbers import is_finite
 from rollax.errors import CheckpointError
 
 
@@ -22,7 +22,7 @@ def read_count(state: Mapping[str, Any], key: str, where: str) -> int:
 def read_number(state: Mapping[str, Any], key: str, where: str) -> float:
     """Returns a finite number of at least 0."""
     value = read_value(state, key, where)
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
+    if not is_finite(value) or value < 0:
         raise wrong_value(f"{where}: {key}", value, "a finite number of at least 0")
     return value
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from rollax.core.importing import named_by_caller
+from rollax.core.numbers import is_finite
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import failed
 from rollax.env.env_wrapper import EnvWrapper
@@ -214,8 +214,7 @@ class RecordedEnv(EnvWrapper):
         envs = self.env.get_sub_environments()
         env = envs[env_id] if env_id < len(envs) else getattr(self.env, "env", None)
         given: Any = (getattr(env, "metadata", None) or {}).get("render_fps")
-        is_rate = isinstance(given, int | float | np.number) and 0 < given < math.inf
-        return float(given) if is_rate else _FRAMES_PER_SECOND
+        return float(given) if is_finite(given) and given > 0 else _FRAMES_PER_SECOND
 
     def stop(self) -> None:
         for env_id in list(self._videos):

@@ -11,8 +11,10 @@ from rollax.core.importing import StoredCode, path_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Normalization = Literal["layer", "batch", "batch_renorm"]
-Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
-ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
+Width = Annotated[int, Field(ge=1, le=2**24)]
+"""The size of a layer, kernel or stride. The products of larger sizes would overflow integers."""
+Kernel = Width | tuple[Width, Width]
+ConvFilter = tuple[Width, Kernel, Width]
 MOST_LAYERS = 1000
 """A config in a small file could name so many layers that building the model would not end."""
 
@@ -32,7 +34,7 @@ class ModelConfig(FrozenModel):
 
     part = "model"
 
-    fcnet_hiddens: tuple[PositiveInt, ...] = Field(
+    fcnet_hiddens: tuple[Width, ...] = Field(
         default=(64, 64),
         max_length=MOST_LAYERS,
         description="widths of the hidden layers after the encoder; (): none. An observation of images only has none "
@@ -56,7 +58,7 @@ class ModelConfig(FrozenModel):
         "kernel is a side or [height, width]; None: by the shorter side of the image",
     )
     conv_activation: Activation = Field(default="relu", description="activation after each convolution and conv_dense")
-    conv_dense: PositiveInt | None = Field(
+    conv_dense: Width | None = Field(
         default=None,
         description="width of the layer after the last convolution; None: by the shorter side of the image",
     )
@@ -67,7 +69,7 @@ class ModelConfig(FrozenModel):
     )
     use_lstm: bool = Field(default=False, description="an LSTM between the hidden layers and the heads")
     use_gru: bool = Field(default=False, description="a GRU instead of the LSTM")
-    lstm_cell_size: PositiveInt = Field(default=64, description="width of the state of the LSTM or GRU")
+    lstm_cell_size: Width = Field(default=64, description="width of the state of the LSTM or GRU")
     lstm_use_prev_action: bool = Field(
         default=False, description="whether the previous action is an input of the LSTM or GRU"
     )

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from rollax.config.hooks import ConfigHooks
 from rollax.config.rules import ENABLED, Predicate
 from rollax.config.stored import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
-from rollax.core.numbers import is_number
+from rollax.core.numbers import is_finite
 from rollax.offline.sources import SAMPLER, is_recorded_alone, paths_as_text, takes_settings, wrong_input
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DataInputFields(ConfigHooks):
         for source, weight in self.input.items():
             if not isinstance(source, str) or not source:
                 raise wrong_input(source, "name each source by a string, and its weight")
-            if not is_number(weight) or not 0 < weight < math.inf:
+            if not is_finite(weight) or weight <= 0:
                 raise wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
         if not set(self.input) - {SAMPLER}:
             raise wrong_input(dict(self.input), "name some recorded data, or leave input out")

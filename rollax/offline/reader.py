@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -186,7 +187,7 @@ class ChainedReader(DatasetReader):
 def _paths(source: str | Path) -> list[Path]:
     """The files and folders of a source; DatasetError if there are none."""
     path = Path(source)
-    if path.exists():
+    if os.path.exists(path):  # False for a name that is too long, or a folder that cannot be read
         return [path]
     named = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
     folders = set(named)

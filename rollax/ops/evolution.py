@@ -7,7 +7,6 @@ or sent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -16,7 +15,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
-from rollax.core.numbers import is_number, is_whole
+from rollax.core.numbers import is_finite, is_whole
 from rollax.errors import ConfigError, NonFiniteError, ShapeError, nearest
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
@@ -269,7 +268,7 @@ def _check_whole(value: Any, where: str, *, least: int, most: int | None = None)
 
 
 def _check_number(value: Any, where: str, *, positive: bool = True) -> None:
-    if not (is_number(value) and math.isfinite(value) and (value > 0 if positive else value >= 0)):
+    if not (is_finite(value) and (value > 0 if positive else value >= 0)):
         expected = f"a finite number {'>' if positive else '>='} 0"
         raise ConfigError("The value is not a finite number, or is out of range.", where, value).expected(expected)
 

@@ -56,19 +56,12 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
     """Raises ConfigError if a layer, an update or a fragment of the policy `where` cannot fit into the memory."""
     model = config.model
     if model.custom_model is None:
-        # Convolutions encode images, of rank 3 and more.
-        widths = [sum(_width(leaf) for _, leaf in leaves(observation_space) if len(leaf.shape or ()) < 3)]
-        widths += model.fcnet_hiddens
-        widths += [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
+        widths = [*model.fcnet_hiddens]
+        widths += 2 * [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
         outputs = sum(_width(leaf) for _, leaf in leaves(action_space))
         widths += [*getattr(config, "hiddens", ()), outputs * getattr(config, "num_atoms", 1)]
-        largest = max(pairwise(widths), key=math.prod)
-        check_fits(
-            f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
-            math.prod(largest) * _NUMBER * _COPIES,
-            f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
-            "use smaller spaces or layers, such as Box or MultiDiscrete in place of a Discrete with many values",
-        )
+        key = f"{where}: observation_space, action_space, model.fcnet_hiddens and the like"
+        check_layers_fit(observation_space, widths, key)
     row = _ROW + sum(
         math.prod(leaf.shape) * leaf.dtype.itemsize
         for _, leaf in leaves(observation_space)
@@ -84,6 +77,19 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
     key = "config keys 'num_sgd_iter' and 'train_batch_size'"
     order = passes * config.train_batch_size * _NUMBER
     check_fits(f"The order of the rows in {passes:,} epochs", order, key, "lower num_sgd_iter or train_batch_size")
+
+
+def check_layers_fit(observation_space: Space, widths: Iterable[int], where: str) -> None:
+    """Raises ConfigError if a layer of a network from observations to layers of `widths` cannot fit into the memory."""
+    # Convolutions encode images, of rank 3 and more.
+    inputs = sum(_width(leaf) for _, leaf in leaves(observation_space) if len(leaf.shape or ()) < 3)
+    largest = max(pairwise([inputs, *widths]), key=math.prod)
+    check_fits(
+        f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
+        math.prod(largest) * _NUMBER * _COPIES,
+        where,
+        "use smaller spaces or layers, such as Box or MultiDiscrete in place of a Discrete with many values",
+    )
 
 
 def check_fits(what: str, wanted: int, where: str, fix: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     Raises:
         RollaxError: there is no file, or no line that can be read.
     """
-    path = run / RESULTS_NAME if run.is_dir() else run
+    path = run / RESULTS_NAME if os.path.isdir(run) else run
     results, unread = read_lines(path)
     if not results:
         raise RollaxError("The run has no results yet.", str(path), f"{unread} unreadable lines").expected(
@@ -129,7 +130,8 @@ def _drawable(text: str) -> str:
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:
     """Returns result lines and the number of unreadable lines per run, by folder name, or by path if names collide."""
-    names = [absolute(path if path.is_dir() else path.parent, RollaxError).name for path in paths]
+    whole = [absolute(path, RollaxError) for path in paths]
+    names = [(path if os.path.isdir(path) else path.parent).name for path in whole]
     labels = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
     return {label: read_results(path) for label, path in zip(labels, paths, strict=True)}
 

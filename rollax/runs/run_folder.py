@@ -168,7 +168,7 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     `go_on` is the command that continues its run. A lock that a killed process left behind does not count.
     """
     refuse_used(path, where)
-    if not path.exists() or (path.is_dir() and all(inside.name == LOCK_NAME for inside in path.iterdir())):
+    if not os.path.exists(path) or (os.path.isdir(path) and all(inside.name == LOCK_NAME for inside in path.iterdir())):
         return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
     if (path / RESULTS_NAME).exists():

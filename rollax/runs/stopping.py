@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rollax.core.numbers import is_number
+from rollax.core.numbers import is_finite, is_number
 from rollax.errors import ConfigError, nearest
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
@@ -45,7 +44,7 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
     given = {name: value.item() if isinstance(value, np.number) else value for name, value in known.items()}
     for name, value in given.items():
         place = f"{where}: {name}" if isinstance(where, str) else where[name]
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_finite(value):
             fix = "write it without quotation marks" if isinstance(value, str) else "correct it, or leave it out"
             what, expected = "A stop condition is not a number.", "a finite number"
             raise ConfigError(what, where=place, got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
@@ -21,6 +22,25 @@ _HEADER_MARKS = 4  # colon, space and line break
 _LARGE_HEAD = "The headers are too large."
 
 
+class _Parser(httptools.HttpRequestParser):
+    """A parser of requests.
+
+    Attributes:
+        rest: the data after a request to upgrade the connection, which are not parsed.
+    """
+
+    rest = b""
+
+    def feed_data(self, data: bytes) -> None:
+        """Parses data up to a request to upgrade the connection."""
+        self.rest = b""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self.rest = data[upgrade.args[0] :]
+            raise
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection, with HTTP/1.1 requests one after another; `StreamConnection` takes over a WebSocket.
 
@@ -32,6 +52,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes over the transport."""
         super().connection_made(transport)
+        self.parser = _Parser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's: a closing request succeeds
         self._limits = self.app.limits  # type: ignore[attr-defined]
         self._address = self.client[0] if self.client else ""
         self._since: float | None = time.monotonic()
@@ -48,6 +70,8 @@ class HttpConnection(HttpToolsProtocol):
         """Parses received data, within the limits."""
         self._completed = False
         super().data_received(data)
+        while self.parser.rest and self.transport.get_protocol() is self:  # other upgrades are ignored
+            super().data_received(self.parser.rest)
         if self._since is None or self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         if not self._completed:  # otherwise an unknown part of the data is of requests before this one
@@ -58,9 +82,18 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hands the connection over to a `StreamConnection`."""
-        super().handle_websocket_upgrade()
-        self.transport.get_protocol().refuse_malformed()  # type: ignore[attr-defined]
+        """Hands the connection over to a `StreamConnection`, with the data after the handshake."""
+        self._in_head = True  # `cycle` is that of the request before
+        if self.parser.get_http_version() != "1.1":
+            self._refuse(400, "The handshake of a WebSocket is of another version than HTTP/1.1.")
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._refuse(400, "The handshake of a WebSocket came before the response to the last request.")
+        else:
+            super().handle_websocket_upgrade()
+            stream: StreamConnection = self.transport.get_protocol()  # type: ignore[assignment]
+            stream.refuse_malformed()
+            if self.parser.rest:
+                stream.data_received(self.parser.rest)
 
     def on_message_begin(self) -> None:
         """Starts the clock of a request."""
@@ -155,6 +188,9 @@ class StreamConnection(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses received data; starts the clock of a message that has not arrived in full."""
+        if self.handshake_initiated and not self.handshake_complete:
+            self._refuse(400, "A message came before the response to the handshake.")
+            return
         super().data_received(data)
         if not self.frames and not self.conn.reader.buffer:
             self._since = None
@@ -198,8 +234,12 @@ class StreamConnection(WebSocketsSansIOProtocol):
 
     def refuse_malformed(self) -> None:
         """Refuses a handshake that cannot be parsed, which uvicorn leaves unanswered."""
-        if self.conn.handshake_exc is not None and not self.transport.is_closing():
-            self.transport.write(_refusal(431, "The headers of the handshake are malformed or too large."))
+        if self.conn.handshake_exc is not None:
+            self._refuse(431, "The headers of the handshake are malformed or too large.")
+
+    def _refuse(self, status: int, what: str) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(_refusal(status, what))
             self.transport.close()
 
     def tick(self, now: float) -> None:

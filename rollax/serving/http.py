@@ -286,19 +286,18 @@ def _shows(page: Response) -> _Answer:
 async def _body(request: _Request, limit: int) -> bytes:
     """The body of a request; RequestError (413) as soon as it exceeds `limit`, and before it is read if it says so."""
     size = int(request.headers.get(b"content-length", b"0"))
-    parts: list[bytes] = []
+    body = bytearray()  # a list of very small parts would not be limited
     more = True
     while more:
-        if size > limit:
+        if max(size, len(body)) > limit:
             expected = f"at most {limit} bytes (limits.max_body_bytes)"
             raise RequestError("The body is too large.", status=413, expected=expected)
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        parts.append(message.get("body", b""))
+        body += message.get("body", b"")
         more = message.get("more_body", False)
-        size = max(size, sum(map(len, parts)))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return bytes(body)
 
 
 def _codec(content_type: bytes) -> Codec:

@@ -38,7 +38,7 @@ _LEFT_OUT = (
     "multiagent",
     "log_level",
 )
-_MAX_DESCRIPTION = 1 << 20
+_MAX_DESCRIPTION, _MAX_HEADER = 1 << 20, 8 << 20  # characters, bytes
 
 
 def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
@@ -117,7 +117,7 @@ def update_policy(runner: PolicyRunner, data: bytes) -> int:
     """Sets newer weights of a policy from `policy_from_bytes`, without another compilation; returns their version.
 
     Raises:
-        CheckpointError: the bytes are damaged, or of another policy.
+        CheckpointError, PolicyError: the bytes are damaged, or of another policy; nothing has changed.
     """
     description = read_description(data)
     arrays = storage.bytes_to_arrays(data, _WHERE)
@@ -125,8 +125,13 @@ def update_policy(runner: PolicyRunner, data: bytes) -> int:
     if description["class"] != path_of(policy.made_by) or description["policy_id"] != policy.name:
         got = f"{description['policy_id']!r} of {description['class']}"
         raise _refused("The weights are of a different policy.", got, f"{policy.name!r} of {path_of(policy.made_by)}")
-    policy.set_weights(_under(_WEIGHTS, arrays))
+    before = runner.filter.state()
     runner.filter.set_state(_under(_FILTER, arrays))
+    try:
+        policy.set_weights(_under(_WEIGHTS, arrays))
+    except BaseException:
+        runner.filter.set_state(before)
+        raise
     policy.timestep = description["timestep"]
     return description["version"]
 
@@ -139,7 +144,7 @@ def read_description(data: bytes) -> dict[str, Any]:
     """
     # safetensors: 8 bytes with the length of a JSON header, the header, the arrays.
     length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
-    if not 0 < length <= min(len(data) - 8, 100 << 20):
+    if not 0 < length <= min(len(data) - 8, _MAX_HEADER):
         raise _refused("The bytes are not in the safetensors format.", f"{len(data)} bytes", FORMAT)
     header = storage.from_json_bytes(data[8 : 8 + length], _WHERE)
     metadata = header.get("__metadata__") if isinstance(header, dict) else None

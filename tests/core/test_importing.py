@@ -1,5 +1,6 @@
 import ast
 import copy
+import importlib
 import json
 import pickle
 import sys
@@ -9,7 +10,8 @@ import pytest
 
 import rollax
 from rollax import ConfigError
-from rollax.core.importing import ImportPath, import_object, named_by_caller
+from rollax.config.stored import POLICY
+from rollax.core.importing import ImportPath, StoredCode, import_object, named_by_caller, named_by_file
 
 
 def test_nested_names():
@@ -17,6 +19,12 @@ def test_nested_names():
         import_object(ImportPath("collections:OrderedDict.fromkeys"), "here")
         == __import__("collections").OrderedDict.fromkeys
     )
+
+
+def test_no_module_is_imported_for_a_name_of_a_file_that_can_be_no_class_of_rollax(monkeypatch):
+    monkeypatch.setattr(importlib, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    for base, path in (((), "rollax.tune:TunedTrainer"), (POLICY, "rollax:TunedTrainer"), (POLICY, "json:Policy")):
+        assert isinstance(named_by_file(path, "env", base=base, trusted=False), StoredCode)
 
 
 def test_current_folder_comes_last(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rollax.core.numbers import all_finite, is_number, is_whole, numeric_array
+from rollax.core.numbers import all_finite, is_finite, is_number, is_whole, numeric_array
 
 
 @pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
@@ -22,6 +22,16 @@ def test_numbers_that_are_not_whole(value):
 def test_values_that_are_not_numbers(value):
     assert not is_whole(value)
     assert not is_number(value)
+
+
+@pytest.mark.parametrize("value", [0, -2.5, np.float32(3), np.uint64(2**64 - 1), 2**1023])
+def test_finite(value):
+    assert is_finite(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -np.inf, np.float16("inf"), 10**400, -(10**400), True, "1", None])
+def test_not_finite(value):
+    assert not is_finite(value)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

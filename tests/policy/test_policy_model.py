@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax.algorithms.ddpg import DDPGConfig
 from rollax.algorithms.dqn import DQN, DQNConfig
 from rollax.algorithms.ppo import PPO, PPOConfig
+from rollax.algorithms.qmix import QMIXConfig
 from rollax.errors import ConfigError
 from rollax.policy import size_checks
 
@@ -21,8 +23,8 @@ VAST = 10**15
         (BOX, spaces.Discrete(VAST), {}, f"A layer of 64 inputs and {VAST:,} outputs"),
         (spaces.Discrete(VAST), TWO, {}, f"A layer of {VAST:,} inputs and 64 outputs"),
         (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(VAST)])}), TWO, {}, f"A layer of {VAST:,} inputs"),
-        (BOX, TWO, {"model": {"fcnet_hiddens": [8, 10**9, 10**9]}}, "A layer of 1,000,000,000 inputs"),
-        (BOX, TWO, {"model": {"use_lstm": True, "lstm_cell_size": 10**15}}, "A layer of"),
+        (BOX, TWO, {"model": {"fcnet_hiddens": [8, 10**7, 10**7]}}, "A layer of 10,000,000 inputs"),
+        (BOX, TWO, {"model": {"use_lstm": True, "lstm_cell_size": 10**7}}, "A layer of"),
         (BOX, TWO, {"train_batch_size": 10**15}, "'train_batch_size'"),
         (BOX, TWO, {"rollout_fragment_length": 10**15}, "'rollout_fragment_length' and 'num_envs_per_worker'"),
         (BOX, TWO, {"num_sgd_iter": 10**15}, "'num_sgd_iter' and 'train_batch_size'"),
@@ -57,12 +59,29 @@ def test_sizes_are_checked_before_the_model_is_made(monkeypatch):
         DQN.make_policy(BOX, spaces.Discrete(VAST))
 
 
-@pytest.mark.parametrize("key", ["seed", "train_batch_size", "num_sgd_iter", "model.lstm_cell_size"])
+@pytest.mark.parametrize("key", ["seed", "train_batch_size", "num_sgd_iter", "model.max_seq_len"])
 def test_integers_have_64_bits(key):
     part, _, name = key.rpartition(".")
     with pytest.raises(ConfigError, match=f"config key '{key}'(.|\\n)*an integer of 64 bits"):
         PPOConfig(**({part: {name: 2**63}} if part else {name: 2**63}))
     assert PPOConfig(seed=2**63 - 1).seed == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("config_class", "config"),
+    [
+        *((PPOConfig, {"model": {"conv_filters": sizes}}) for sizes in ([[2**31, 3, 1]], [[8, [3, 2**31], 1]])),
+        *((PPOConfig, {"model": {name: 2**31}}) for name in ("conv_dense", "lstm_cell_size")),
+        (PPOConfig, {"model": {"fcnet_hiddens": [8, 10**400]}}),
+        *((DQNConfig, config) for config in ({"hiddens": [2**31]}, {"num_atoms": 2**17})),
+        *((QMIXConfig, config) for config in ({"mixing_embed_dim": 2**31}, {"hypernet_hiddens": [2**31]})),
+        (DDPGConfig, {"policy_delay": 2**31}),
+    ],
+    ids=str,
+)
+def test_sizes_whose_products_overflow_are_refused(config_class, config):
+    with pytest.raises(ConfigError, match="out of range"):
+        config_class(**config)
 
 
 def test_numbers_of_processes_and_environments_are_limited():

@@ -94,6 +94,7 @@ def test_numpy_numbers():
     [
         (1000, r"not a dict(.|\n)*write \{'timesteps_total': 1000\}"),
         ({"timesteps_total": "1000"}, r"not a number(.|\n)*'1000' \(str\)(.|\n)*without quotation marks"),
+        ({"timesteps_total": 10**400}, r"finite number"),
         ({"time_total_s": [3]}, r"not a number(.|\n)*\[3\] \(list\)"),
         ({"total_timesteps": 3}, r"Unknown stop condition(.|\n)*in rollax it is 'timesteps_total'"),
         ({"env_runners/episode_return_mean": 3}, r"in rollax it is 'episode_reward_mean'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import time
@@ -15,6 +16,7 @@ from uvicorn.server import ServerState
 from benchmarks.serving.echo import EchoService
 from rollax.serving import protocol
 from rollax.serving.connections import HttpConnection
+from rollax.serving.http import _body, _Request
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.wire import (
@@ -96,6 +98,24 @@ def test_a_chunked_body_that_is_too_large_is_cut_off(server):
     wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 
+def test_each_part_of_a_body_is_counted_once():
+    counted = []
+
+    class Part(bytes):
+        def __len__(self) -> int:
+            counted.append(1)
+            return super().__len__()
+
+    async def receive() -> dict[str, object]:
+        received.append(1)
+        return {"type": "http.request", "body": Part(b"x"), "more_body": len(received) < 1000}
+
+    received: list[int] = []
+    body = asyncio.run(_body(_Request({}, {}, "", receive), 1000))
+    assert body == b"x" * 1000
+    assert len(counted) <= 2 * 1000
+
+
 def test_a_refused_body_is_read_only_up_to_a_limit():
     with serving(limits=QUICK, token=TOKEN) as server, connected(server) as connection:
         connection.sendall(head(length=10**9))
@@ -133,6 +153,14 @@ def test_a_refusal_is_not_sent_as_the_response_to_the_request_before_it():
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION + b"HELLO\r\n\r\n")
         assert read_all(connection) == b""
+
+
+def test_a_request_after_one_with_another_upgrade_is_answered(server):
+    upgrade = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
+    close = head(Connection="close")
+    with connected(server) as connection:
+        connection.sendall(upgrade * 100 + close + ACTION)
+        assert read_all(connection).count(b"HTTP/1.1 200") == 101
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"])

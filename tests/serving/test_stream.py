@@ -21,6 +21,7 @@ from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.test_http import BODIES
 from tests.serving.wire import (
+    ACTION,
     HANDSHAKE,
     PATIENCE_S,
     TOKEN,
@@ -29,6 +30,7 @@ from tests.serving.wire import (
     bare_stream,
     connected,
     frame,
+    head,
     read_all,
     send_until_it_breaks,
     serving,
@@ -66,6 +68,27 @@ def test_a_verb_is_a_message(server, verb):
         assert (called, isinstance(request, protocol.REQUESTS[verb])) == (verb, True)
         assert fields.items() <= msgspec.to_builtins(request).items()
         assert client.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("early", [frame(Opcode.TEXT, ACTION_MESSAGE), frame(Opcode.PING, b"x"), b"\x81"])
+def test_data_before_the_response_to_a_handshake_is_refused(server, early):
+    with connected(server) as connection:
+        connection.sendall(HANDSHAKE + early)
+        assert read_all(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_handshakes_of_other_versions_than_http_1_1_are_refused(server):
+    with connected(server) as connection:
+        connection.sendall(head() + ACTION)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(HANDSHAKE.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert read_all(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_a_handshake_is_refused_before_the_response_to_the_last_request():
+    with serving(LaterService()) as server, connected(server) as connection:
+        connection.sendall(head() + ACTION + HANDSHAKE)
+        assert read_all(connection) == b""
 
 
 def test_queries_are_messages_too(server):

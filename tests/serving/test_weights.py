@@ -58,6 +58,33 @@ def test_newer_weights_are_adopted(plain):
         update_policy(loaded, policy_to_bytes(runner(policy_id="other"), 5))
 
 
+@pytest.mark.parametrize("wrong", ["weights/", "filter/"])
+def test_refused_bytes_change_neither_weights_nor_filter(wrong):
+    loaded, newer = (runner(seed=seed) for seed in (1, 2))
+    newer.filter(observations(16), True)
+    data = policy_to_bytes(newer, 4)
+    arrays = {
+        name: np.zeros((3, 3, 3)) if name.startswith(wrong) else array
+        for name, array in safetensors.numpy.load(data).items()
+    }
+    seen = list(observations(16))
+    before = loaded.compute_actions(seen, explore=False)[0], loaded.filter.state()["count"]
+    with pytest.raises(RollaxError):
+        update_policy(loaded, safetensors.numpy.save(arrays, {"rollax": json.dumps(read_description(data))}))
+    np.testing.assert_array_equal(loaded.compute_actions(seen, explore=False)[0], before[0])
+    assert loaded.filter.state()["count"] == before[1]
+    update_policy(loaded, data)
+    assert loaded.filter.state()["count"] == before[1] + 16
+
+
+def test_a_header_that_is_too_large_is_not_parsed(plain):
+    data = policy_to_bytes(plain, 3)
+    length = int.from_bytes(data[:8], "little")
+    spaces = b" " * (8 << 20)
+    with pytest.raises(CheckpointError, match="not in the safetensors format"):
+        read_description((length + len(spaces)).to_bytes(8, "little") + data[8 : 8 + length] + spaces)
+
+
 def test_settings_of_the_environment_are_not_sent(plain):
     policy = runner(env_config={"password": "secret"})
     description = read_description(policy_to_bytes(policy, 3))
@@ -108,6 +135,7 @@ def test_damaged_bytes_are_refused(plain):
         {"config": {}},
         {"config": {"lr": "high"}},
         {"observation_space": {"type": "Box"}},
+        {"observation_space": {"type": "Dict", "spaces": ["a"]}},
         {"observation_space": None},
         {"observation_filter": "Other"},
     ):

@@ -18,10 +18,10 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.core import runtime, trees
-from rollax.core.numbers import is_number, is_whole
+from rollax.core.numbers import is_finite, is_number, is_whole
 from rollax.errors import PolicyError
 from rollax.models.action_values import ActionValue
-from rollax.models.config import ModelConfig
+from rollax.models.config import MOST_LAYERS, ModelConfig
 from rollax.models.q_network import QNetwork
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
@@ -29,6 +29,7 @@ from rollax.offline.formats.common import check_setting
 from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.size_checks import check_fits, check_layers_fit
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import UpdatePlan, part_of, polyak_average
 
@@ -74,14 +75,15 @@ class FQEConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        hiddens = isinstance(self.hiddens, Sequence) and all(is_whole(width) and width > 0 for width in self.hiddens)
+        hiddens = isinstance(self.hiddens, Sequence) and len(self.hiddens) <= MOST_LAYERS
+        hiddens = hiddens and all(is_whole(width) and width > 0 for width in self.hiddens)
         tau = self.tau
         for name, fits, expected in (
-            ("hiddens", hiddens, "whole numbers, 1 or more"),
+            ("hiddens", hiddens, f"at most {MOST_LAYERS} whole numbers, 1 or more"),
             ("updates", is_whole(self.updates) and self.updates > 0, "a whole number, 1 or more"),
             ("batch_size", is_whole(self.batch_size) and self.batch_size > 0, "a whole number, 1 or more"),
             ("samples", is_whole(self.samples) and self.samples > 0, "a whole number, 1 or more"),
-            ("lr", is_number(self.lr) and 0 < self.lr < math.inf, "a number above 0"),
+            ("lr", is_finite(self.lr) and self.lr > 0, "a number above 0"),
             ("tau", tau is None or (is_number(tau) and 0 < tau <= 1), "a number above 0 and up to 1, or None"),
             ("seed", is_whole(self.seed) and self.seed >= 0, "a whole number, 0 or more"),
         ):
@@ -168,6 +170,7 @@ class FittedQ:
         gamma: γ.
     Raises:
         PolicyError: a policy with memory, or with actions that are neither Discrete nor a Box.
+        ConfigError: a layer does not fit into the memory.
     """
 
     def __init__(self, target: TargetPolicy, gamma: float, config: FQEConfig | None = None) -> None:
@@ -176,10 +179,11 @@ class FittedQ:
         self.check(policy)
         runtime.configure_jax()
         rngs = nnx.Rngs(self.config.seed)
+        count = int(policy.action_space.n) if isinstance(policy.action_space, spaces.Discrete) else 1
+        check_layers_fit(policy.observation_space, [*self.config.hiddens, count], "FQEConfig.hiddens")
         model_config = ModelConfig(fcnet_hiddens=tuple(self.config.hiddens), fcnet_activation="relu")
         network: Any
         if isinstance(policy.action_space, spaces.Discrete):
-            count = int(policy.action_space.n)
             network = QNetwork(policy.observation_space, count, model_config, dueling=False, rngs=rngs)
         else:
             assert isinstance(policy.action_space, spaces.Box)
@@ -207,6 +211,8 @@ class FittedQ:
         else:
             columns[_NEXT_ACTIONS] = self._drawn(following)
         columns = trees.pad(columns, acting_bucket(rows))
+        planned = min(config.updates, _UPDATES_AT_ONCE) * config.batch_size * 4
+        check_fits("The order of the rows of updates", planned, "FQEConfig.batch_size", "lower batch_size")
         for first in range(0, config.updates, _UPDATES_AT_ONCE):
             steps = min(_UPDATES_AT_ONCE, config.updates - first)
             plan = self._rng.integers(rows, size=(steps, config.batch_size), dtype=np.int32)
@@ -231,7 +237,10 @@ class FittedQ:
 
     def _drawn(self, obs: trees.Tree) -> np.ndarray:
         """[N, K, *shape] actions of the policy for N raw observations."""
-        drawn = self._inputs_of(self.target.sampled(obs, self.config.samples))
+        samples = self.config.samples
+        size = trees.length(obs) * samples * math.prod(self.target.runner.policy.action_space.shape or ()) * 4
+        check_fits(f"{samples:,} actions for each observation", size, "FQEConfig.samples", "lower samples")
+        drawn = self._inputs_of(self.target.sampled(obs, samples))
         return drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])
 
     def _inputs_of(self, actions: np.ndarray) -> np.ndarray:

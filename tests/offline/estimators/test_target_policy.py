@@ -173,6 +173,15 @@ def test_values_of_box_actions_are_means_over_samples(caplog) -> None:
     assert np.isfinite(values.v(episodes.obs)).all()
 
 
+@pytest.mark.parametrize("name", ["hiddens", "batch_size", "samples"])
+@pytest.mark.parametrize("size", [2**40, 10**400])
+def test_sizes_of_fitted_q_beyond_the_memory_are_refused(name: str, size: int) -> None:
+    policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    config = FQEConfig(**{name: (size,) if name == "hiddens" else size})
+    with pytest.raises(ConfigError, match="needs more memory than this machine has"):
+        FittedQ(TargetPolicy(runner_of(policy)), 0.9, config).fit(logged(policy)[0])
+
+
 def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
     # The environment cannot distinguish them, and logs of its actions have none beyond the bounds.
     policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
@@ -236,7 +245,15 @@ def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"hiddens": 64}, {"hiddens": "64"}, {"hiddens": (0,)}, {"updates": 0}, {"updates": 10.5}, {"batch_size": -1}),
+        *(
+            {"hiddens": 64},
+            {"hiddens": "64"},
+            {"hiddens": (0,)},
+            {"hiddens": [1] * 1001},
+            {"updates": 0},
+            {"updates": 10.5},
+            {"batch_size": -1},
+        ),
         *({"samples": 0}, {"lr": 0}, {"lr": float("nan")}, {"lr": "1"}, {"tau": 0}, {"tau": 1.5}, {"seed": -1}),
     ],
 )

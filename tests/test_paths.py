@@ -1,0 +1,51 @@
+"""Paths that no file system has: names that are too long, and null characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollax import DQNTrainer, Trainer, load_policy, open_dataset
+from rollax.cli.checkpoints import newest_checkpoint
+from rollax.errors import RollaxError
+from rollax.runs.results import labelled
+
+READ: dict[str, Callable[[str], Any]] = {
+    "load_policy": load_policy,
+    "from_checkpoint": Trainer.from_checkpoint,
+    "open_dataset": open_dataset,
+    "input": lambda path: DQNTrainer("CartPole-v1", {"input": path}),
+    "a checkpoint on the command line": lambda path: newest_checkpoint(Path(path)),
+    "results": lambda path: labelled([Path(path)]),
+}
+WRITTEN: dict[str, Callable[[DQNTrainer, str], Any]] = {
+    "save": lambda trainer, path: trainer.save(path),
+    "record": lambda trainer, path: trainer.record(1, path),
+    "fit": lambda trainer, path: trainer.fit({"training_iteration": 1}, path),
+    "output": lambda trainer, path: DQNTrainer(config=trainer.config.changed(output=path)),
+}
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with DQNTrainer("CartPole-v1", {"model": {"fcnet_hiddens": (4,)}}) as trainer:
+        yield trainer
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b"], ids=["long", "null"])
+@pytest.mark.parametrize("read", READ.values(), ids=READ)
+def test_reading_one_is_a_named_error(read, path):
+    with pytest.raises(RollaxError):
+        read(path)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b"], ids=["long", "null"])
+@pytest.mark.parametrize("write", WRITTEN.values(), ids=WRITTEN)
+def test_writing_one_is_a_named_error(write, path, trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RollaxError):
+        write(trainer, path)
+    assert not list(tmp_path.iterdir())
