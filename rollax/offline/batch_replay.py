@@ -10,7 +10,6 @@ from typing import Any
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import ConfigError
 from rollax.offline.recorded_data import RecordedData
-from rollax.offline.sources import OF_FRESH_EXPERIENCE, missing_input
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.replay.mixed import MixedReplay, Part
@@ -18,6 +17,14 @@ from rollax.replay.prioritized import PrioritizedReplay
 
 log = logging.getLogger("rollax.offline")
 _MOST_BYTES_DRAWN = 64 << 20  # in one compiled call
+
+_OF_FRESH_EXPERIENCE = frozenset(
+    (
+        *("rollout_fragment_length", "batch_mode", "sample_async", "num_workers"),
+        *("buffer_size", "learning_starts", "training_intensity", "output"),
+    )
+)
+"""Keys without effect where the environment is never stepped; not refused: `input` may be added to any run."""
 
 
 class BatchReplayOptimizer(SyncReplayOptimizer):
@@ -50,10 +57,9 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         if self.config.input is None:
             raise missing_input(type(self).__name__)
         if not self.policies:
-            raise ConfigError(
-                "No policy learns from the recorded data.", "config key 'multiagent.policies_to_train'", "no policy"
-            ).expected("one policy or more", "set it to the policies to train, or leave it out to train all")
-        if not self.config.steps_the_env and (unused := sorted(OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
+            what, where = "No policy learns from the recorded data.", "config key 'multiagent.policies_to_train'"
+            raise ConfigError(what, where, "no policy", fix="set it to policies, or leave it out to train all")
+        if not self.config.steps_the_env and (unused := sorted(_OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
             log.warning(
                 "Config keys without effect: %s. This run learns from recorded data only and does not sample.",
                 ", ".join(unused),
@@ -171,3 +177,13 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             for policy_id, policy in self.policies.items()
         ]
         return max(_MOST_BYTES_DRAWN // max(rows), 1)
+
+
+def missing_input(algorithm: str) -> ConfigError:
+    """The error of an algorithm that requires recorded data, without any."""
+    what = f"{algorithm} learns from recorded data, but none is given."
+    return ConfigError(what, "config key 'input'", None).expected(
+        "a folder of recorded data, a pattern such as 'runs/*', a DatasetReader, ...",
+        "record some: `rollax record CHECKPOINT --episodes 100 --out DIR`, or output=DIR while another algorithm "
+        "trains; then set input='DIR'",
+    )

@@ -31,20 +31,14 @@ _MOST_BYTES = 1 << 30
 _LEFT_FOR_S = 3600.0
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The errors of reading a description that `ColumnWriter` has not written."""
-_INDEX = ("starts", "lasts", "terminated")
-_INDEX_DTYPES = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
+_INDEX = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
 
 
 class ColumnWriter:
-    """Writes fragments of whole trajectories into the column files of a new folder.
+    """Writes fragments of whole trajectories into the column files of a folder; DatasetError if the disk fails.
 
-    `finish` gives the folder its name, when it is complete on disk.
-
-    Args:
-        path: the folder; `finish` replaces an existing one.
-        columns: policy id -> the columns to store.
-    Raises:
-        DatasetError: the folder cannot be written.
+    `finish` gives the folder its name when it is complete on disk, in the place of an existing one. `columns` are the
+    columns to store, by policy id.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
@@ -85,8 +79,8 @@ class ColumnWriter:
                 "lasts": first + rows[fragment.ends],
                 "terminated": ~np.isin(np.arange(len(fragment.ends)), goes_on),
             }
-            for name in _INDEX:
-                self._append(_file_name(number, f"@{name}", 0), index[name].astype(_INDEX_DTYPES[name]))
+            for name, dtype in _INDEX.items():
+                self._append(_file_name(number, f"@{name}", 0), index[name].astype(dtype))
         except OSError as error:
             raise _failed(error, self._path) from error
         self._slots[policy_id] += size
@@ -105,14 +99,11 @@ class ColumnWriter:
         }
         manifest = {"format": _FORMAT, "about": dict(about), "policies": policies}
         try:
+            self._append(_MANIFEST, np.frombuffer(json.dumps(manifest).encode(), np.uint8))
             for file in self._files.values():
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
-            with open(self._temporary / _MANIFEST, "x", encoding="utf-8") as file:
-                json.dump(manifest, file)
-                file.flush()
-                os.fsync(file.fileno())
             atomic_files.sync_folder(self._temporary)
             columns = open_columns(self._temporary)
             assert columns is not None
@@ -200,7 +191,7 @@ class MappedColumns:
         return trees.tree_map(mapped, empty)
 
     def _index(self, name: str) -> NDArray:
-        return np.fromfile(self.folder / _file_name(self.number, f"@{name}", 0), _INDEX_DTYPES[name])
+        return np.fromfile(self.folder / _file_name(self.number, f"@{name}", 0), _INDEX[name])
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -246,6 +237,6 @@ def _file_name(number: int, column: str, part: int) -> str:
 
 
 def _failed(error: OSError, path: Path) -> DatasetError:
-    return DatasetError(
-        "The columns of recorded data cannot be written.", str(path), f"{type(error).__name__}: {error}"
-    ).expected("a folder with room for the decoded data", "free some space on the disk, or name another input_folder")
+    what, got = "The columns of recorded data cannot be written.", f"{type(error).__name__}: {error}"
+    fix = "free some space on the disk, or name another input_folder"
+    return DatasetError(what, str(path), got, expected="a folder with room for the decoded data", fix=fix)

@@ -15,7 +15,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import ConfigError, DatasetError, nearest
-from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions, located
+from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
 from rollax.offline.formats.common import check_spaces_known, warn_of_logp
 from rollax.offline.new_file import NewFile, new_folder
 from rollax.offline.reader import SUFFIXES
@@ -56,8 +56,9 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     path = Path(out)
     for name in settings:
         if name not in _SETTINGS.get(to, settings):
-            raise ConfigError(f"The format {to} does not have this setting.", "settings of convert", name).expected(
-                f"some of {list(_SETTINGS[to])}", nearest(name, _SETTINGS[to]) if _SETTINGS[to] else "leave it out"
+            known, what = _SETTINGS[to], f"The format {to} does not have this setting."
+            raise ConfigError(what, "settings of convert", name).expected(
+                f"some of {list(known)}", nearest(name, known) if known else "leave it out"
             )
     if to == "rollax":
         return _to_rollax(reader, path, settings)
@@ -67,7 +68,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
         return write_minari(reader, path, storage="hdf5" if to == "minari" else "arrow", **settings)
     if to == "json_lines":
         return _to_json_lines(reader, path)
-    raise ConfigError("Unknown format to write.", where="to", got=to, fix=nearest(to, TARGETS))
+    raise ConfigError.unknown("format to write", to, TARGETS, "to")
 
 
 def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
@@ -87,9 +88,9 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
-    if path.suffix.lower() not in SUFFIXES["json"]:
+    if path.suffix.lower() not in SUFFIXES["json_lines"]:
         raise ConfigError("The format of the file would not be recognized by its name.", "out", str(path)).expected(
-            f"a name that ends in {' or '.join(SUFFIXES['json'])}", f"name it {path.name}.jsonl"
+            f"a name that ends in {' or '.join(SUFFIXES['json_lines'])}", f"name it {path.name}.jsonl"
         )
     count = first_infos = without_logp = 0
     policy_ids: set[str] = set()
@@ -99,11 +100,9 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             episode = list(adjacent)
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
             if len(agents) < len(episode):
-                raise DatasetError(
-                    "An agent has several trajectories in one episode, which JSON lines cannot represent.",
-                    episode[0].where,
-                    [one.agent_id for one in episode],
-                ).expected("one trajectory for each agent", "convert to rollax's own format")
+                what = "An agent has several trajectories in one episode, which JSON lines cannot represent."
+                got = [one.agent_id for one in episode]
+                raise DatasetError(what, episode[0].where, got, fix="convert to rollax's own format")
             line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents}, allow_nan=False)
             new.file.write(line.encode() + b"\n")
             count += len(episode)
@@ -127,30 +126,32 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
 
 
 def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> dict[str, Any]:
+    from rollax.offline.formats.layout import plain  # which imports PyArrow
+
     trajectory.check()
     columns = trajectory.columns
     sent = env_actions(trajectory, reader)
     for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
         _refuse_not_finite(trajectory, name, sent if name == SampleBatch.ACTIONS else columns[name])
-    plain: dict[str, Any] = {
-        "obs": _plain(trees.unstack(columns[SampleBatch.OBS])),
-        "actions": _plain(trees.unstack(sent)),
+    found: dict[str, Any] = {
+        "obs": plain(trees.unstack(columns[SampleBatch.OBS])),
+        "actions": plain(trees.unstack(sent)),
         "rewards": columns[SampleBatch.REWARDS].tolist(),
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,
     }
     if SampleBatch.T in columns:
-        plain[SampleBatch.T] = columns[SampleBatch.T].tolist()
+        found[SampleBatch.T] = columns[SampleBatch.T].tolist()
     # The density of a policy's action differs from the density of the scaled or clipped action, and JSON lines contain
     # densities of the policy's actions.
     of_same_action = not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"
     if SampleBatch.ACTION_LOGP in columns and ENV_ACTIONS not in columns and of_same_action:
         logp = columns[SampleBatch.ACTION_LOGP]
         _refuse_not_finite(trajectory, SampleBatch.ACTION_LOGP, np.where(np.isnan(logp), 0, logp))
-        plain[SampleBatch.ACTION_LOGP] = [None if np.isnan(one) else one for one in logp.tolist()]
+        found[SampleBatch.ACTION_LOGP] = [None if np.isnan(one) else one for one in logp.tolist()]
     if _has_infos(trajectory):
-        plain[SampleBatch.INFOS] = [_plain_info(trajectory, step) for step in range(1, len(trajectory) + 1)]
-    return plain
+        found[SampleBatch.INFOS] = [_plain_info(trajectory, step) for step in range(1, len(trajectory) + 1)]
+    return found
 
 
 def _has_infos(trajectory: RecordedTrajectory) -> bool:
@@ -172,15 +173,7 @@ def _refuse_not_finite(trajectory: RecordedTrajectory, name: str, column: Any) -
 
 
 def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> NoReturn:
-    raise DatasetError.not_finite("The data", f"{located(trajectory)}, column {name!r}, step {step}", got).fix(
+    raise DatasetError.not_finite("The data", f"{trajectory.place}, column {name!r}, step {step}", got).fix(
         "convert to rollax's own format, as JSON has no such numbers, or leave the episode out: `rollax data check` "
         "lists them"
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    return np.asarray(value).tolist()

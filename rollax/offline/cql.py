@@ -76,11 +76,9 @@ class CQL(SAC):
 
     def check_spaces(self) -> None:
         if isinstance(self.action_space, spaces.Discrete):
-            raise SpaceError(
-                "CQL requires continuous actions, but the action space is discrete.",
-                f"action_space of {type(self).__name__}",
-                self.action_space,
-            ).expected("a Box of floats with finite bounds", "use DiscreteCQL")
+            what = "CQL requires continuous actions, but the action space is discrete."
+            where, expected = f"action_space of {type(self).__name__}", "a Box of floats with finite bounds"
+            raise SpaceError(what, where, self.action_space, expected=expected, fix="use DiscreteCQL")
         super().check_spaces()
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:

@@ -6,7 +6,6 @@ calls the class with the paths and settings.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,8 @@ from gymnasium import Space
 
 from rollax.batch import SampleBatch
 from rollax.core import trees
-from rollax.core.spaces import same_space, space_text
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError
-
-log = logging.getLogger("rollax.offline")
 
 ENV_ACTIONS = "env_actions"
 """The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
@@ -32,6 +28,7 @@ SCALE = ("normalize_actions", "clip_actions")
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""
 _ALWAYS = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
+_LENGTHS = "pass T actions and rewards, and T + 1 observations"
 
 
 @dataclass
@@ -68,11 +65,39 @@ class RecordedTrajectory:
     def __len__(self) -> int:
         return trees.length(self.columns[SampleBatch.REWARDS])
 
+    @property
+    def place(self) -> str:
+        """Where it is, for errors."""
+        return self.where or f"episode {self.episode_id}, agent {self.agent_id!r}"
+
     def check(self) -> None:
         """Raises DatasetError for an id, a flag or a column of a wrong type, or columns that do not fit together."""
-        _check_ids(self)
-        _check_flags(self)
-        _check_lengths(self)
+        for name in ("episode_id", "policy_id"):
+            if not isinstance(value := getattr(self, name), str):
+                error = DatasetError.is_not(f"The {name} of a trajectory", "a string", self.place, value)
+                raise error.fix(f"pass {str(value)!r}")
+        for name in ("terminated", "truncated", "continues"):
+            value = getattr(self, name)
+            if np.ndim(value) or value not in (False, True):
+                fix = f"pass bool({name}[-1]), for its last step" if np.ndim(value) else "pass True or False"
+                raise DatasetError(f"{name} of a trajectory is neither true nor false.", self.place, value, fix=fix)
+        if missing := [name for name in _ALWAYS if name not in self.columns]:
+            got = f"no {', '.join(missing)}"
+            raise DatasetError("The trajectory lacks a required column.", self.place, got, fix=_LENGTHS)
+        leaves = [(name, leaf) for name, column in self.columns.items() for leaf in trees.leaves(column)]
+        for name, leaf in leaves:
+            if not hasattr(leaf, "__array__") or not np.ndim(leaf):
+                where, got = f"{self.place}, column {name!r}", f"{leaf!r}"[:60]
+                raise DatasetError("The column is not an array.", where, got).expected(
+                    "a NumPy array [T, ...], or a dict or tuple of such arrays", "convert it: np.array(column)"
+                )
+        steps = len(self)
+        for name, leaf in leaves:
+            expected = steps + (name in WITH_LAST)
+            if len(leaf) != expected or not steps:
+                where, got = f"{self.place}, column {name!r}", f"{len(leaf)} rows"
+                expected = f"{expected}, for {steps} steps" if steps else "at least one step"
+                raise DatasetError("The column has the wrong length.", where, got, expected=expected, fix=_LENGTHS)
 
     @property
     def ended(self) -> bool:
@@ -93,65 +118,11 @@ class RecordedTrajectory:
     def total_reward(self) -> float:
         """The undiscounted sum of the rewards, with `reward_left_out`; DatasetError for a trajectory that is cut."""
         if self.cut:
+            end = "without the beginning" if self.ended else "neither terminated nor truncated"
             raise DatasetError(
-                "The return of a cut trajectory is unknown.",
-                where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
-                got=f"{len(self)} steps, "
-                + ("without the beginning" if self.ended else "neither terminated nor truncated"),
-                expected="a whole trajectory",
-                fix="skip trajectories whose `cut` is true",
-            )
+                "The return of a cut trajectory is unknown.", self.place, f"{len(self)} steps, {end}"
+            ).fix("skip trajectories whose `cut` is true")
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64)) + (self.reward_left_out or 0.0)
-
-
-def located(trajectory: RecordedTrajectory) -> str:
-    """Where a trajectory is, for errors."""
-    return trajectory.where or f"episode {trajectory.episode_id}"
-
-
-def _check_ids(trajectory: RecordedTrajectory) -> None:
-    for name in ("episode_id", "policy_id"):
-        value = getattr(trajectory, name)
-        if not isinstance(value, str):
-            raise DatasetError.is_not(
-                f"The {name} of a trajectory", "a string", trajectory.where or f"agent {trajectory.agent_id!r}", value
-            ).fix(f"pass {str(value)!r}")
-
-
-def _check_flags(trajectory: RecordedTrajectory) -> None:
-    for name in ("terminated", "truncated", "continues"):
-        value = getattr(trajectory, name)
-        if np.ndim(value) or value not in (False, True):
-            raise DatasetError(
-                f"{name} of a trajectory is neither true nor false.", located(trajectory), value
-            ).expected(
-                "True or False" + (", for its last step" if name != "continues" else ""),
-                f"pass bool({name}[-1])" if np.ndim(value) else "pass True or False",
-            )
-
-
-def _check_lengths(trajectory: RecordedTrajectory) -> None:
-    missing = [name for name in _ALWAYS if name not in trajectory.columns]
-    if missing:
-        raise DatasetError(
-            "The trajectory lacks a required column.", located(trajectory), f"no {', '.join(missing)}"
-        ).expected(", ".join(_ALWAYS), "pass T actions and rewards, and T + 1 observations")
-    for name, leaf in ((name, leaf) for name, column in trajectory.columns.items() for leaf in trees.leaves(column)):
-        if not hasattr(leaf, "__array__") or not np.ndim(leaf):
-            raise DatasetError(
-                "The column is not an array.", f"{located(trajectory)}, column {name!r}", f"{leaf!r}"[:60]
-            ).expected("a NumPy array [T, ...], or a dict or tuple of such arrays", "convert it: np.array(column)")
-    steps = len(trajectory)
-    for name, column in trajectory.columns.items():
-        expected = steps + (name in WITH_LAST)
-        for leaf in trees.leaves(column):
-            if len(leaf) != expected or not steps:
-                raise DatasetError(
-                    "The column has the wrong length.", f"{located(trajectory)}, column {name!r}", f"{len(leaf)} rows"
-                ).expected(
-                    f"{expected}, for {steps} steps" if steps else "at least one step",
-                    "pass T actions and rewards, and T + 1 observations",
-                )
 
 
 class Continuations:
@@ -222,11 +193,8 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
         return columns[ENV_ACTIONS]
     unchanged = all(header.get(name, True) is False for name in SCALE)
     if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
-        raise DatasetError(
-            "The actions that the environment received are not recorded.",
-            located(trajectory),
-            "actions of the policy, in its own scale",
-        ).expected(
+        what, got = "The actions that the environment received are not recorded.", "the policy's, in its own scale"
+        raise DatasetError(what, trajectory.place, got).expected(
             f"a column {ENV_ACTIONS!r}",
             "convert to rollax's own format, which keeps the scale; or give the setting "
             'actions_of="environment" if the environment received these actions',
@@ -234,25 +202,10 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
     return columns[SampleBatch.ACTIONS]
 
 
-def skip(broken: list[str], error: DatasetError, most: int) -> None:
-    """Adds a broken line or file to `broken`; raises the error if there are more than `most`."""
-    if len(broken) >= most:
-        if most:
-            what = f"More than max_broken={most} broken lines or files. The last one: {error}"
-            raise DatasetError(what, fix="correct or remove them, or raise max_broken") from error
-        raise error
-    broken.append(str(error))
-    log.warning("A part of the data is skipped: %s", error)
-
-
 def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
     """The header of several files or data sets: their equal entries, also within `behaviour`.
 
     The settings of `SCALE` and `logp_of` are None if the headers differ in them.
-
-    Args:
-        headers: headers of files or data sets.
-        actions_of: the common scale of the actions.
     """
     behaviour = _shared([header.get("behaviour") or {} for header in headers])
     # Without these settings, a policy's actions are scaled and clipped, as in RLlib.
@@ -269,16 +222,3 @@ def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict
 def _shared(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = entries
     return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
-
-
-def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:
-    """Raises a DatasetError if two readers have different spaces for a policy."""
-    for kind in ("observation_spaces", "action_spaces"):
-        ours, theirs = getattr(first, kind), getattr(other, kind)
-        for policy_id in ours.keys() & theirs.keys():
-            if not same_space(ours[policy_id], theirs[policy_id]):
-                raise DatasetError(
-                    f"The data of a policy has different {kind.replace('_', ' ')}.",
-                    f"{where}, policy {policy_id!r}",
-                    space_text(theirs[policy_id]),
-                ).expected(space_text(ours[policy_id]), "read data of one environment at a time, or convert it first")

@@ -43,9 +43,6 @@ class DecodedData:
     user's own code derives.
 
     Args:
-        folder: `input_folder`.
-        source: source of the data.
-        settings: settings of the reader.
         described: policy id -> all settings that determine its rows, as JSON values.
         by_own_code: whether the user's own code derives columns, which these settings do not determine.
     """
@@ -70,10 +67,7 @@ class DecodedData:
         if self._files is None or self._by_own_code:
             return None
         about = read_about(self._path)
-        if about is None or about.get("files") != self._files:
-            return None
-        agents = about.get("agents")
-        if agents is None:
+        if about is None or about.get("files") != self._files or (agents := about.get("agents")) is None:
             return None
         columns = open_columns(self._path) if _is_complete(about) else None
         if columns is None:
@@ -94,17 +88,11 @@ class DecodedData:
             agents: Any = [[agent, recorded, ours] for (agent, recorded), ours in fragments.policy_ids.items()]
             if not all(isinstance(agent, str | int) for agent, *_ in agents):
                 agents = None
-            about = {
-                **self._key,
-                "files": self._files,
-                "agents": agents,
-                "trajectories": fragments.trajectories - first,
-                "fingerprint": fingerprint,
-            }
-            found = writer.finish(about)
+            numbers = {"trajectories": fragments.trajectories - first, "fingerprint": fingerprint}
+            found = writer.finish({**self._key, "files": self._files, "agents": agents, **numbers})
         finally:
             writer.discard()
-        return Decoded(found, fragments.trajectories - first, fingerprint)
+        return Decoded(found, **numbers)
 
 
 def _is_complete(about: Mapping[str, Any]) -> bool:
@@ -136,14 +124,11 @@ def check_folder(folder: str, source: Any, key: Literal["input_folder", "output"
     if isinstance(source, str | Path):
         outer, inner = (Path(os.path.realpath(absolute(path, ConfigError))) for path in (source, folder))
         if inner.is_relative_to(outer) if os.path.exists(source) else _begins(inner.parts, outer.parts):
+            what = "A folder that this run writes lies inside the data."
+            got = f"{folder!r}, with the data {str(source)!r}"
             left = ", and remove column files (data-*/columns.json) that an earlier run has left inside of it"
-            raise ConfigError(
-                "A folder that this run writes lies inside the data.",
-                f"config key {key!r}",
-                f"{folder!r}, with the data {str(source)!r}",
-            ).expected(
-                "a folder outside the data", f"choose a folder outside the data{left if key == 'input_folder' else ''}"
-            )
+            fix = f"choose a folder outside the data{left if key == 'input_folder' else ''}"
+            raise ConfigError(what, f"config key {key!r}", got, expected="a folder outside the data", fix=fix)
     elif isinstance(source, list | tuple):
         for part in source:
             check_folder(folder, part, key)

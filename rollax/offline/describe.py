@@ -50,18 +50,26 @@ class PolicySummary:
     high: dict[str, np.ndarray] = field(default_factory=dict)
     actions: dict[str, np.ndarray] = field(default_factory=dict)
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "trajectories": len(self.lengths),
+            "steps": sum(self.lengths),
+            **{name: getattr(self, name) for name in ("terminated", "truncated", "cut", "continued", "shortened")},
+            "return": _statistics(self.returns),
+            "length": _statistics(self.lengths),
+            "columns": self.columns,
+            "obs_low": {name: values.min().item() for name, values in self.low.items()},
+            "obs_high": {name: values.max().item() for name, values in self.high.items()},
+            "constant_obs_elements": {
+                name: int(np.count_nonzero(values == self.high[name])) for name, values in self.low.items()
+            },
+            "action_counts": {name: counts.tolist() for name, counts in self.actions.items()},
+        }
+
 
 @dataclass
 class DatasetReport:
-    """The numbers and problems of a data set.
-
-    Attributes:
-        policies: policy id -> its trajectories.
-        episodes: number of episodes.
-        agents: the ids of the agents.
-        errors: problems that prevent the use of the data, with file and line.
-        warnings: problems that limit its use.
-    """
+    """The numbers of a data set, errors that prevent its use, with file and line, and warnings that limit it."""
 
     reader: DatasetReader
     policies: dict[str, PolicySummary]
@@ -71,39 +79,30 @@ class DatasetReport:
     warnings: list[str]
     more_errors: int = 0
 
+    def note(self, message: str) -> None:
+        """Adds an error, or counts it if there are many."""
+        if len(self.errors) < _SHOWN:
+            self.errors.append(message)
+        else:
+            self.more_errors += 1
+
     def as_json(self) -> dict[str, Any]:
         """All numbers as JSON values, with NaN and infinities unchanged."""
-        header = {key: value for key, value in self.reader.header.items() if key not in ("policies", "filters")}
+        reader = self.reader
         return {
-            "header": header,
+            "header": {key: value for key, value in reader.header.items() if key not in ("policies", "filters")},
             "episodes": self.episodes,
             "agents": [str(agent) for agent in self.agents],
-            "policies": {policy_id: self._policy(policy_id) for policy_id in self.policies},
+            "policies": {
+                policy_id: {
+                    "observation_space": _text(reader.observation_spaces.get(policy_id)),
+                    "action_space": _text(reader.action_spaces.get(policy_id)),
+                    **summary.as_json(),
+                }
+                for policy_id, summary in self.policies.items()
+            },
             "errors": self.errors,
             "warnings": self.warnings,
-        }
-
-    def _policy(self, policy_id: str) -> dict[str, Any]:
-        summary = self.policies[policy_id]
-        return {
-            "observation_space": _text(self.reader.observation_spaces.get(policy_id)),
-            "action_space": _text(self.reader.action_spaces.get(policy_id)),
-            "trajectories": len(summary.lengths),
-            "steps": sum(summary.lengths),
-            "terminated": summary.terminated,
-            "truncated": summary.truncated,
-            "cut": summary.cut,
-            "continued": summary.continued,
-            "shortened": summary.shortened,
-            "return": _statistics(summary.returns),
-            "length": _statistics(summary.lengths),
-            "columns": summary.columns,
-            "obs_low": {name: values.min().item() for name, values in summary.low.items()},
-            "obs_high": {name: values.max().item() for name, values in summary.high.items()},
-            "constant_obs_elements": {
-                name: int(np.count_nonzero(values == summary.high[name])) for name, values in summary.low.items()
-            },
-            "action_counts": {name: counts.tolist() for name, counts in summary.actions.items()},
         }
 
     def __str__(self) -> str:
@@ -123,14 +122,9 @@ class DatasetReport:
 
 
 def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
-    """Reads a data set once.
+    """The contents and problems of a data set, which is read once.
 
-    Args:
-        check: compare every value with the spaces; otherwise a file that cannot be read raises.
-    Returns:
-        Its contents and problems.
-    Raises:
-        DatasetError: without `check`, the data cannot be read.
+    `check` compares every value with the spaces; without it, a file that cannot be read raises DatasetError.
     """
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
@@ -144,7 +138,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
                 report.agents.append(trajectory.agent_id)
             summary = report.policies.setdefault(trajectory.policy_id, PolicySummary())
             if other := other_shapes(summary, trajectory):
-                _note(report, other)
+                report.note(other)
                 continue
             _add(summary, trajectory, reader, continues=continues(trajectory))
             if not _has_logp(trajectory):
@@ -154,48 +148,44 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
                     ours = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
                     rules[policy_id] = ValueRules(*ours)
                 for message in problems(trajectory, reader, rules[policy_id]):
-                    _note(report, message)
+                    report.note(message)
     except DatasetError as error:
         if not check:
             raise
-        _note(report, f"{error}\n  Nothing after it was read; set max_broken to skip it.")
+        report.note(f"{error}\n  Nothing after it was read; set max_broken to skip it.")
     report.episodes = len(episodes)
     for message in reader.broken:
-        _note(report, message)
+        report.note(message)
     report.warnings += _limits(report, without_logp)
     if not report.policies:
-        _note(report, "no trajectory could be read")
+        report.note("no trajectory could be read")
     return report
 
 
-def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]:
+def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> Iterator[str]:
     """Warnings about limited uses of the data."""
-    found = []
     for policy_id, summary in report.policies.items():
         if summary.cut or summary.continued:
-            found.append(
+            yield (
                 f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on in the "
                 "middle of an episode: their returns are not known"
             )
         if summary.shortened:
-            found.append(
+            yield (
                 f"policy {policy_id!r}: {summary.shortened} truncated trajectories lack their last step, because the "
                 "observation after it is not known; the returns here contain its reward, estimates do not"
             )
         if without_logp.get(policy_id):
-            found.append(
+            yield (
                 f"policy {policy_id!r}: {without_logp[policy_id]} trajectories without action_logp, which importance "
                 "sampling estimates require"
             )
-    return found
 
 
 def problems(trajectory: RecordedTrajectory, reader: DatasetReader, rules: ValueRules) -> list[str]:
     """The problems of a trajectory, one message per array.
 
-    Args:
-        rules: rules for the spaces of its policy. Learning refuses values that break them, but not numbers beyond the
-            bounds of a Box, nor steps out of order.
+    Learning refuses values that break the rules, but not numbers beyond the bounds of a Box, nor steps out of order.
     """
     columns, policy_id = trajectory.columns, trajectory.policy_id
     observation_space, action_space = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
@@ -235,13 +225,6 @@ def _problem_text(problem: Problem) -> str:
 def _has_logp(trajectory: RecordedTrajectory) -> bool:
     logp = trajectory.columns.get(SampleBatch.ACTION_LOGP)
     return logp is not None and not np.isnan(logp).any()  # NaN: the environment logged the action
-
-
-def _note(report: DatasetReport, message: str) -> None:
-    if len(report.errors) < _SHOWN:
-        report.errors.append(message)
-    else:
-        report.more_errors += 1
 
 
 def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Problem]:
@@ -338,7 +321,7 @@ def _statistics(values: list[Any]) -> dict[str, float] | None:
         return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
 
 
-def _text(space: Any) -> str:
+def _text(space: Space | None) -> str:
     return "not known" if space is None else space_text(space)
 
 

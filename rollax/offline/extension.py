@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rollax.offline.estimation_fields import OffPolicyEstimationFields
-from rollax.offline.input_fields import DataInputFields
-from rollax.offline.output_fields import OutputFields
+from rollax.offline.fields import DataInputFields, OffPolicyEstimationFields, OutputFields
 
 ALGORITHMS = {
     "BC": "rollax.offline.marwil:BCTrainer",

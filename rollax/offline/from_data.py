@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from rollax.config import TrainerConfig
 from rollax.core.spaces import same_space
 from rollax.errors import ConfigError
-from rollax.offline.sources import missing_input
 from rollax.policy.policy_spec import PolicySpec
 from rollax.rollout.policy_mapping import policy_mapping
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.offline.estimators.in_training import TrainingEstimates
-    from rollax.offline.input_fields import DataInputFields
+    from rollax.offline.fields import DataInputFields
     from rollax.optimizers.optimizer import Optimizer
 
-Config = TypeVar("Config", bound=TrainerConfig)
+_UNKNOWN = "The spaces are not known: there is no environment"
 
 
 def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) -> type[Optimizer]:
@@ -28,24 +26,25 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
     """
     own, has_data = trainer_class.optimizer_class, config.input is not None
     needs_data = getattr(own, "needs_recorded_data", False)
-    if needs_data and not has_data:
-        raise missing_input(trainer_class.name)
-    if needs_data or not has_data:
+    if not needs_data and not has_data:
         return own
-    from rollax.offline.batch_replay import BatchReplayOptimizer
+    from rollax.offline.batch_replay import BatchReplayOptimizer, missing_input
+
+    if not has_data:
+        raise missing_input(trainer_class.name)
+    if needs_data:
+        return own
     from rollax.optimizers.async_replay import AsyncReplayOptimizer
     from rollax.optimizers.sync_replay import SyncReplayOptimizer
 
     # Not a subclass, which may draw in another way.
     if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
         return BatchReplayOptimizer
-    raise ConfigError(
-        f"{trainer_class.name} cannot learn from recorded data with these settings.",
-        where="config key 'input'",
-        got=f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}",
-        expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
-        "that is a BatchReplayOptimizer",
-        fix="use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
+    what = f"{trainer_class.name} cannot learn from recorded data with these settings."
+    got = f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}"
+    raise ConfigError(what, "config key 'input'", got).expected(
+        "an algorithm with one replay buffer, such as DQN, SAC or TD3; for Ape-X data alone; or a BatchReplayOptimizer",
+        "use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
     )
 
 
@@ -68,23 +67,16 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
         return TrainingEstimates(reader, runners, methods, policy_of)
 
 
-def with_spaces_of_data(config: Config) -> Config:
+def with_spaces_of_data(config: Any) -> Any:
     """The config of a trainer without an environment, with the spaces of its recorded data.
 
     Raises:
         ConfigError: the environment is to be evaluated in; or the data has no spaces for a policy.
     """
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
-        raise ConfigError(
-            "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'", "env=None"
-        ).expected(
-            "an environment, or estimates from recorded data",
-            "set env, or off_policy_estimation_methods, or no evaluation_interval",
-        )
-    return _with_spaces(config)
-
-
-def _with_spaces(config: Any) -> Any:
+        what, where = "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'"
+        fix = "set env, or off_policy_estimation_methods, or no evaluation_interval"
+        raise ConfigError(what, where, "env=None", expected="an environment, or estimates from recorded data", fix=fix)
     missing = [kind for kind in ("observation_space", "action_space") if getattr(config, kind) is None]
     specs = {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in config.multiagent.policies.items()}
     unset = {policy_id: [kind for kind in missing if getattr(spec, kind) is None] for policy_id, spec in specs.items()}
@@ -98,32 +90,23 @@ def _with_spaces(config: Any) -> Any:
     if not specs:
         known = [one for one in recorded[missing[0]] if all(one in recorded[kind] for kind in missing)]
         if not known:
-            raise ConfigError(
-                "The spaces are not known: there is no environment, and the data does not contain them.",
-                f"config keys {', '.join(map(repr, ['env', *missing]))}",
-                f"recorded data without {' and '.join(missing)}",
-            ).expected(" and ".join(missing), f"set env, or {' and '.join(missing)}")
+            where, names = f"config keys {', '.join(map(repr, ['env', *missing]))}", " and ".join(missing)
+            raise ConfigError(f"{_UNKNOWN}, and the data has none.", where, f"data without {names}").expected(
+                names, f"set env, or {names}"
+            )
         spaces = {kind: recorded[kind][known[0]] for kind in missing}
         if any(not same_space(recorded[kind][one], spaces[kind]) for one in known for kind in missing):
-            raise ConfigError(
-                "The data is from several policies with different spaces, but one policy would learn from all of it.",
-                "config key 'multiagent'",
-                f"data from the policies {known}",
-            ).expected(
-                "policies with spaces of their own",
-                f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}",
-            )
+            what = "One policy would learn from data of several policies with different spaces."
+            fix = f"set policies and policy_mapping_fn in multiagent, or set {' and '.join(missing)}"
+            raise ConfigError(what, "config key 'multiagent'", f"data from the policies {known}", fix=fix)
         return config.changed(**spaces)
     policies = {}
     for policy_id, spec in specs.items():
         unknown = [kind for kind in unset[policy_id] if policy_id not in recorded[kind]]
         if unknown:
-            raise ConfigError(
-                "The spaces of a policy are not known: there is no environment, and the policy is not in the data.",
-                f"multiagent.policies[{policy_id!r}]",
-                f"data from the policies {sorted(recorded[unknown[0]])}",
-            ).expected(
-                " and ".join(unknown), "set env, or the policy's PolicySpec(observation_space=..., action_space=...)"
-            )
+            what, where = f"{_UNKNOWN}, and the policy is not in the data.", f"multiagent.policies[{policy_id!r}]"
+            got = f"data from the policies {sorted(recorded[unknown[0]])}"
+            fix = "set env, or the policy's PolicySpec(observation_space=..., action_space=...)"
+            raise ConfigError(what, where, got, expected=" and ".join(unknown), fix=fix)
         policies[policy_id] = spec._replace(**{kind: recorded[kind][policy_id] for kind in unset[policy_id]})
     return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

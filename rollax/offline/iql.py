@@ -77,15 +77,8 @@ class IQL(Algorithm):
 
     config_class = IQLConfig
     statistics = (
-        "critic_loss",
-        "value_loss",
-        "actor_loss",
-        "entropy",
-        "mean_weight",
-        "mean_value",
-        "mean_q",
-        "mean_target",
-        "mean_td_error",
+        *("critic_loss", "value_loss", "actor_loss", "entropy", "mean_weight"),
+        *("mean_value", "mean_q", "mean_target", "mean_td_error"),
     )
     learns_off_policy = True
     reads = TRANSITION

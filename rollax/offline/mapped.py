@@ -25,12 +25,6 @@ class MappedReplay(Replay):
 
     Memory holds recently read pages, and 17 bytes for each trajectory: its first and last row, and whether it
     terminated. With `n_step=None` it also holds 12 bytes for each row: its return and discount.
-
-    Args:
-        columns: the rows.
-        gamma: γ, the discount of n-step returns.
-        n_step: n; None: all steps up to the end of the trajectory.
-        where: the buffer's name in error messages.
     """
 
     def __init__(

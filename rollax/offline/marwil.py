@@ -45,14 +45,8 @@ from rollax.policy.update_plan import UpdatePlan
 
 log = logging.getLogger("rollax.offline")
 _LARGE = 25.0
-_OF_WEIGHTS = (
-    "vf_loss_coeff",
-    "max_weight",
-    "moving_average_sqd_adv_norm_start",
-    "moving_average_sqd_adv_norm_update_rate",
-    "n_step",
-    "model.vf_share_layers",
-)
+_OF_SCALE = ("moving_average_sqd_adv_norm_start", "moving_average_sqd_adv_norm_update_rate")
+_OF_WEIGHTS = ("vf_loss_coeff", "max_weight", *_OF_SCALE, "n_step", "model.vf_share_layers")
 _REWARDS_SEEN = ({"model.lstm_use_prev_reward": True}, {"model.custom_model": ENABLED})
 """Models that may read rewards."""
 
@@ -69,13 +63,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
         "clip_rewards": [{"beta": NotIn(0)}, *_REWARDS_SEEN],
         "prioritized_replay": "rows are imitated with equal probability",
     }
-    places = {
-        (
-            "bc_logstd_coeff",
-            "moving_average_sqd_adv_norm_start",
-            "moving_average_sqd_adv_norm_update_rate",
-        ): ("policy",),
-    }
+    places = {("bc_logstd_coeff", *_OF_SCALE): ("policy",)}
     initial_values = {"moving_average_sqd_adv_norm_start": ()}
 
     bc_logstd_coeff: float = Field(
@@ -105,15 +93,11 @@ class MARWILPolicy(JaxPolicy):
             others = "entropy" in where or "vf_loss" in where
             if "mean_weight" not in where or others or self.config.max_weight is not None:
                 raise
-            raise NonFiniteError(
-                "Learning stopped: the weights exp(β Â / c) are too large for float32. The weights of the policy are "
-                "those before this step.",
-                where,
-                f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
-            ).expected(
+            what = "Learning stopped before this step: the weights exp(β Â / c) are too large for float32."
+            got = f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}"
+            raise NonFiniteError(what, where, got).expected(
                 "β Â / c below 88",
-                "set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean square of "
-                "the returns",
+                "set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean squared return",
             ) from error
         if self.config.beta and self.config.max_weight is None and not self._warned:
             ratio = stats["mean_squared_advantage"] / stats["moving_average_sqd_adv_norm"]
@@ -123,9 +107,7 @@ class MARWILPolicy(JaxPolicy):
                     "Policy %r: the mean squared advantage is %.0f times its moving average c², so a few actions have "
                     "nearly all of the weight exp(β Â / c). Set max_weight=100, lower beta, or set "
                     "moving_average_sqd_adv_norm_start to %.0f.",
-                    self.name,
-                    ratio,
-                    stats["mean_squared_advantage"],
+                    *(self.name, ratio, stats["mean_squared_advantage"]),
                 )
         return stats
 

@@ -12,18 +12,15 @@ from typing import Self
 from rollax.core import atomic_files
 from rollax.errors import DatasetError
 
+_ANOTHER = "choose another name, or remove it"
+
 
 class NewFile:
     """A file to write, under a temporary name until `commit`.
 
     The temporary sibling `.NAME.xxxxxxxx.tmp` is synced and renamed, and then the folder is synced. A killed process
     leaves the sibling, which readers report and ignore. As a context manager it commits, or discards the file if the
-    block raises.
-
-    Args:
-        path: the final name; its folder is created.
-    Raises:
-        DatasetError: the file exists, or the disk fails.
+    block raises. DatasetError if the file exists, or the disk fails.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,8 +28,7 @@ class NewFile:
         with _errors_of("file", self.path):
             atomic_files.make_parents(self.path.parent)
             if os.path.lexists(self.path):
-                fix = "choose another name, or remove it"
-                raise DatasetError("The file to write already exists.", where=self.path, expected="a new name", fix=fix)
+                raise DatasetError("The file to write already exists.", self.path, fix=_ANOTHER)
             self.temporary = atomic_files.temporary_for(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
 
@@ -85,17 +81,12 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to fill, under a temporary name until the block ends; if the block raises, it is removed.
 
-    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`.
-
-    Args:
-        path: the final name, of a new or an empty folder.
-    Raises:
-        DatasetError: the folder is not empty, or the disk fails.
+    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`. DatasetError if a folder of the final name is not
+    empty, or the disk fails.
     """
     final = atomic_files.absolute(path, DatasetError)
     if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
-        fix = "choose another name, or remove it"
-        raise DatasetError("The folder to write is not empty.", where=final, expected="a new folder", fix=fix)
+        raise DatasetError("The folder to write is not empty.", final, fix=_ANOTHER)
     with _errors_of("folder", final):
         atomic_files.make_parents(final.parent)
         with atomic_files.new_folder(final) as temporary:

@@ -25,10 +25,6 @@ _ELEMENTS = 24
 def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
     """Writes a picture with a row of four panels for each policy; reads the data twice.
 
-    Args:
-        reader: the data set.
-        out: the file to write, in the format of its suffix.
-        title: above all panels.
     Raises:
         DatasetError: the data cannot be read, or has no trajectory.
         ConfigError: the suffix belongs to no image format.
@@ -36,9 +32,8 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
     with written_to(out, 16, 4, dpi=100) as figure:
         policies = describe(reader).policies
         if not policies:
-            raise DatasetError(
-                "The data set has no trajectory.", title or "the data to draw", "no trajectory"
-            ).expected("one or more", "check the data: `rollax data check`")
+            where = title or "the data to draw"
+            raise DatasetError("The data set has no trajectory.", where, fix="check the data: `rollax data check`")
         coverage = _coverage(reader, policies)
         figure.set_size_inches(16, 3.6 * len(policies) + 0.4)
         rows = figure.subplots(len(policies), 4, squeeze=False)
@@ -53,8 +48,6 @@ def draw_dataset(reader: DatasetReader, out: Path, title: str = "") -> None:
 class Coverage:
     """The distributions of the first elements of a policy's observations, each over its own range.
 
-    Args:
-        summary: has the lowest and highest values.
     Attributes:
         names: names of the elements, with their ranges.
         counts: [elements, bins]; zeros for an element with a NaN or infinity, which has no range.

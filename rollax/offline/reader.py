@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rollax.core.importing import ImportPath, import_object, named_by_caller
-from rollax.errors import ConfigError, DatasetError, nearest, not_installed, text_of
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_header
+from rollax.core.spaces import same_space, space_text
+from rollax.errors import ConfigError, DatasetError, not_installed, text_of
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header
 from rollax.offline.new_file import unfinished_in
 
 log = logging.getLogger("rollax.offline")
@@ -30,21 +31,16 @@ FORMATS: dict[str, str] = {
 }
 """Name -> the reader class."""
 SUFFIXES = {
-    "json": (".json", ".jsonl"),
-    "parquet": (".parquet",),
+    **dict.fromkeys(("rllib_json", "json_lines"), (".json", ".jsonl")),
+    **dict.fromkeys(("rollax", "rllib_parquet"), (".parquet",)),
     "d4rl": (".hdf5", ".h5"),
     "csv": (".csv",),
 }
-_SUFFIX_OF = {
-    "rollax": "parquet",
-    "rllib_parquet": "parquet",
-    "rllib_json": "json",
-    "json_lines": "json",
-    "d4rl": "d4rl",
-    "csv": "csv",
-}
-
+"""Name of a format of files -> the ends of their names."""
+_ALL_SUFFIXES = tuple(dict.fromkeys(suffix for suffixes in SUFFIXES.values() for suffix in suffixes))
 _NOT_READ = {"rlds": "RLDS (TensorFlow Datasets)", "lerobot": "LeRobot"}
+
+_ONE_BY_ONE = "open them one by one, or convert them first"
 
 Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReader
 
@@ -79,13 +75,8 @@ def reading(
 ) -> Iterator[DatasetReader]:
     """`open_dataset` as a context manager that closes the readers it has opened.
 
-    Given readers, also in a list, stay open, because the caller may read them again.
-
-    Args:
-        source, format, settings: the arguments of `open_dataset`. Settings of a config may be for another source;
-            readers ignore them.
-    Raises:
-        DatasetError, ConfigError: as `open_dataset`.
+    Given readers, also in a list, stay open, because the caller may read them again. They ignore `settings`, because
+    settings of a config may be for another source.
     """
     with ExitStack() as opened:
         yield _opened(list(_each(source)), format, settings, opened)
@@ -132,11 +123,9 @@ def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[
     takes_settings = takes_format or not all(isinstance(one, DatasetReader) for one in sources)
     given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
     if sources and given:
-        raise ConfigError(
-            "The settings have no effect: the data is given as a reader, or as a function, which takes no format.",
-            "open_dataset",
-            given,
-        ).fix(f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader")
+        what = "The settings have no effect: the data is given as a reader, or as a function, which takes no format."
+        fix = f"leave {', '.join(given)} out, or pass {'it' if len(given) == 1 else 'them'} to the reader"
+        raise ConfigError(what, "open_dataset", given, fix=fix)
 
 
 def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
@@ -148,24 +137,25 @@ class ChainedReader(DatasetReader):
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
-            raise DatasetError("No source of data is given.", "open_dataset", []).expected("one source or more")
+            raise DatasetError.missing("source of data", "open_dataset", "one source or more")
         self.readers = list(readers)
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
         self.actions_of = first.actions_of
         self.header = common_header([reader.header for reader in self.readers], self.actions_of)
         for number, reader in enumerate(self.readers[1:], start=1):
-            check_same_spaces(first, reader, f"source {number}")
-            self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}
-            self.action_spaces = {**reader.action_spaces, **self.action_spaces}
+            for kind in ("observation_spaces", "action_spaces"):
+                ours, theirs = getattr(first, kind), getattr(reader, kind)
+                for policy_id in ours.keys() & theirs.keys():
+                    if not same_space(ours[policy_id], theirs[policy_id]):
+                        what = f"The data of a policy has different {kind.replace('_', ' ')}."
+                        where, got = f"source {number}, policy {policy_id!r}", space_text(theirs[policy_id])
+                        raise DatasetError(what, where, got, expected=space_text(ours[policy_id]), fix=_ONE_BY_ONE)
+                setattr(self, kind, {**theirs, **getattr(self, kind)})
             if reader.actions_of != self.actions_of:
-                raise DatasetError(
-                    "The actions of the sources have different scales.",
-                    f"source {number}",
-                    f"actions of the {reader.actions_of}",
-                ).expected(
-                    f"actions of the {self.actions_of}, as in source 0", "open them one by one, or convert one of them"
-                )
+                what, got = "The actions of the sources have different scales.", f"actions of the {reader.actions_of}"
+                expected = f"actions of the {self.actions_of}, as in source 0"
+                raise DatasetError(what, f"source {number}", got, expected=expected, fix=_ONE_BY_ONE)
 
     @property
     def broken(self) -> list[str]:  # type: ignore[override]
@@ -226,65 +216,65 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     if isinstance(given, str) and given in _NOT_READ:
         raise _not_read(given, path)
     if not callable(given) and (not isinstance(given, str) or (":" not in given and given not in ("auto", *FORMATS))):
-        raise ConfigError("Unknown format.", where="format", got=given, fix=nearest(str(given), ["auto", *FORMATS]))
-    if given != "auto" and given not in _SUFFIX_OF:
+        raise ConfigError.unknown("format", given, ["auto", *FORMATS], "format")
+    auto = given == "auto"
+    if not auto and given not in SUFFIXES:
         yield given, path
-        return
-    if not path.is_dir():
-        yield (_format_of(path) if given == "auto" else given), path
-        return
-    if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
+    elif not path.is_dir():
+        yield (_format_of(path) if auto else given), path
+    elif auto and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
         yield "minari", path
-        return
-    if given == "auto" and (path / "meta" / "info.json").is_file() and (path / "data").is_dir():
-        raise _not_read("lerobot", path)
+    else:
+        yield from _files_in(path, None if auto else str(given))
+
+
+def _files_in(path: Path, given: str | None) -> Iterator[tuple[Any, Path]]:
+    """The files and the Minari data sets in a folder; of a given format, its files."""
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
-    suffixes = [suffix for group in SUFFIXES.values() for suffix in group]
-    if given != "auto":
-        suffixes = list(SUFFIXES[_SUFFIX_OF[str(given)]])
     # Hidden files and folders are unfinished, from a DatasetWriter or `convert`; reading a pipe might not end.
     seen = [
         file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    if given == "auto" and (records := next((file for file in seen if _is_tfrecord(file)), None)):
-        raise _not_read("rlds", records)
-    described = [file for file in seen if file.parts[-2:] == ("data", "metadata.json")] if given == "auto" else []
-    of_minari = {file.parent.parent for file in described}
-    yield from (("minari", folder) for folder in sorted(of_minari))
-    files = sorted(
+    suffixes = _ALL_SUFFIXES if given is None else SUFFIXES[given]
+    of_minari: set[Path] = set()
+    if given is None:
+        if (path / "meta" / "info.json").is_file() and (path / "data").is_dir():
+            raise _not_read("lerobot", path)
+        if records := next((file for file in seen if _is_tfrecord(file)), None):
+            raise _not_read("rlds", records)
+        of_minari = {file.parent.parent for file in seen if file.parts[-2:] == ("data", "metadata.json")}
+    files = [
         file
-        for file in seen
+        for file in sorted(seen)
         if file.suffix.lower() in suffixes
         and file.name != "namespace_metadata.json"
         and of_minari.isdisjoint(file.parents)
-    )
+    ]
     if not files and not of_minari:
         expected = f"files that end in {', '.join(suffixes)}"
-        raise DatasetError(
-            "The folder contains no data.", where=path, expected=expected, fix="check the path, or the format"
-        )
-    for file in files:
-        yield (_format_of(file) if given == "auto" else given), file
+        raise DatasetError("The folder contains no data.", path, expected=expected, fix="check the path, or the format")
+    yield from (("minari", folder) for folder in sorted(of_minari))
+    yield from ((given or _format_of(file), file) for file in files)
 
 
 def _format_of(path: Path) -> str | None:
     """The format of a file, from its name and its content; None for a damaged Parquet file."""
-    if path.suffix.lower() in SUFFIXES["parquet"]:
-        return _parquet_format(path)
-    if path.suffix.lower() in SUFFIXES["json"]:
-        with open(path, "rb") as file:
-            start = file.read(1 << 12)
-        return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
-    for name, suffixes in SUFFIXES.items():
-        if path.suffix.lower() in suffixes:
-            return name
     if _is_tfrecord(path):
         raise _not_read("rlds", path)
+    match path.suffix.lower():
+        case ".parquet":
+            return _parquet_format(path)
+        case ".json" | ".jsonl":
+            with open(path, "rb") as file:
+                start = file.read(1 << 12)
+            return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
+        case suffix if suffix in _ALL_SUFFIXES:
+            return next(name for name, suffixes in SUFFIXES.items() if suffix in suffixes)
     raise DatasetError("The format of the file is unknown.", path, f"the name {path.name}").expected(
-        f"a name that ends in {', '.join(suffix for group in SUFFIXES.values() for suffix in group)}",
+        f"a name that ends in {', '.join(_ALL_SUFFIXES)}",
         f"pass its format, one of {', '.join(FORMATS)}; write your own arrays with rollax.DatasetWriter",
     )
 
@@ -318,9 +308,9 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
         try:
             kind = import_object(ImportPath(FORMATS[kind]) if kind in FORMATS else kind, "format")
         except ConfigError as error:
-            if isinstance(error.__cause__, ImportError) and kind in FORMATS:
+            if isinstance(cause := error.__cause__, ImportError) and kind in FORMATS:
                 raise not_installed(
-                    "The data set", error.__cause__, where="open_dataset", package="pyarrow", extra="offline"
+                    "The data set", cause, where="open_dataset", package="pyarrow", extra="offline"
                 ) from error
             raise
     return _called(kind, settings, paths)
@@ -334,11 +324,9 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
         if "argument" not in text_of(error):
             raise
         names = [name for name in inspect.signature(make).parameters if name not in ("paths", "settings")]
-        raise ConfigError(
-            f"The {'format' if isinstance(make, type) else 'function'} does not accept these settings.",
-            f"the settings for {getattr(make, '__qualname__', repr(make))}",
-            str(error),
-        ).expected(
+        what = f"The {'format' if isinstance(make, type) else 'function'} does not accept these settings."
+        where = f"the settings for {getattr(make, '__qualname__', repr(make))}"
+        raise ConfigError(what, where, str(error)).expected(
             ", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
             "see docs/offline.md, Formats",
         ) from error
@@ -347,8 +335,7 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
 def _returned(reader: Any, function: Any) -> DatasetReader:
     if isinstance(reader, DatasetReader):
         return reader
-    raise DatasetError(
-        "The function does not return a reader.",
-        getattr(function, "__qualname__", repr(function)),
-        type(reader).__name__,
-    ).expected("a DatasetReader", "return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns")
+    where, got = getattr(function, "__qualname__", repr(function)), type(reader).__name__
+    raise DatasetError("The function does not return a reader.", where, got).expected(
+        "a DatasetReader", "return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns"
+    )

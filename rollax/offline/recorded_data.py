@@ -39,11 +39,8 @@ _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTOR
 class RecordedData:
     """The data sets of a config, each in separate buffers, filled once and in the order of the files.
 
-    Args:
-        config: the trainer's config.
-        worker: has the policies; their observation filters get the statistics of the data.
-        policies: policy id -> policy that learns.
-        buffer_of: policy -> a factory of its buffers.
+    The observation filters of the worker's policies get the statistics of the data.
+
     Attributes:
         parts: policy id -> the buffers of its rows, one for each data set that has some, with their weights.
         rows: policy id -> transitions.
@@ -105,12 +102,9 @@ class RecordedData:
     ) -> dict[str, Replay]:
         """The same, with rows in the files of `input_folder`."""
         if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
-            raise ConfigError(
-                "Recorded data on disk has no priorities, and stores observations as they are.",
-                "config key 'input_folder'",
-                f"prioritized_replay={self._config.prioritized_replay}, "
-                f"frame_stack_axis={self._config.frame_stack_axis}",
-            ).expected(
+            got = {name: getattr(self._config, name) for name in ("prioritized_replay", "frame_stack_axis")}
+            what = "Recorded data on disk has no priorities, and stores observations as they are."
+            raise ConfigError(what, "config key 'input_folder'", got).expected(
                 "prioritized_replay=False, frame_stack_axis=None",
                 "leave these out, or leave input_folder out to keep the data in memory",
             )
@@ -158,13 +152,10 @@ class RecordedData:
             fingerprint = fingerprint_of(fragment, columns[policy_id], fingerprint)
             self._size += fragment.nbytes
             if self._size > limit:
-                raise ConfigError(
-                    "The recorded data is larger than the memory that it may take.",
-                    "config key 'input'",
-                    f"more than {gib(self._size)}",
-                ).expected(
-                    f"at most {gib(limit)} (input_memory_gb)",
-                    "set input_folder to keep it on disk, and drop the limit, or raise it",
+                what = "The recorded data is larger than the memory that it may take."
+                got = f"more than {gib(self._size)}"
+                raise ConfigError(what, "config key 'input'", got).expected(
+                    f"at most {gib(limit)} (input_memory_gb)", "set input_folder, and drop the limit, or raise it"
                 )
         self._add_fingerprint(fingerprint)
         return collected
@@ -172,14 +163,10 @@ class RecordedData:
     def _check_rows(self) -> None:
         for policy_id, rows in self.rows.items():
             if not rows:
-                raise ConfigError(
-                    "The recorded data has no row for a policy that learns from it.",
-                    f"config key 'input', policy {policy_id!r}",
-                    f"{self.trajectories} trajectories of other policies",
-                ).expected(
+                what, where = "The recorded data has no row for a policy.", f"config key 'input', policy {policy_id!r}"
+                raise ConfigError(what, where, f"{self.trajectories} trajectories of other policies").expected(
                     "trajectories of agents that policy_mapping_fn maps to it",
-                    "check the data (`rollax data info`) and policy_mapping_fn, or leave the policy out of "
-                    "policies_to_train",
+                    "check `rollax data info` and policy_mapping_fn, or leave the policy out of policies_to_train",
                 )
 
     def _filtering(self, policy_id: str) -> Callable[[SampleBatch], SampleBatch]:

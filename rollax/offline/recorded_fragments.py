@@ -13,8 +13,7 @@ from rollax.core import trees
 from rollax.core.spaces import in_dtypes, zeros
 from rollax.errors import DatasetError, PolicyError
 from rollax.offline.dataset import ENV_ACTIONS, SCALE
-from rollax.offline.recorded_checks import RecordedChecks
-from rollax.offline.recorded_mapping import policy_of_recorded
+from rollax.offline.value_rules import RecordedChecks
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
@@ -33,6 +32,22 @@ _ROWS_AT_ONCE = 8192
 _BYTES_AT_ONCE = 32 << 20
 
 
+def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: str) -> str:
+    """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
+
+    If the mapping reads the episode, which is not recorded, or is random, the policy that acted learns, if it exists in
+    this run.
+    """
+    known = recorded in policy_of.policy_ids
+    try:
+        returned = policy_of.returned(agent_id)
+    except PolicyError as error:
+        if error.__cause__ is None or not known:
+            raise
+        return recorded
+    return recorded if known and len(set(returned)) > 1 else returned[0]
+
+
 class RecordedFragments:
     """Converts the trajectories of a reader to the fragments that sampling would have returned.
 
@@ -42,14 +57,10 @@ class RecordedFragments:
     are not read, because they belong to the network that acted: each trajectory begins with the initial state.
 
     Args:
-        reader: the data.
-        runners: policy id -> runner.
         learning: the ids of the policies that learn; the trajectories of others are skipped.
         policy_of: the policies of agents; None for a single policy.
         columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
         first_trajectory: the id of the first trajectory.
-    Raises:
-        SpaceError: a space of the data differs from the policy's space.
     """
 
     def __init__(
@@ -159,12 +170,9 @@ class _Rows:
         result = self._policy.postprocess_rows(fragment)
         if isinstance(result, Fragment):
             return result
-        raise PolicyError(
-            "postprocess_rows of a policy has not returned a fragment.", self._policy.label, type(result).__name__
-        ).expected(
-            "the Fragment that it was given, with further columns",
-            "end it with: return super().postprocess_rows(fragment)",
-        )
+        expected, fix = "the Fragment with further columns", "end it with: return super().postprocess_rows(fragment)"
+        got, where = type(result).__name__, self._policy.label
+        raise PolicyError.not_returned("postprocess_rows", "a fragment", where, got).expected(expected, fix)
 
     def _actions(self, trajectory: RecordedTrajectory) -> trees.Tree:
         """The policy's actions that are equivalent to the recorded actions."""
@@ -183,11 +191,8 @@ class _Rows:
         """Raises DatasetError if the files differ in how actions were mapped to the environment's."""
         differs = [name for name in SCALE if self._reader.header.get(name, True) is None]
         if self._recorded_map.boxes and differs:
-            raise DatasetError(
-                f"The files differ in {' and '.join(differs)}.",
-                trajectory.where,
-                "actions of the policy, in several scales, without the actions that the environment received",
-            ).expected(
+            got = "actions of the policy, in several scales, without the actions that the environment received"
+            raise DatasetError(f"The files differ in {' and '.join(differs)}.", trajectory.where, got).expected(
                 "files of one scale, or with a column env_actions",
                 "make the files of each scale a source of their own: input={path: 1, other_path: 1}",
             )

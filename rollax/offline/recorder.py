@@ -32,6 +32,13 @@ log = logging.getLogger("rollax.offline")
 _FINISHED_ROWS_AT_ONCE = 1 << 12
 _MOST_BYTES = 1 << 30
 _TRAJECTORY, _SEEN = "trajectory", "seen"
+_LEFT_OUT = frozenset(
+    {
+        *(SampleBatch.OBS, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS),
+        *(SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID),
+    }
+)
+"""The columns of a fragment that become something else than a column of a trajectory."""
 
 
 class Recorder:
@@ -41,12 +48,7 @@ class Recorder:
     or clipping changes them. Episodes that are not trained on are left out. Running episodes are written unfinished
     when the recorder is closed, when they are dropped, and when they exceed 1 GiB of memory.
 
-    Args:
-        writer: writes the trajectories.
-        runners: policy id -> its runner.
-        explore: whether actions are sampled; otherwise no log-probabilities are written, because greedy actions have
-            none.
-        infos: whether info dicts are written.
+    Without `explore`, no log-probabilities are written, because greedy actions have none.
     """
 
     def __init__(
@@ -236,18 +238,6 @@ class Recorder:
             )
             found.append((episode, trajectory))
         return found
-
-
-_LEFT_OUT = frozenset(
-    {
-        SampleBatch.OBS,
-        SampleBatch.TERMINATEDS,
-        SampleBatch.TRUNCATEDS,
-        SampleBatch.EPS_ID,
-        SampleBatch.TRAJECTORY_ID,
-        SampleBatch.AGENT_ID,
-    }
-)
 
 
 def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) -> Recorder:

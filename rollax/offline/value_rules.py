@@ -1,9 +1,9 @@
-"""`ValueRules`: rules for the values of recorded trajectories, in learning, estimates and `rollax data check`."""
+"""Rules for the values of recorded trajectories: `ValueRules` finds problems, `RecordedChecks` raises their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -13,10 +13,15 @@ from rollax.batch import SampleBatch
 from rollax.batch.finite import first_not_finite
 from rollax.core import trees
 from rollax.core.space_codec import outside
-from rollax.core.spaces import ACTION_MASK, Path, at, choices, leaves
-from rollax.offline.dataset import ENV_ACTIONS, RecordedTrajectory
+from rollax.core.spaces import ACTION_MASK, Path, at, choices, leaves, path_text, same_space, space_text
+from rollax.errors import DatasetError, NonFiniteError, PolicyError, RollaxError, ShapeError, SpaceError
+from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
 from rollax.policy.action_masks import are_allowed, masks_choices
 
+if TYPE_CHECKING:
+    from rollax.policy.policy import Policy
+
+_LEAVE_OUT = "leave the episode out: `rollax data check` lists what is wrong"
 FINITE = "finite numbers"
 IN_FLOAT32 = f"a number within ±{np.finfo(np.float32).max:.3g}, as float32 holds it"
 
@@ -27,7 +32,6 @@ class Problem(NamedTuple):
     Attributes:
         kind: kind of error: the shape of the array, a NaN or infinity, a value outside the space, or an action that the
             mask of its observation forbids.
-        column: the name of the column.
         path: the part of a nested space.
         row: the row of the column; None for a wrong shape.
         got: the number, the shape, or the mask.
@@ -143,6 +147,82 @@ class ValueRules:
             else:
                 wrong = _lost(array, leaf.dtype)
             yield from _first(name, path, leaf, array, wrong)
+
+
+class RecordedChecks:
+    """The checks of one policy's trajectories; errors name the file and place."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._rules = ValueRules(policy.observation_space, policy.action_space)
+        self._known: set[str] = set()
+
+    def spaces(self, trajectory: RecordedTrajectory, reader: DatasetReader) -> None:
+        """Refuses spaces of the data that differ from the policy's."""
+        recorded, policy = trajectory.policy_id, self._policy
+        if recorded in self._known:
+            return
+        for kind in ("observation_space", "action_space"):
+            theirs, ours = getattr(reader, f"{kind}s").get(recorded), getattr(policy, kind)
+            if theirs is not None and not same_space(theirs, ours):
+                got, expected = space_text(theirs), space_text(ours)
+                if got == expected:
+                    got, expected = theirs, ours
+                what = f"The recorded data and the policy have different {kind.replace('_', ' ')}s."
+                where = f"policy {policy.name!r}, {trajectory.where or 'recorded data'}"
+                fix = "use data of the same environment; to learn with the spaces of the data, leave env out"
+                raise SpaceError(what, where, got, expected=expected, fix=fix)
+        self._known.add(recorded)
+
+    def shapes(
+        self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"] = "policy"
+    ) -> None:
+        """Refuses columns of other shapes than their spaces, and numbers that the dtypes of these cannot hold.
+
+        It is called before the columns are cast to these dtypes.
+
+        Args:
+            actions_of: see `ValueRules.columns`.
+        """
+        problem = next(self._rules.columns(trajectory, actions_of=actions_of), None)
+        if problem is not None:
+            raise self._error(problem, trajectory.place, problem.row)
+
+    def values(self, obs: Any, actions: Any, rewards: NDArray, trajectories: Sequence[RecordedTrajectory]) -> None:
+        """Refuses impossible values, by the rules of `ValueRules.values`.
+
+        Args:
+            obs, actions, rewards: as for `ValueRules.values`.
+            trajectories: their lengths are used, and their places in error messages.
+        """
+        lengths = np.array([len(trajectory) for trajectory in trajectories])
+        problem = next(self._rules.values(obs, actions, rewards, lengths), None)
+        if problem is None:
+            return
+        assert problem.row is not None
+        starts = np.cumsum(lengths) - lengths
+        if problem.column == SampleBatch.OBS:
+            starts += np.arange(len(starts))
+        number = int(np.searchsorted(starts, problem.row, side="right")) - 1
+        raise self._error(problem, trajectories[number].place, problem.row - int(starts[number]))
+
+    def _error(self, problem: Problem, where: str, step: int | None) -> RollaxError:
+        place = f"column {problem.column!r}{path_text(problem.path)}"
+        if problem.kind == "shape":
+            what = "A recorded column does not have the shape of its space."
+            return ShapeError(what, f"{where}, {place}", problem.got, expected=problem.expected, fix=_LEAVE_OUT)
+        if problem.kind == "not finite":
+            error, what = NonFiniteError, "The recorded data contains NaN or infinity."
+        elif problem.kind == "forbidden":
+            error, what = PolicyError, "A recorded action is not allowed by the action mask."
+        elif problem.column == SampleBatch.REWARDS:
+            error, what = DatasetError, "A recorded reward is too large."
+        elif problem.column == SampleBatch.OBS:
+            error, what = DatasetError, "A recorded observation is outside the observation space."
+        else:
+            error, what = PolicyError, "A recorded action is outside the action space."
+        at = f"policy {self._policy.name!r}, {where}, step {step}, {place}"
+        return error(what, at, problem.got, expected=problem.expected, fix=_LEAVE_OUT)
 
 
 def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:

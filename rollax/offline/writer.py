@@ -22,7 +22,7 @@ from rollax.core import trees
 from rollax.core.space_json import space_to_json
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, DatasetError
-from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory, located
+from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.offline.formats.layout import (
     CONTINUES,
     FORMAT_VERSION,
@@ -169,9 +169,8 @@ class DatasetWriter:
         """Begins a new file if the columns differ from the columns of the open file."""
         policy_id = trajectory.policy_id
         if policy_id not in self._spaces:
-            raise DatasetError("The trajectory is of an unknown policy.", located(trajectory), policy_id).expected(
-                f"one of {list(self._spaces)}", "pass the spaces of this policy to DatasetWriter"
-            )
+            error = DatasetError.unknown("policy of a trajectory", policy_id, self._spaces, trajectory.place)
+            raise error.fix("pass the spaces of this policy to DatasetWriter")
         columns = Columns.of(trajectory.columns, trajectory.where or f"policy {policy_id!r}")
         if policy_id in self._columns and self._columns[policy_id].shape() == columns.shape():
             return
@@ -187,17 +186,7 @@ class DatasetWriter:
         if self._shared:
             first = next(iter(self._columns.values()))
             return dict.fromkeys(self._spaces, first)
-        return {
-            policy_id: Columns(
-                {
-                    name: trees.tree_map(
-                        lambda leaf, p=policy_id: Leaf(f"{p}:{leaf.column}", leaf.dtype, leaf.shape), t
-                    )
-                    for name, t in columns.items()
-                }
-            )
-            for policy_id, columns in self._columns.items()
-        }
+        return {policy_id: columns.named(f"{policy_id}:") for policy_id, columns in self._columns.items()}
 
     def _write_pending(self) -> None:
         if not self._pending:
@@ -221,10 +210,8 @@ class DatasetWriter:
     def _open(self, layout: Mapping[str, Columns]) -> None:
         name = f"{self._prefix}-{self._number:06d}-{self.token}.parquet"
         self._number += 1
-        policies = {
-            policy_id: {**spaces, **({"columns": layout[policy_id].to_json()} if policy_id in layout else {})}
-            for policy_id, spaces in self._spaces.items()
-        }
+        columns = {policy_id: {"columns": columns.to_json()} for policy_id, columns in layout.items()}
+        policies = {policy_id: {**spaces, **columns.get(policy_id, {})} for policy_id, spaces in self._spaces.items()}
         header = {
             "format_version": FORMAT_VERSION,
             "version": rollax.__version__,
@@ -245,12 +232,9 @@ class DatasetWriter:
             return
         file, writer = self._file, self._writer
         self._file = self._writer = None
-        contents = {
-            "trajectories": self._trajectories,
-            "steps": self._steps,
-            "episodes": self._episodes,
-            "episode_reward_mean": self._score / self._episodes if self._episodes else None,
-        }
+        mean = self._score / self._episodes if self._episodes else None
+        contents = {"trajectories": self._trajectories, "steps": self._steps}
+        contents |= {"episodes": self._episodes, "episode_reward_mean": mean}
         self._trajectories = self._steps = self._episodes = 0
         self._score = 0.0
         try:
@@ -333,17 +317,11 @@ def _spaces_by_policy(
         {DEFAULT_POLICY: given} if isinstance(given, Space) else given for given in (observation_spaces, action_spaces)
     )
     if seen.keys() != acted.keys():
-        raise ConfigError(
-            "The observation and action spaces are of different policies.",
-            "observation_spaces, action_spaces of DatasetWriter",
-            f"{sorted(seen)} and {sorted(acted)}",
-        ).expected("both spaces of each policy", "pass the same policy ids in observation_spaces and action_spaces")
+        what, where = "The spaces are of different policies.", "observation_spaces, action_spaces of DatasetWriter"
+        raise ConfigError(what, where, f"{sorted(seen)} and {sorted(acted)}", fix="pass both spaces of each policy")
     return {
-        policy_id: {
-            "observation_space": space_to_json(seen[policy_id]),
-            "action_space": space_to_json(acted[policy_id]),
-        }
-        for policy_id in seen
+        policy_id: {"observation_space": space_to_json(space), "action_space": space_to_json(acted[policy_id])}
+        for policy_id, space in seen.items()
     }
 
 
@@ -352,9 +330,8 @@ def _check_settings(compression: Any, actions_of: Any, prefix: Any) -> None:
         if value not in get_args(known):
             raise ConfigError.unknown(name, value, get_args(known), f"{name} of DatasetWriter")
     if not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
-        raise ConfigError(
-            "The prefix cannot begin the names of data files.", "prefix of DatasetWriter", repr(prefix)
-        ).expected(
+        what, where = "The prefix cannot begin the names of data files.", "prefix of DatasetWriter"
+        raise ConfigError(what, where, repr(prefix)).expected(
             "a string that begins with a letter, a digit or _, followed by these, '.', '-' and spaces",
             "choose another prefix: files with hidden names are not read, and folders belong into `folder`",
         )

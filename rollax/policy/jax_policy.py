@@ -63,7 +63,7 @@ class JaxPolicy(ModelPolicy):
         self._check_model_size()
         model = algorithm.make_model(nnx.Rngs(self._seed_of_model()))
         self._check_model(model)
-        self._noisy = is_noisy(model)
+        self.noisy = is_noisy(model)
         self._describe(model)
         owners, rates = owners_of(model), algorithm.learning_rates(0.0)
         check_parts(owners, self.plan.targets, algorithm.label)
@@ -82,7 +82,7 @@ class JaxPolicy(ModelPolicy):
     @cached_property
     def actor(self) -> Actor:
         """Chooses the actions; made at the first use, when the columns to fetch are known."""
-        return Actor(self.algorithm, self.split, self._fetched_columns, self._noisy)
+        return Actor(self.algorithm, self.split, self._fetched_columns, self.noisy)
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         def arrays() -> Columns:
@@ -184,7 +184,7 @@ class JaxPolicy(ModelPolicy):
         return PackedActing(self)
 
     def _draw_noise_seed(self) -> np.uint32 | None:
-        return self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
+        return self.acting_rng.integers(2**32, dtype=np.uint32) if self.noisy else None
 
     def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
         """`(actions, state_out)` of `compute_actions` without exploration, for B rows; traced by JAX.
@@ -198,7 +198,7 @@ class JaxPolicy(ModelPolicy):
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         # The parameters that acted are unknown.
-        return {} if self._noisy else super().behaviour(actions, fetches, explore)
+        return {} if self.noisy else super().behaviour(actions, fetches, explore)
 
     def act_greedily(self, obs_batch: Any) -> Any:
         """Only the greedy actions of `compute_actions`, in half of the time; for a policy without memory."""

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.batch.columns import check_batch
@@ -19,12 +18,12 @@ from rollax.core.running_moments import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
-from rollax.errors import BatchError, EnvError, PolicyError
+from rollax.errors import BatchError, EnvError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
 from rollax.policy.column_shapes import ColumnShapes
-from rollax.policy.exploration.exploration import Exploration, greedy
+from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.finite import check_finite
 from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
 from rollax.policy.minibatches import Minibatches, acting_bucket
@@ -51,7 +50,7 @@ class ModelPolicy(Policy):
     memory: RecurrentColumns
     learner: Any
     """The `Learner` of its library, which holds the variables that gradient steps change."""
-    _noisy: bool
+    noisy: bool
     """Whether the model explores by numbers that it draws itself."""
 
     def __init__(self, algorithm: BaseAlgorithm, config: TrainerConfig) -> None:
@@ -242,44 +241,21 @@ class ModelPolicy(Policy):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         return self.exploration.behaviour(actions, fetches, self.timestep) if explore else {}
 
-    def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
-        if not isinstance(self.action_space, spaces.Discrete) or self.memory.present:
-            return super().action_probabilities(obs_batch, explore=explore)
-        if explore and self._noisy:
-            raise PolicyError(
-                "The action probabilities of a noisy model are unknown.",
-                where=f"policy {self.name!r}, action_probabilities",
-                got="explore=True, and a model that explores by the noise of its weights",
-                expected="explore=False, for its greedy actions",
-                fix="estimate the greedy policy, or use 'dm', which requires no probabilities",
-            )
-        self._checked_rows(obs_batch)
-        outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
-        check_finite(outputs, self.name, self.timestep)
-        if not explore:
-            return greedy(outputs)
-        probabilities = self.exploration.probabilities(outputs, self.timestep)
-        return super().action_probabilities(obs_batch) if probabilities is None else probabilities
-
-    def action_logp(
+    def model_outputs(
         self,
-        actions: Any,
         obs_batch: Any,
         state_batches: Sequence[Any] = (),
         prev_action_batch: Any = None,
         prev_reward_batch: Any = None,
-    ) -> tuple[np.ndarray, Sequence[Any]]:
-        if not self.exploration.from_distribution:
-            raise PolicyError(
-                "The policy has no action probabilities.",
-                where=self.label,
-                got=f"exploration by {type(self.exploration).__name__}, in {space_text(self.action_space)}",
-                expected="actions that are drawn from the model's distribution",
-                fix="use 'dm', which requires no probabilities",
-            )
+    ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        """`([N, num_inputs], states)`: what the model returns for N observations, with invalid actions masked.
+
+        The arguments, and the states for the next step, are those of `compute_actions`.
+        """
         _, columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         outputs, states = self._model_outputs(columns)
-        return self._checked_logp(outputs, actions), states
+        check_finite(outputs, self.name, self.timestep)
+        return outputs, states
 
     @abstractmethod
     def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:

@@ -203,49 +203,6 @@ class Policy(ABC):
         """
         return {}
 
-    def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
-        """[N, n] the probability of each action of a Discrete space, for columns of N observations.
-
-        Off-policy estimates read it; see `rollax.offline.estimators`. Policies without memory only.
-
-        Args:
-            explore: True for the policy as it acts in training, False for its greedy action.
-        Raises:
-            PolicyError: the policy has none.
-        """
-        raise PolicyError(
-            "The policy does not return the probabilities of its actions.",
-            where=self.label,
-            got=f"action space {space_text(self.action_space)}, and no method action_probabilities",
-            expected="a Discrete action space, and action_probabilities(obs_batch, explore=...) -> [N, n]",
-            fix="implement action_probabilities in the policy's class",
-        )
-
-    def action_logp(
-        self,
-        actions: Any,
-        obs_batch: Any,
-        state_batches: Sequence[Any] = (),
-        prev_action_batch: Any = None,
-        prev_reward_batch: Any = None,
-    ) -> tuple[np.ndarray, Sequence[Any]]:
-        """`([N] log-probabilities, states)` of N actions as the policy draws them in training.
-
-        Off-policy estimates read it. `compute_actions` describes the other arguments and the states for the next step.
-
-        Args:
-            actions: columns of N actions, in the scale of the policy.
-        Raises:
-            PolicyError: the policy has none.
-        """
-        raise PolicyError(
-            "The policy does not return the log-probabilities of given actions.",
-            where=self.label,
-            got=f"action space {space_text(self.action_space)}, and no method action_logp",
-            expected="action_logp(actions, obs_batch, ...) -> ([N], states)",
-            fix="implement action_logp in the policy's class, or estimate it by 'dm', which requires no probabilities",
-        )
-
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         """How the actions were drawn, for off-policy estimates: `action_logp`, `action_dist_inputs`; {} if unknown.
 

@@ -65,8 +65,8 @@ class TorchPolicy(ModelPolicy):
             own_forward = algorithm.overrides("forward")
             draws = False if own_forward else self._check_model()
         check_sizes_known(self.model, where)
-        self._noisy = is_noisy(self.model)
-        self._draws = draws or self._noisy
+        self.noisy = is_noisy(self.model)
+        self._draws = draws or self.noisy
         self._may_draw = self._draws or own_forward
         self._describe(self.model)
         owners = owners_of(self.model)
@@ -178,7 +178,7 @@ class TorchPolicy(ModelPolicy):
             return run(self.model, columns)
         generator = torch.Generator().manual_seed(int(self.acting_rng.integers(2**63)))
         with random_numbers_of(generator, self.device):
-            if not (explore and self._noisy):
+            if not (explore and self.noisy):
                 return run(self.model, columns)
             with self.learner.exploring(), in_evaluation(self._batch_norms):
                 return run(self.model, columns)

@@ -94,7 +94,7 @@ def test_a_table(made) -> None:
     [
         (["--methods", "wiss"], "did you mean 'wis'?"),
         (["--behaviour", "guessed"], "logged, fitted"),
-        (["--data-policy-id", "other"], "The data set has no trajectories of this policy"),
+        (["--data-policy-id", "other"], "Unknown policy of the data set"),
     ],
 )
 def test_refused_options(made, options: list[str], expected: str) -> None:

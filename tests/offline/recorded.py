@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
+from rollax import SampleBatch
 from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 OBSERVATIONS, ACTIONS = Box(-1e9, 1e9, (2,), np.float32), Discrete(3)
@@ -54,3 +55,13 @@ def trajectory(
         policy_id=policy_id,
         where=f"list, line {number + 1}",
     )
+
+
+def rarely_rewarded(paying: np.ndarray) -> SampleBatch:
+    """512 episodes of one step in random states: `paying` [S] has the rewarded one of two actions, in 30 % of rows."""
+    rng = np.random.default_rng(0)
+    obs = rng.integers(len(paying), size=512)
+    actions = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])
+    rewards, zeros = (actions == paying[obs]).astype(np.float32), np.zeros(512, np.float32)
+    ends = {"new_obs": obs, "discounts": zeros, "weights": zeros + 1}
+    return SampleBatch({"obs": obs, "actions": actions, "rewards": rewards, **ends})

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError
+from rollax import ConfigError, SpaceError
 from rollax.batch import Fragment
 from rollax.offline.iql import IQL, IQLConfig
 from tests.algorithms.tables import f32, two_rows
+from tests.offline.recorded import rarely_rewarded
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor and linear values are tables."""
@@ -177,21 +178,13 @@ class TestRefused:
 @pytest.mark.parametrize("actions", [spaces.Discrete(2), BOX], ids=["discrete", "continuous"])
 def test_learns_the_rewarded_action(actions):
     """In each state the action of the other sign is recorded more often, and earns nothing."""
-    rng, paying = np.random.default_rng(0), np.array([1, 0, 1])
-    obs = rng.integers(3, size=512)
-    taken = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])
-    recorded = taken if isinstance(actions, spaces.Discrete) else (taken - 0.5).astype(np.float32)[:, None]
-    columns = {
-        "obs": obs,
-        "actions": recorded,
-        "rewards": (taken == paying[obs]).astype(np.float32),
-        "new_obs": obs,
-        "discounts": np.zeros(512, np.float32),
-        "weights": np.ones(512, np.float32),
-    }
+    paying = np.array([1, 0, 1])
+    batch = rarely_rewarded(paying)
+    if not isinstance(actions, spaces.Discrete):
+        batch["actions"] = (batch["actions"] - 0.5).astype(np.float32)[:, None]
     config = {"model": {"fcnet_hiddens": (16,)}, "lr": 0.01, "train_batch_size": 64, "seed": 0, "beta": 5.0, "tau": 0.1}
     policy = IQL.make_policy(LINE, actions, config)
     for _ in range(40):
-        policy.learn_on_batch(SampleBatch(columns))
+        policy.learn_on_batch(batch)
     greedy = np.asarray(policy.compute_actions(np.arange(3), explore=False)[0]).ravel()
     np.testing.assert_array_equal(greedy > 0, paying > 0)

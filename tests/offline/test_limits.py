@@ -17,7 +17,7 @@ from minari.dataset.minari_storage import MinariStorage
 from PIL import Image
 
 from rollax import ConfigError, DatasetError, open_dataset
-from rollax.offline import limits
+from rollax.offline.formats import common
 from tests.offline.test_describe import some, written
 
 TOO_MUCH = "The decoded data needs too much memory"
@@ -174,7 +174,7 @@ def test_an_episode_of_d4rl(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
 def test_lines_without_an_end_are_not_read_to_it(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(limits, "LONGEST_LINE", 1 << 17)
+    monkeypatch.setattr(common, "LONGEST_LINE", 1 << 17)
     path, settings = tmp_path / name, {"obs": ["obs"], "actions": ["actions"], "rewards": "rewards"}
     path.write_text('{"agents": {}}' if name == "a.jsonl" else "obs,actions,rewards\n1,1,1\n")
     os.truncate(path, 1 << 40)
@@ -183,6 +183,13 @@ def test_lines_without_an_end_are_not_read_to_it(tmp_path, name, monkeypatch):
     reader = open_dataset(path, max_broken=1, **({} if name == "a.jsonl" else settings))
     list(reader.trajectories())
     assert len(reader.broken) == 1
+
+
+def four_steps(observations):
+    """An episode that terminates."""
+    flags = np.arange(4) == 3
+    numbers = {"actions": np.zeros(4, np.int64), "rewards": np.zeros(4)}
+    return EpisodeBuffer(observations=observations, **numbers, terminations=flags, truncations=np.zeros(4, bool))
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
@@ -201,18 +208,7 @@ class TestImagesOfMinari:
 
         with monkeypatch.context() as patch:
             patch.setattr(Image.Image, "save", save)
-            flags = np.array([False, False, False, True])
-            made.update_episodes(
-                [
-                    EpisodeBuffer(
-                        observations=np.full((5, *PIXELS.shape), 128, np.uint8),
-                        actions=np.zeros(4, np.int64),
-                        rewards=np.zeros(4),
-                        terminations=flags,
-                        truncations=np.zeros(4, bool),
-                    )
-                ]
-            )
+            made.update_episodes([four_steps(np.full((5, *PIXELS.shape), 128, np.uint8))])
         made.update_metadata({"dataset_id": "a-v0", "minari_version": "0.5.3"})
         return tmp_path
 
@@ -242,14 +238,7 @@ class TestFilesOfMinari:
         (tmp_path / "data").mkdir()
         space = spaces.Box(-1, 1, (2,), np.float32)
         made = MinariStorage.new(tmp_path / "data", space, spaces.Discrete(2), None, storage)
-        buffer = EpisodeBuffer(
-            observations=np.zeros((5, 2), np.float32),
-            actions=np.zeros(4, np.int64),
-            rewards=np.zeros(4),
-            terminations=np.array([False, False, False, True]),
-            truncations=np.zeros(4, bool),
-        )
-        made.update_episodes([buffer])
+        made.update_episodes([four_steps(np.zeros((5, 2), np.float32))])
         (path,) = (tmp_path / "data" / "0").glob(f"*.{storage}")
         table = change(pa.dataset.dataset(path, format=storage).to_table())
         if storage == "parquet":
@@ -266,12 +255,8 @@ class TestFilesOfMinari:
 
     def test_compressed_arrow(self, tmp_path):
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self.write(
-            tmp_path,
-            "arrow",
-            lambda table: table.append_column("text", pa.array(["a" * 10_000_000] * 5)),
-            options=options,
-        )
+        text = pa.array(["a" * 10_000_000] * 5)
+        self.write(tmp_path, "arrow", lambda table: table.append_column("text", text), options=options)
         with pytest.raises(DatasetError, match="compressed"):
             read(tmp_path)
 

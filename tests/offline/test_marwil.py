@@ -12,9 +12,11 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch
 from rollax.errors import NonFiniteError
+from rollax.offline.estimators.target_policy import action_logp
 from rollax.offline.marwil import BC, MARWIL, BCConfig, MARWILConfig
 from rollax.policy.replayed import SINGLE_ROWS, SequenceDraw
 from tests.algorithms.tables import Table, f32
+from tests.offline.recorded import rarely_rewarded
 
 TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
 LOGITS = np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]])
@@ -234,7 +236,7 @@ class TestMemory:
             inputs = state, batch["prev_actions"][at], batch["prev_rewards"][at]
             memory = {"state_in": tuple(state), "prev_actions": inputs[1], "prev_rewards": inputs[2]}
             values[row] = policy.compute_values(batch["obs"][at], memory)[0]
-            logps[row] = policy.action_logp(batch["actions"][at], batch["obs"][at], *inputs)[0][0]
+            logps[row] = action_logp(policy, batch["actions"][at], batch["obs"][at], *inputs)[0][0]
             _, state, _ = policy.compute_actions(batch["obs"][at], *inputs, explore=False)
         assert len({round(logp, 4) for logp in logps}) > 4
         learned, following = [1, 3], [2, 4]
@@ -287,23 +289,12 @@ def test_bc_learns_the_recorded_actions():
 
 def test_marwil_learns_the_rewarded_action():
     """Every state has both actions; the rarer one is rewarded."""
-    rng, paying = np.random.default_rng(0), np.array([0, 1, 1, 0])
-    obs = rng.integers(4, size=512)
-    actions = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])
-    columns = {
-        "obs": obs,
-        "actions": actions,
-        "rewards": (actions == paying[obs]).astype(np.float32),
-        "new_obs": obs,
-        "discounts": np.zeros(512, np.float32),
-        "weights": np.ones(512, np.float32),
-    }
-    sizes = {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64, "seed": 0}
+    paying, sizes = np.array([0, 1, 1, 0]), {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64}
     weighted = {"moving_average_sqd_adv_norm_start": 0.1, "max_weight": 100.0}
     greedy = []
     for policy_class, config in ((MARWIL, weighted), (BC, {})):
-        policy = policy_class.make_policy(spaces.Discrete(4), CHOICE, {**sizes, **config})
+        policy = policy_class.make_policy(spaces.Discrete(4), CHOICE, {**sizes, "seed": 0, **config})
         for _ in range(20):
-            policy.learn_on_batch(SampleBatch(columns))
+            policy.learn_on_batch(rarely_rewarded(paying))
         greedy.append(policy.compute_actions(np.arange(4), explore=False)[0])
     np.testing.assert_array_equal(greedy, [paying, 1 - paying])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -24,6 +23,7 @@ from rollax import (
 from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from tests.marks import long_except
+from tests.offline.data_runs import Line
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY: dict[str, Any] = {
@@ -52,20 +52,6 @@ def continuous():
         }
         found.append(RecordedTrajectory(columns, False, True, str(number), "agent0", "default_policy"))
     return ListReader(found, OBSERVATIONS, BOX)
-
-
-class Still(gym.Env):
-    """Episodes of four steps with the spaces of the data."""
-
-    observation_space, action_space = OBSERVATIONS, ACTIONS
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return np.zeros(OBSERVATIONS.shape, np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        return np.zeros(OBSERVATIONS.shape, np.float32), 1.0, self.steps == 4, False, {}
 
 
 def drawn_by(trainer, count=64):
@@ -245,7 +231,7 @@ def test_from_data_to_an_environment_and_back(trainer_class, tmp_path):
         trainer.train()
         updates, path = trainer.optimizer.num_updates, trainer.save(tmp_path)
     spaces_of = {"observation_space": OBSERVATIONS, "action_space": ACTIONS}
-    with Trainer.from_checkpoint(path, input=None, env=lambda context: Still(), **spaces_of) as trainer:
+    with Trainer.from_checkpoint(path, input=None, env=lambda context: Line(), **spaces_of) as trainer:
         assert trainer.optimizer.num_updates == updates
         trainer.train()
         path = trainer.save(tmp_path)

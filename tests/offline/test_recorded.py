@@ -13,8 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset
 from rollax.batch import Fragment
 from rollax.core import trees
-from rollax.offline.recorded_checks import RecordedChecks
 from rollax.offline.recorded_fragments import RecordedFragments
+from rollax.offline.value_rules import RecordedChecks
 from rollax.policy.policy import Policy
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import make_filter
@@ -127,7 +127,7 @@ def test_further_columns_are_those_that_postprocessing_returns():
     ((_, fragment),) = fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
     assert fragment["doubled"].tolist() == [2, 4, 6]
     vars(runners["default_policy"].policy)["postprocess_rows"] = lambda fragment: None
-    with pytest.raises(PolicyError, match="postprocess_rows of a policy has not returned a fragment"):
+    with pytest.raises(PolicyError, match="postprocess_rows did not return a fragment"):
         fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
 
 
@@ -173,7 +173,7 @@ def test_many_rows_are_several_fragments():
 @pytest.mark.parametrize(
     ("reader", "error", "message"),
     [
-        (with_column("obs", np.zeros((4, 2)), observation_space=Box(-1, 1, (2,))), SpaceError, "observation_space"),
+        (with_column("obs", np.zeros((4, 2)), observation_space=Box(-1, 1, (2,))), SpaceError, "observation spaces"),
         (with_column("obs", np.zeros((4, 2)), action_space=Discrete(4)), SpaceError, "Discrete\\(4\\)"),
         (with_column("obs", np.zeros((4, 5))), ShapeError, "line 5, column 'obs'(.|\n)*\\(4, 2\\)"),
         (with_column("actions", np.zeros(2)), ShapeError, "column 'actions'(.|\n)*\\(3,\\)"),

@@ -13,28 +13,30 @@ from rollax.offline.formats.layout import plain_infos
 from tests.offline.test_describe import BOX, SPACES, TWO, some, written
 
 
-@pytest.mark.parametrize("name", ["terminated", "is_last", "episode_id", "reward_left_out"])
-def test_reserved_names_of_columns(tmp_path, name):
-    (one,) = some(1)
-    one.columns[name] = np.zeros(len(one))
-    with pytest.raises(DatasetError, match=rf"name of the column is reserved(.|\n)*got: +{name}"):
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        *(
+            ({name: np.zeros(2)}, rf"name of the column is reserved(.|\n)*got: +{name}")
+            for name in ("terminated", "is_last", "episode_id", "reward_left_out")
+        ),
+        ({"more": {"x": np.zeros(2)}, "more/x": np.zeros(2)}, r"name of the column is reserved(.|\n)*more/x"),
+        *(({name: None}, f"lacks a required column(.|\n)*no {name}") for name in ("obs", "actions", "rewards")),
+        *(
+            ({name: [0, 1]}, rf"not an array(.|\n)*column '{name}'(.|\n)*np.array")
+            for name in ("obs", "actions", "rewards")
+        ),
+        ({"more": np.array([{}, {}], object)}, "The column does not contain numbers"),
+        ({"more": np.zeros(5)}, "wrong length"),
+    ],
+)
+def test_refused_columns(tmp_path, changes, says):
+    (one,) = some(1)  # of two steps
+    columns = {**one.columns, **changes}
+    one.columns = {name: column for name, column in columns.items() if column is not None}
+    with pytest.raises(DatasetError, match=says):
         written(tmp_path, [one])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_columns_of_the_same_name(tmp_path):
-    (one,) = some(1)
-    one.columns["more"], one.columns["more/x"] = {"x": np.zeros(len(one))}, np.zeros(len(one))
-    with pytest.raises(DatasetError, match=r"name of the column is reserved(.|\n)*more/x"):
-        written(tmp_path, [one])
-
-
-@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
-def test_a_column_that_is_missing(tmp_path, name):
-    (one,) = some(1)
-    del one.columns[name]
-    with pytest.raises(DatasetError, match=f"lacks a required column(.|\n)*no {name}"):
-        written(tmp_path, [one])
 
 
 def test_an_episode_id_that_is_not_a_string(tmp_path):
@@ -62,14 +64,6 @@ def test_agent_ids_of_numpy(tmp_path, agent):
     (read,) = open_dataset(tmp_path).trajectories()
     assert read.agent_id == agent
     assert hash(read.agent_id) == hash(agent)
-
-
-@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
-def test_a_column_that_is_not_an_array(tmp_path, name):
-    (one,) = some(1)
-    one.columns[name] = one.columns[name].tolist()
-    with pytest.raises(DatasetError, match=rf"not an array(.|\n)*column '{name}'(.|\n)*np.array"):
-        written(tmp_path, [one])
 
 
 def test_a_header_that_is_not_json(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import DQN, SampleBatch
+from rollax import SampleBatch
 from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.errors import (
@@ -142,12 +142,6 @@ class TestNoisyAndHalf:
         stats = policy.learn_on_batch(SampleBatch({**columns, "value_targets": np.ones(8, np.float32), **fetches}))
         assert np.isfinite([stats["entropy"], stats["kl"], stats["total_loss"]]).all()
         assert {value.dtype for value in policy.params.values()} == {jnp.dtype(jnp.bfloat16)}
-
-    def test_probabilities_of_a_noisy_model_require_greedy_actions(self):
-        policy = DQN.make_policy(SEEN, CHOICES, {"noisy": True, "seed": 0})
-        assert policy.action_probabilities(seen(3), explore=False).sum() == 3
-        with pytest.raises(PolicyError, match="The action probabilities of a noisy model are unknown"):
-            policy.action_probabilities(seen(3))
 
 
 def test_a_batch_without_rows_is_refused():

@@ -9,6 +9,7 @@ from torch import nn
 
 from examples.torch_ppo import TorchPPO
 from rollax import Outputs
+from rollax.offline.estimators.target_policy import action_probabilities
 from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
 
 
@@ -73,7 +74,7 @@ class TestDrawing:
 
     def test_probabilities_use_the_policys_own_stream(self):
         before = torch.get_rng_state()
-        equal(*([one.action_probabilities(seen(3))] for one in (drawing(), drawing())))
+        equal(*([action_probabilities(one, seen(3))] for one in (drawing(), drawing())))
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_restoring_continues_exactly(self):

@@ -16,12 +16,13 @@ from rollax.errors import DatasetError
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
 from rollax.offline.estimators.episodes import LoggedEpisodes
+from rollax.offline.estimators.fitted_q import learn_rows
 from rollax.offline.estimators.target_policy import TargetPolicy
 from rollax.ops.masked import masked_mean
 from rollax.policy.actor import Actor
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.minibatches import acting_bucket
 from rollax.policy.objective import AlgorithmObjective
 from rollax.policy.split_model import SplitModel
 
@@ -49,9 +50,8 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     groups = episodes.groups
     count = int(groups.max()) + 1
     if count < _FEWEST:
-        raise DatasetError("Too few episodes to fit a model of the behaviour policy.", episodes.where, count).expected(
-            f"{_FEWEST} episodes or more", "read more data, or use 'dm', which needs no probabilities"
-        )
+        what, fix = "Too few episodes to fit a model of the behaviour policy.", "read more data, or use 'dm'"
+        raise DatasetError(what, episodes.where, count, expected=f"{_FEWEST} episodes or more", fix=fix)
     runtime.configure_jax()
     rng = np.random.default_rng(seed)
     fitting = _Fitting(episodes, target, seed)
@@ -116,12 +116,7 @@ class _Fitting:
 
     def _update(self, rows: np.ndarray, rate: float, rng: np.random.Generator) -> None:
         plan = rng.choice(rows, size=(_UPDATES, _BATCH_SIZE)).astype(np.int32)
-        batches = Minibatches(plan, _UPDATES, 0, self._capacity)
-        update = self._learner.learn(
-            self._columns, batches, {"lr": np.float32(rate)}, where="model of the behaviour policy"
-        )
-        if update.error is not None:
-            raise update.error
+        learn_rows(self._learner, self._columns, plan, rate, "model of the behaviour policy")
 
     def _of(self, columns: Any) -> np.ndarray:
         variables = self._learner.variables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,19 +10,19 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.core.memory import available_memory_bytes, gib
-from rollax.core.spaces import ACTION_MASK, in_dtypes, same_space, space_text
-from rollax.errors import ConfigError, DatasetError, nearest
+from rollax.core.spaces import ACTION_MASK, in_dtypes
+from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import Continuations, DatasetReader, RecordedTrajectory
 from rollax.offline.estimators.importance import starts_of
-from rollax.offline.recorded_checks import RecordedChecks
+from rollax.offline.value_rules import RecordedChecks
 from rollax.policy.action_masks import has_mask
-from rollax.policy.policy import Policy
 from rollax.rollout.actions import BoxMap
 from rollax.rollout.policy_runner import PolicyRunner
 
 MOST_CUT = 0.1
 """The largest share of cut trajectories that are left out with a warning; more would bias the estimates."""
 
+_RECORD_WHOLE = "record whole episodes: `rollax record` or batch_mode='complete_episodes'"
 _LARGEST_LOGP = 1e-3  # a probability of 1, with rounding errors
 _WITHOUT_LOGP = (
     "use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy"
@@ -73,21 +73,28 @@ class LoggedEpisodes:
         """The trajectories of a data set for estimates of a policy.
 
         Args:
-            reader: the data set.
-            runner: the policy, for its spaces and the scale of its actions.
             policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
             drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
                 `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
                 episodes.
         Raises:
             ConfigError: the trajectories are larger than half of the memory.
-            DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
-            ShapeError, NonFiniteError, PolicyError: impossible observations, actions or rewards.
+            DatasetError: no whole trajectory of this policy id, or more cut trajectories.
+            SpaceError, ShapeError, NonFiniteError, PolicyError: other spaces, or impossible values.
         """
-        policy_id = _policy_id(reader, runner, policy_id)
-        check_scale(reader, runner)
-        found = _trajectories_of(policy_id, reader)
-        return cls.of_trajectories(found, reader, runner, policy_id=policy_id, drop_cut=drop_cut)
+        known, name = list(reader.observation_spaces), runner.policy.name
+        wanted = policy_id or (known[0] if len(known) == 1 else name)
+        others = set(known) - {wanted} if wanted not in known else set()
+
+        def estimated(agent_id: Hashable, recorded: str) -> str | None:
+            if recorded != wanted:
+                others.add(recorded)
+            return name if recorded == wanted else None
+
+        found = [] if others else trajectories_of(reader, {name: runner}, estimated, "data of estimate_policy")[name]
+        if not found and others:
+            raise DatasetError.unknown("policy of the data set", wanted, sorted(others), "policy_id")
+        return cls.of_trajectories(found, reader, runner, policy_id=wanted, drop_cut=drop_cut)
 
     @classmethod
     def of_trajectories(
@@ -152,35 +159,24 @@ class LoggedEpisodes:
 
     def require_logp(self) -> np.ndarray:
         """`behaviour_logp`; DatasetError if the log has none, or lacks the log-probability of some actions."""
-        if self.behaviour_logp is None:
-            raise DatasetError(
-                "The data set does not contain the log-probabilities of its actions.",
-                self.where,
-                "no column 'action_logp', or not in every file",
-            ).expected(
+        logp = self.behaviour_logp
+        if logp is None:
+            what = "The data set does not contain the log-probabilities of its actions."
+            raise DatasetError(what, self.where, "no column 'action_logp', or not in every file").expected(
                 "action_logp of every action, under the policy that chose it",
                 f"record with output= or `rollax record` from a policy with an action distribution; or {_WITHOUT_LOGP}",
             )
-        unknown = int(np.count_nonzero(~np.isfinite(self.behaviour_logp)))
-        if unknown:
-            raise DatasetError(
-                "The data set has actions whose probability is unknown.",
-                self.where,
-                f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
-            ).expected(
-                "finite numbers, which actions that an environment logged, or that were clipped to a bound, do not "
-                "have",
-                _WITHOUT_LOGP,
-            )
-        if all(leaf.dtype.kind in "iub" for leaf in trees.leaves(self.actions)):
-            largest = float(self.behaviour_logp.max(initial=-np.inf))
-            if largest > _LARGEST_LOGP:
-                raise DatasetError(
-                    "The data set has log-probabilities of discrete actions above 0.",
-                    self.where,
-                    f"action_logp up to {largest:.3g}",
-                ).expected("logarithms of probabilities", "write log(p) in place of p")
-        return self.behaviour_logp
+        if unknown := int(np.count_nonzero(~np.isfinite(logp))):
+            what = "The data set has actions whose probability is unknown."
+            got = f"{unknown} of {len(logp)} values of action_logp are NaN or infinite"
+            expected = "finite numbers; actions that an environment logged, or that were clipped to a bound, have none"
+            raise DatasetError(what, self.where, got, expected=expected, fix=_WITHOUT_LOGP)
+        discrete = all(leaf.dtype.kind in "iub" for leaf in trees.leaves(self.actions))
+        if discrete and (largest := float(logp.max(initial=-np.inf))) > _LARGEST_LOGP:
+            what = "The data set has log-probabilities of discrete actions above 0."
+            fix = "write log(p) in place of p"
+            raise DatasetError(what, self.where, f"action_logp up to {largest:.3g}", fix=fix)
+        return logp
 
 
 def left_out_warning(episodes: LoggedEpisodes) -> str:
@@ -192,66 +188,62 @@ def left_out_warning(episodes: LoggedEpisodes) -> str:
     )
 
 
-def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -> str:
-    """The policy id to read; DatasetError if there is none or its spaces differ."""
-    there, policy = list(reader.observation_spaces), runner.policy
-    wanted = given or (there[0] if len(there) == 1 else policy.name)
-    if there and wanted not in there:
-        raise _no_trajectories(wanted, there)
-    check_spaces(reader, wanted, policy)
-    return wanted
+def trajectories_of(
+    reader: DatasetReader,
+    runners: Mapping[str, PolicyRunner],
+    estimated: Callable[[Hashable, str], str | None],
+    where: str,
+) -> dict[str, list[RecordedTrajectory]]:
+    """Policy id -> the trajectories that it is estimated from, with the columns that estimates read.
 
+    `estimated` maps (agent id, recorded policy id) to the policy to estimate.
 
-def check_spaces(reader: DatasetReader, recorded: str, policy: Policy) -> None:
-    """Raises DatasetError if the trajectories of a recorded policy have other spaces than the estimated policy."""
-    for what, ours, theirs in (
-        ("observation", policy.observation_space, reader.observation_spaces.get(recorded)),
-        ("action", policy.action_space, reader.action_spaces.get(recorded)),
-    ):
-        if theirs is not None and not same_space(ours, theirs):  # else the format has no spaces
-            raise DatasetError(
-                f"The policy and the data have different {what} spaces.",
-                f"policy {recorded!r} of the data set",
-                space_text(theirs),
-            ).expected(space_text(ours), "estimate from data of the environment that the policy was trained in")
-
-
-def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTrajectory]:
-    """The trajectories of a policy id, with the columns that estimates read; DatasetError for none."""
-    found: list[RecordedTrajectory] = []
-    others: dict[str, None] = {}
-    memory = HalfOfMemory("data of estimate_policy")
-    for one in reader.trajectories():
-        if one.policy_id != policy_id:
-            others[one.policy_id] = None
-        elif len(one):
-            found.append(memory.reduced(one))
-    if not found and others:
-        raise _no_trajectories(policy_id, list(others))
+    Raises:
+        DatasetError, SpaceError: the recorded actions are in another scale, or a policy has other spaces.
+        ConfigError: the trajectories are larger than half of the memory.
+    """
+    found: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in runners}
+    checks = {policy_id: RecordedChecks(runner.policy) for policy_id, runner in runners.items()}
+    for runner in runners.values():
+        _check_scale(reader, runner)
+    size, limit = 0, available_memory_bytes() // 2
+    policy_ids: dict[tuple[Hashable, str], str | None] = {}
+    for trajectory in reader.trajectories():
+        who = trajectory.agent_id, trajectory.policy_id
+        if who not in policy_ids:
+            policy_ids[who] = estimated(*who)
+        policy_id = policy_ids[who]
+        if policy_id not in found or not len(trajectory):
+            continue
+        checks[policy_id].spaces(trajectory, reader)
+        columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
+        size += sum(leaf.nbytes for leaf in trees.leaves(columns))
+        if size > limit:
+            what, fix = "The data for estimates needs more than half of the memory.", "estimate from a part of the data"
+            raise ConfigError(what, where, f"more than {gib(size)}", expected=f"at most {gib(limit)}", fix=fix)
+        found[policy_id].append(replace(trajectory, columns=columns))
     return found
-
-
-def _no_trajectories(policy_id: str, others: list[str]) -> DatasetError:
-    return DatasetError("The data set has no trajectories of this policy.", "policy_id", policy_id).expected(
-        f"one of {others}", nearest(policy_id, others)
-    )
 
 
 def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> list[RecordedTrajectory]:
     """The trajectories that were recorded from their beginning to their end; DatasetError if there are too few."""
     continues = Continuations()
     whole = [one for one in found if not continues(one) and not one.cut]
-    if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
-        raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
-    if not whole:
+    count = len(found) - len(whole)
+    if count > MOST_CUT * len(found) and not drop_cut:
+        first = next(one for one in found if one.cut)
         raise DatasetError(
-            "The data set has no whole trajectory of this policy.",
-            f"policy {policy_id!r}",
-            f"{len(found)} trajectories, all of them cut",
+            "Too many trajectories were not recorded to their end, so their returns are unknown.",
+            f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
+            f"{count} of {len(found)} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
         ).expected(
-            "at least one that terminated or was truncated",
-            "record whole episodes: `rollax record` or batch_mode='complete_episodes'",
+            f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
+            f"{_RECORD_WHOLE}; or drop these with drop_cut=True (--drop-cut), which favours short ones",
         )
+    if not whole:
+        what, got = "The data set has no whole trajectory of this policy.", f"{len(found)} trajectories, all cut"
+        expected = "at least one that terminated or was truncated"
+        raise DatasetError(what, f"policy {policy_id!r}", got, expected=expected, fix=_RECORD_WHOLE)
     return whole
 
 
@@ -289,11 +281,9 @@ def _behaviour_logp(
     known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
     logp_of = reader.header.get("logp_of", reader.actions_of)
     if logp_of is None and runner.action_map.log_width:
-        raise DatasetError(
-            "The log-probabilities of the sources are of actions in different scales.",
-            whole[0].where,
-            "densities of the policy's actions in some, of the environment's in others",
-        ).expected("action_logp of one scale in all sources", "estimate from one source at a time")
+        what = "The log-probabilities of the sources are of actions in different scales."
+        got = "densities of the policy's actions in some, of the environment's in others"
+        raise DatasetError(what, whole[0].where, got, fix="estimate from one source at a time")
     if logp_of == "environment":
         return known + runner.action_map.log_width
     is_bounded = getattr(getattr(runner.policy, "distribution", None), "bounded", False)
@@ -303,26 +293,7 @@ def _behaviour_logp(
     return known
 
 
-class HalfOfMemory:
-    """Counts the memory of trajectories; raises ConfigError once they take more than half of the main memory."""
-
-    def __init__(self, where: str) -> None:
-        self._where, self._size, self._limit = where, 0, available_memory_bytes() // 2
-
-    def reduced(self, trajectory: RecordedTrajectory) -> RecordedTrajectory:
-        """The trajectory with the columns that estimates read, which are counted."""
-        columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
-        self._size += sum(leaf.nbytes for leaf in trees.leaves(columns))
-        if self._size > self._limit:
-            raise ConfigError(
-                "The data for estimates needs more than half of the memory.",
-                self._where,
-                f"more than {gib(self._size)}",
-            ).expected(f"at most {gib(self._limit)}", "estimate from a part of the data")
-        return replace(trajectory, columns=columns)
-
-
-def check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
+def _check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
     """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
@@ -330,25 +301,10 @@ def check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
     theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
     if reader.actions_of == "policy" and scaled and theirs is not ours:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
-        raise DatasetError(
-            "The recorded actions and those of the policy have different scales.",
-            f"data set of {runner.policy.name!r}",
-            "files that differ in normalize_actions" if theirs is None else said,
-        ).expected(
+        got = "files that differ in normalize_actions" if theirs is None else said
+        what = "The recorded actions have another scale than the policy's actions."
+        raise DatasetError(what, f"data set of {runner.policy.name!r}", got).expected(
             f"normalize_actions={ours}, as in the training of the policy",
             "estimate from data of a policy with the same normalize_actions; of files with the actions that the "
-            "environment received, "
-            'give the setting actions_of="environment"',
+            'environment received, give the setting actions_of="environment"',
         )
-
-
-def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
-    return DatasetError(
-        "Too many trajectories were not recorded to their end, so their returns are unknown.",
-        f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
-        f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
-    ).expected(
-        f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
-        "record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or drop these with "
-        "drop_cut=True (--drop-cut), which favours short ones",
-    )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from rollax.core.numbers import is_number, is_whole
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError
 from rollax.offline.estimators import importance
 from rollax.offline.estimators.episodes import LoggedEpisodes, left_out_warning
-from rollax.offline.estimators.importance import Terms, starts_of
+from rollax.offline.estimators.importance import starts_of
 from rollax.offline.estimators.intervals import bootstrap
 from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept
 from rollax.offline.reader import Source, reading
@@ -126,46 +127,43 @@ def estimate(
         PolicyError: the policy has no probabilities for the logged actions.
     """
     methods = [methods] if isinstance(methods, str) else methods
-    gamma = _checked(methods, gamma, behaviour, level, resamples, seed, target)
-    rewards, lengths = episodes.rewards, episodes.lengths
+    policy = target.runner.policy
+    if gamma is None:
+        config = policy.config
+        gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
+    _check(methods, gamma, behaviour, level, resamples, seed)
+    rewards, lengths, groups = episodes.rewards, episodes.lengths, episodes.groups
+    interval_of = partial(bootstrap, groups=groups, level=level, resamples=resamples, seed=seed)
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
-    behavior = bootstrap(returns, episodes.groups, level=level, resamples=resamples, seed=seed)
+    behavior = interval_of(returns)
     warnings = [left_out_warning(episodes)] if episodes.left_out else []
-    ratios = cumulative = size = None
-    results: dict[str, Estimate] = {}
-    with acting_state_kept(target.runner.policy):
+    size, terms = None, {}
+    with acting_state_kept(policy):
+        ratios = np.zeros(0)
         if NEED_LOGP & set(methods):
-            ratios = _log_ratios(target, episodes, behaviour, seed)
+            ratios = target.logp(episodes) - _logged(target, episodes, behaviour, seed)  # log ρ, -inf where π is 0
             cumulative = importance.cumulative_log_weights(ratios, lengths)
             weights = cumulative[np.cumsum(lengths) - 1]
             size = _sample_size(weights, len(episodes), warnings)
             if behaviour == "fitted":
                 warnings += _warnings_of_fitted_weights(weights, target.on_bound(episodes.actions).mean())
+            terms = {name: method(rewards, cumulative, lengths, gamma) for name, method in _WEIGHTED.items()}
         fitted = _fitted(methods, episodes, target, gamma, values, fqe, seed)
         if fitted:
             warnings += _warnings_of_values(episodes, gamma, fitted.values())
-        for method in methods:
-            terms = _terms(method, episodes, gamma, ratios, cumulative, fitted)
-            interval = bootstrap(terms, episodes.groups, level=level, resamples=resamples, seed=seed)
-            value = terms.value
-            results[method] = Estimate(
-                method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
-            )
+        if "dm" in fitted:
+            terms["dm"] = importance.mean_of(fitted["dm"].v[starts_of(lengths)])
+        if "dr" in fitted:
+            terms["dr"] = importance.doubly_robust(rewards, ratios, lengths, gamma, *fitted["dr"])
+    results = {}
+    for method in methods:
+        value, interval = terms[method].value, interval_of(terms[method])
+        of_data = returns.value
+        results[method] = Estimate(method, of_data, value, value - of_data, interval.std, interval.low, interval.high)
     for warning in warnings:
-        log.warning("Policy %r: %s", target.runner.policy.name, warning)
-    return Estimates(
-        target.runner.policy.name,
-        len(episodes),
-        len(rewards),
-        gamma,
-        level,
-        returns.value,
-        behavior.low,
-        behavior.high,
-        size,
-        results,
-        warnings,
-    )
+        log.warning("Policy %r: %s", policy.name, warning)
+    data = returns.value, behavior.low, behavior.high
+    return Estimates(policy.name, len(episodes), len(rewards), gamma, level, *data, size, results, warnings)
 
 
 def estimate_policy(
@@ -197,13 +195,9 @@ def estimate_policy(
         ConfigError, PolicyError: as `estimate`.
     """
     if not isinstance(policy, PolicyRunner):
-        raise ConfigError(
-            "This is not a policy that can be estimated.",
-            "estimate_policy",
-            f"{type(policy).__name__} {policy!r}"[:100],
-        ).expected(
-            "what load_policy returns",
-            "estimate_policy(load_policy(path), data); of a running trainer, save a checkpoint first",
+        got = f"{type(policy).__name__} {policy!r}"[:100]
+        raise ConfigError("This is not a policy that can be estimated.", "estimate_policy", got).expected(
+            "what load_policy returns", "save a checkpoint first: estimate_policy(load_policy(path), data)"
         )
     with reading(data) as reader:
         episodes = LoggedEpisodes.of(reader, policy, policy_id=policy_id, drop_cut=drop_cut)
@@ -248,9 +242,7 @@ def _fitted(
 
     config = FQEConfig(seed=seed) if fqe is None else fqe
     if not isinstance(config, FQEConfig):
-        raise ConfigError("The config of fitted Q evaluation is not an FQEConfig.", "estimate(fqe)", config).expected(
-            "FQEConfig(updates=..., ...)"
-        )
+        raise ConfigError.is_not("The config of fitted Q evaluation", "an FQEConfig", "estimate(fqe)", config)
     found, groups = {}, episodes.groups
     count = int(groups.max()) + 1
     if "dm" in wanted or count < 2:
@@ -296,34 +288,13 @@ def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable
     return warnings
 
 
-def _terms(
-    method: str,
-    episodes: LoggedEpisodes,
-    gamma: float,
-    ratios: np.ndarray | None,
-    cumulative: np.ndarray | None,
-    fitted: Mapping[str, _FittedValues],
-) -> Terms:
-    rewards, lengths = episodes.rewards, episodes.lengths
-    if method in _WEIGHTED:
-        assert cumulative is not None
-        return _WEIGHTED[method](rewards, cumulative, lengths, gamma)
-    values = fitted[method]
-    if method == "dm":
-        return importance.mean_of(values.v[starts_of(lengths)])
-    assert ratios is not None
-    return importance.doubly_robust(rewards, ratios, lengths, gamma, values.q, values.v, values.v_last)
+def _logged(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:
+    """[N] log μ(a_t | s_t)."""
+    if behaviour == "logged":
+        return episodes.require_logp()
+    from rollax.offline.estimators.behaviour import fitted_logp  # which imports JAX
 
-
-def _log_ratios(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:
-    """[N] log π(a_t | s_t) - log μ(a_t | s_t); minus infinity for actions that the policy never takes."""
-    if behaviour == "fitted":
-        from rollax.offline.estimators.behaviour import fitted_logp
-
-        logged = fitted_logp(episodes, target, seed)
-    else:
-        logged = episodes.require_logp()
-    return target.logp(episodes) - logged
+    return fitted_logp(episodes, target, seed)
 
 
 def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
@@ -366,25 +337,12 @@ def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> lis
     return warnings
 
 
-def _checked(
-    methods: Sequence[str],
-    gamma: float | None,
-    behaviour: str,
-    level: float,
-    resamples: int,
-    seed: int,
-    target: TargetPolicy,
-) -> float:
-    for where, names, known in (
-        ("off_policy_estimation_methods", methods, METHODS),
-        ("behaviour of estimate", [behaviour], ("logged", "fitted")),
-    ):
-        for name in names:
-            if name not in known:
-                raise ConfigError("Unknown name.", where, name).expected(f"one of {list(known)}", nearest(name, known))
-    if gamma is None:
-        config = target.runner.policy.config
-        gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
+def _check(methods: Sequence[str], gamma: Any, behaviour: str, level: Any, resamples: Any, seed: Any) -> None:
+    for name in methods:
+        if name not in METHODS:
+            raise ConfigError.unknown("method of estimates", name, METHODS, "methods")
+    if behaviour not in ("logged", "fitted"):
+        raise ConfigError.unknown("kind of behaviour", behaviour, ("logged", "fitted"), "behaviour of estimate")
     for name, value, fits, expected in (
         ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number within 0 and 1"),
         ("level", level, is_number(level) and 0 < level < 1, "a number within 0 and 1"),
@@ -392,5 +350,4 @@ def _checked(
         ("seed", seed, is_whole(seed) and seed >= 0, "a whole number, 0 or more"),
     ):
         if not fits:
-            raise ConfigError(f"`{name}` is out of range.", where="estimate", got=value, expected=expected)
-    return gamma
+            raise ConfigError.out_of_range(f"`{name}`", "estimate", value, expected)

@@ -105,20 +105,12 @@ class _QObjective:
     tau: float
 
     @cached_property
-    def _optimizer(self) -> optax.GradientTransformation:
+    def optimizer(self) -> optax.GradientTransformation:
         return optax.scale_by_adam()
 
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        return self._optimizer
-
     @cached_property
-    def _plan(self) -> UpdatePlan:
-        return UpdatePlan(targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
-
-    @property
     def plan(self) -> UpdatePlan:
-        return self._plan
+        return UpdatePlan(targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
 
     @partial(jax.jit, static_argnums=0)
     def compiled_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
@@ -217,10 +209,7 @@ class FittedQ:
             steps = min(_UPDATES_AT_ONCE, config.updates - first)
             plan = self._rng.integers(rows, size=(steps, config.batch_size), dtype=np.int32)
             rate = config.lr * (1 - first / config.updates)
-            batches = Minibatches(plan, steps, 0, acting_bucket(rows))
-            update = self._learner.learn(columns, batches, {"lr": np.float32(rate)}, where="fitted Q evaluation")
-            if update.error is not None:
-                raise update.error
+            learn_rows(self._learner, columns, plan, rate, "fitted Q evaluation")
             log.info("Fitted Q evaluation: %d of %d updates", first + steps, config.updates)
         return self
 
@@ -270,8 +259,15 @@ class FittedQ:
         space = policy.action_space
         box = isinstance(space, spaces.Box) and math.prod(space.shape) > 0
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
-            raise PolicyError(
-                "Fitted Q evaluation does not support this policy.",
-                policy.label,
-                f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
-            ).expected("Discrete or Box actions, and no memory", "estimate it by 'is', 'pdis', 'wis' or 'wpdis'")
+            got = f"action space {space}{', with memory' if policy.get_initial_state() else ''}"
+            raise PolicyError("Fitted Q evaluation does not support this policy.", policy.label, got).expected(
+                "Discrete or Box actions, and no memory", "estimate it by 'is', 'pdis', 'wis' or 'wpdis'"
+            )
+
+
+def learn_rows(learner: Learner, columns: trees.Tree, plan: np.ndarray, rate: float, where: str) -> None:
+    """Gradient steps of a `Learner` with the learning rate `rate` on the rows `plan` [steps, rows of a step]."""
+    batches = Minibatches(plan, len(plan), 0, trees.length(columns))
+    update = learner.learn(columns, batches, {"lr": np.float32(rate)}, where=where)
+    if update.error is not None:
+        raise update.error

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rollax.errors import PolicyError
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory
-from rollax.offline.estimators.episodes import HalfOfMemory, LoggedEpisodes, check_scale, check_spaces, left_out_warning
+from rollax.offline.dataset import DatasetReader
+from rollax.offline.estimators.episodes import LoggedEpisodes, left_out_warning, trajectories_of
 from rollax.offline.estimators.estimate import NEED_LOGP, estimate
 from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept
-from rollax.offline.recorded_mapping import policy_of_recorded
+from rollax.offline.recorded_fragments import policy_of_recorded
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -43,9 +43,18 @@ class TrainingEstimates:
         policy_of: PolicyMapping | None = None,
     ) -> None:
         self._methods = tuple(methods)
-        for runner in runners.values():
-            check_scale(reader, runner)
-        found = _read(reader, runners, policy_of)
+
+        def estimated(agent_id: Hashable, recorded: str) -> str:
+            if policy_of is None:
+                return next(iter(runners))
+            try:
+                return policy_of_recorded(policy_of, agent_id, recorded)
+            except PolicyError as error:
+                if error.__cause__ is None:
+                    raise
+                return recorded  # not a policy of the trainer
+
+        found = trajectories_of(reader, runners, estimated, "config key 'off_policy_estimation_input'")
         self._targets: dict[str, tuple[TargetPolicy, LoggedEpisodes]] = {}
         for policy_id, runner in runners.items():
             of_policy = found.pop(policy_id)  # trajectories are dropped once they are in columns
@@ -79,33 +88,3 @@ class TrainingEstimates:
             episodes.require_logp()
             with acting_state_kept(target.runner.policy):
                 target.logp(episodes.chosen([0]))
-
-
-def _read(
-    reader: DatasetReader, runners: Mapping[str, PolicyRunner], policy_of: PolicyMapping | None
-) -> dict[str, list[RecordedTrajectory]]:
-    """Policy id -> the trajectories that it is estimated from."""
-    found: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in runners}
-    memory = HalfOfMemory("config key 'off_policy_estimation_input'")
-    policy_ids: dict[tuple[Hashable, str], str] = {}
-    for trajectory in reader.trajectories():
-        if not len(trajectory):
-            continue
-        who = trajectory.agent_id, trajectory.policy_id
-        policy_id = policy_ids.get(who)
-        if policy_id is None:
-            policy_id = policy_ids[who] = next(iter(found)) if policy_of is None else _policy_id(*who, policy_of)
-            if policy_id in found:
-                check_spaces(reader, trajectory.policy_id, runners[policy_id].policy)
-        if policy_id in found:
-            found[policy_id].append(memory.reduced(trajectory))
-    return found
-
-
-def _policy_id(agent_id: Hashable, recorded: str, policy_of: PolicyMapping) -> str:
-    try:
-        return policy_of_recorded(policy_of, agent_id, recorded)
-    except PolicyError as error:
-        if error.__cause__ is None:
-            raise
-        return recorded  # not a policy of the trainer

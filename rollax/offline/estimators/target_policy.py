@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rollax.batch import SampleBatch
 from rollax.core import trees
+from rollax.core.spaces import space_text
 from rollax.errors import PolicyError
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.importance import starts_of
+from rollax.policy.exploration.exploration import greedy
+from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -68,12 +72,10 @@ class TargetPolicy:
         """
         policy = self.runner.policy
         if self.has_memory:
-            raise PolicyError(
-                "The values of all actions cannot be computed for a policy with memory.",
-                policy.label,
-                "a recurrent model",
-            ).expected("a policy that depends only on the observation", "estimate it by 'is', 'pdis', 'wis' or 'wpdis'")
-        found = in_parts(lambda some: policy.action_probabilities(self.filtered(some), explore=self.explore), obs)
+            what = "The values of all actions cannot be computed for a policy with memory."
+            fix = "estimate it by 'is', 'pdis', 'wis' or 'wpdis'"
+            raise PolicyError(what, policy.label, "a recurrent model", expected="a policy without memory", fix=fix)
+        found = in_parts(lambda some: action_probabilities(policy, self.filtered(some), explore=self.explore), obs)
         return np.asarray(found, np.float64)
 
     def on_bound(self, actions: trees.Tree) -> np.ndarray:
@@ -101,10 +103,10 @@ class TargetPolicy:
     ) -> tuple[np.ndarray, Sequence[Any]]:
         """[N] log-probabilities of actions in filtered observations, and the states for the next step."""
         if self.explore:
-            logp, states = self.runner.policy.action_logp(actions, obs, **context)
+            logp, states = action_logp(self.runner.policy, actions, obs, **context)
             return np.asarray(logp, np.float64), states
         if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
-            raise _without_density(self.runner)
+            raise _no_probabilities(self.runner.policy, "greedy actions, which have no densities", "explore=True")
         greedy, states, _ = self._act(obs, context)
         # By key: JAX returns the parts of a Dict in alphabetical order, a log in an order of its own.
         same = trees.tree_map(lambda one, other: (one == other).reshape(len(one), -1).all(axis=1), actions, greedy)
@@ -148,10 +150,49 @@ def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) 
     return trees.concat([function(trees.index(columns, slice(first, first + _ROWS_AT_ONCE))) for first in parts])
 
 
-def _without_density(runner: PolicyRunner) -> PolicyError:
-    policy = runner.policy
-    return PolicyError(
-        "The policy has no probabilities for logged actions.", policy.label, "a greedy policy, without densities"
-    ).expected(
-        "explore=True", "estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy"
-    )
+def action_probabilities(policy: Policy, obs: trees.Tree, *, explore: bool = True) -> np.ndarray:
+    """[N, n] the probability of each action of a Discrete space, for N filtered observations, without memory.
+
+    A policy that is not a `ModelPolicy` returns them from a method `action_probabilities(obs_batch, explore=...)`.
+
+    Args:
+        explore: True for the policy as it acts in training, False for its greedy action.
+    """
+    if (own := getattr(policy, "action_probabilities", None)) is not None:
+        return own(obs, explore=explore)
+    if isinstance(policy, ModelPolicy) and isinstance(policy.action_space, spaces.Discrete):
+        if explore and policy.noisy:
+            raise _no_probabilities(policy, "a model that explores by the noise of its weights", "explore=False")
+        outputs, _ = policy.model_outputs(obs)
+        probabilities = policy.exploration.probabilities(outputs, policy.timestep) if explore else greedy(outputs)
+        if probabilities is not None:
+            return probabilities
+    got = f"action space {space_text(policy.action_space)}, and no method action_probabilities"
+    raise _no_probabilities(policy, got, "a Discrete action space, and action_probabilities(obs_batch, explore=...)")
+
+
+def action_logp(
+    policy: Policy, actions: trees.Tree, obs: trees.Tree, *context: Any, **named: Any
+) -> tuple[np.ndarray, Sequence[Any]]:
+    """`([N] log-probabilities, states)` of N actions, in the scale of the policy, as it draws them in training.
+
+    A policy that is not a `ModelPolicy` returns them from a method `action_logp(actions, obs_batch, state_batches,
+    prev_action_batch, prev_reward_batch)`; `compute_actions` describes these, and the states for the next step.
+    """
+    if (own := getattr(policy, "action_logp", None)) is not None:
+        return own(actions, obs, *context, **named)
+    if not isinstance(policy, ModelPolicy):
+        raise _no_probabilities(
+            policy, "no method action_logp", "action_logp(actions, obs_batch, ...) -> ([N], states)"
+        )
+    if not policy.exploration.from_distribution:
+        got = f"exploration by {type(policy.exploration).__name__}, in {space_text(policy.action_space)}"
+        raise _no_probabilities(policy, got, "actions that are drawn from the model's distribution")
+    outputs, states = policy.model_outputs(obs, *context, **named)
+    return policy.fetches_of(actions, {SampleBatch.ACTION_DIST_INPUTS: outputs})[SampleBatch.ACTION_LOGP], states
+
+
+def _no_probabilities(policy: Policy, got: str, expected: str) -> PolicyError:
+    fix = "estimate it by 'dm', which requires no probabilities; or implement these methods in the policy's class"
+    what = "The policy has no probabilities of given actions."
+    return PolicyError(what, policy.label, got, expected=expected, fix=fix)

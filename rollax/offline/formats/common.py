@@ -1,12 +1,13 @@
-"""The common parts of formats: spaces as settings, columns from values, and skipped parts."""
+"""The common part of formats: reading with limits, skipped parts, spaces as settings, and columns from values."""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, AnyStr, Literal, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -14,28 +15,35 @@ from gymnasium.spaces import Dict
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.core import spaces
+from rollax.core.memory import gib
 from rollax.core.numbers import is_number, is_whole, numeric_array
 from rollax.core.space_json import space_from_json
 from rollax.core.spaces import same_space, space_text
 from rollax.core.trees import Tree
 from rollax.env.registry import id_without_module
-from rollax.errors import ConfigError, DatasetError, SpaceError
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory, skip
+from rollax.errors import ConfigError, DatasetError, RollaxError, SpaceError
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 log = logging.getLogger("rollax.offline")
 
-ANOTHER_FILE = "use another copy, or skip broken files with max_broken"
-"""The fix of a file that cannot be read."""
+ANOTHER_FILE = "use another copy, or skip broken parts with max_broken"
+"""The fix of a part that cannot be read."""
+MAX_DECODED_GB = 4.0
+"""Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode or array of a file."""
+LONGEST_LINE = 1 << 30
+"""The maximum length of a line of a file of text."""
 Ids = tuple[str, Hashable, str]
 """Episode, agent, policy."""
 GivenSpace = Space | Mapping[str, Any] | None
 """A space, its JSON, or a mapping from policy id to one of these."""
+Opened = TypeVar("Opened")
 
 
 class FormatReader(DatasetReader):
-    """A reader of files without spaces, parts of which may be broken; a subclass implements `_read`.
+    """A reader of files, parts of which may be broken; a subclass implements `_read`.
 
     Args:
+        paths: the files.
         observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one
             that is not "default_policy", a mapping policy id -> space; None: unknown.
         action_space: the action space of the environment, in the same forms.
@@ -46,6 +54,7 @@ class FormatReader(DatasetReader):
 
     def __init__(
         self,
+        paths: Sequence[Path],
         *,
         observation_space: GivenSpace = None,
         action_space: GivenSpace = None,
@@ -53,11 +62,12 @@ class FormatReader(DatasetReader):
         actions_of: Literal["policy", "environment"] | None = None,
         max_broken: int = 0,
     ) -> None:
-        self.broken: list[str] = []
         if actions_of not in (None, "policy", "environment"):
             raise ConfigError.unknown("scale of actions", actions_of, ("policy", "environment"), "actions_of")
+        check_setting("max_broken", max_broken, is_whole(max_broken) and max_broken >= 0, "a whole number, 0 or more")
+        self.paths = list(paths)
         self.actions_of = actions_of or type(self).actions_of
-        check_max_broken(max_broken)
+        self.broken: list[str] = []
         self._max_broken = max_broken
         self._unopened = 0  # the messages in `broken` from opening the files
         self._warned = False
@@ -97,41 +107,98 @@ class FormatReader(DatasetReader):
         """All trajectories once; `skip` gets the errors."""
 
     def skip(self, error: DatasetError) -> None:
-        """Records a broken part; raises the error if there are too many."""
-        skip(self.broken, error, self._max_broken)
+        """Records a broken line or file in `broken`; raises the error if there are more than `max_broken`."""
+        if not self._max_broken:
+            raise error
+        if len(self.broken) >= self._max_broken:
+            what = f"More than max_broken={self._max_broken} broken lines or files. The last one: {error}"
+            raise DatasetError(what, fix="correct or remove them, or raise max_broken") from error
+        self.broken.append(str(error))
+        log.warning("A part of the data is skipped: %s", error)
+
+    def _open_all(self, opened: Callable[[Path], Opened]) -> list[Opened]:
+        """The opened files, without broken ones; DatasetError if none can be read."""
+        found = []
+        for path in self.paths:
+            try:
+                found.append(opened(path))
+            except DatasetError as error:
+                self.skip(error)
+        self._unopened = len(self.broken)
+        if not found:
+            raise DatasetError("None of the files can be read.", ", ".join(map(str, self.paths)), self.broken)
+        return found
 
     def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
-        """The spaces of observations and actions of a policy; None if no policy has one.
-
-        Raises:
-            ConfigError: only other policies have one.
-        """
+        """The spaces of observations and actions of a policy; None if no policy has one, ConfigError if others have."""
         known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
         for name, by_policy in known.items():
             if by_policy and policy_id not in by_policy:
-                raise ConfigError(
-                    "A policy has no space.",
-                    f"{where}, policy {policy_id!r}",
-                    f"{name} of {', '.join(map(repr, by_policy))}",
-                ).expected("a space for each policy of the data", f"pass the setting {name} as {{policy id: space}}")
+                got = f"{name} of {', '.join(map(repr, by_policy))}"
+                raise ConfigError("A policy has no space.", f"{where}, policy {policy_id!r}", got).expected(
+                    "a space for each policy of the data", f"pass the setting {name} as {{policy id: space}}"
+                )
         return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
+
+    def _take_space(self, policy_id: str, space: Space, kind: str, where: Any) -> None:
+        """Adds the space of a policy from a file; DatasetError if an earlier file has another one."""
+        known: Space = getattr(self, f"{kind}s").setdefault(policy_id, space)
+        if not same_space(known, space):
+            what = f"The files have different {kind.replace('_', ' ')}s."
+            raise DatasetError(what, f"{where}, policy {policy_id!r}", space_text(space)).expected(
+                f"{space_text(known)}, as in the first file", "read data of one environment at a time"
+            )
+
+
+# Limits and damage
+
+
+def lines_of(file: IO[AnyStr], where: str | Path) -> Iterator[AnyStr]:
+    """The lines of an open file; DatasetError if a line is too long, as in a file without line breaks."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise DatasetError("A line is too long.", where, f"more than {gib(LONGEST_LINE)}").expected(
+                "a line of text for each episode, batch or step", f"divide it; {ANOTHER_FILE}"
+            )
+        yield line
+
+
+def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
+    """Raises DatasetError if `size` bytes exceed the limit of a part of a file."""
+    if size > max_gb * 2**30:
+        raise DatasetError("The decoded data needs too much memory.", where, f"at least {gib(int(size))}").expected(
+            f"at most {gib(int(max_gb * 2**30))}, the setting max_decoded_gb",
+            "if you trust the source of the file, raise the setting max_decoded_gb",
+        )
+
+
+@contextmanager
+def decoding(expected: str, where: Any, what: str = "The data is damaged, or cannot be read.") -> Iterator[None]:
+    """A block that decodes a part of a file: an error that its content causes becomes a DatasetError."""
+    try:
+        yield
+    except RollaxError:
+        raise
+    except Exception as error:  # of many types, from the libraries that decode
+        raise DatasetError.damaged(where, f"{type(error).__name__}: {error}", expected, what).fix(
+            ANOTHER_FILE
+        ) from error
+
+
+# Settings
 
 
 def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
     """Raises ConfigError for a wrong setting of a format."""
     if not fits:
-        raise ConfigError("The setting has the wrong type.", where=f"setting {name!r}", got=value, expected=expected)
+        raise ConfigError("The setting has the wrong type.", f"setting {name!r}", value, expected=expected)
 
 
-def check_max_broken(max_broken: Any) -> None:
-    """Raises ConfigError for an invalid number of broken parts."""
-    check_setting("max_broken", max_broken, is_whole(max_broken) and max_broken >= 0, "a whole number, 0 or more")
-
-
-def check_max_decoded_gb(max_decoded_gb: Any) -> None:
-    """Raises ConfigError for an invalid limit in GiB."""
+def checked_max_gb(max_decoded_gb: Any) -> float:
+    """A limit in GiB; ConfigError if it is invalid."""
     fits = is_number(max_decoded_gb) and max_decoded_gb > 0
     check_setting("max_decoded_gb", max_decoded_gb, fits, "a number of GiB above 0")
+    return max_decoded_gb
 
 
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
@@ -148,9 +215,8 @@ def _space(given: Any, name: str, env: str | None) -> Any:
         try:
             return space_from_json(given, name)
         except SpaceError as error:
-            raise ConfigError(
-                "The setting does not describe a space.", f"setting {name!r}", error.parts["got"]
-            ).expected(
+            got = error.parts["got"]
+            raise ConfigError("The setting does not describe a space.", f"setting {name!r}", got).expected(
                 'such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
                 "see docs/offline.md, Formats, for the JSON of spaces",
             ) from error
@@ -168,36 +234,16 @@ def _space(given: Any, name: str, env: str | None) -> Any:
         finally:
             made.close()
     if not isinstance(given, Space | None):
-        raise ConfigError("The setting is not a space.", name, given).expected(
-            "a space, its JSON, or a mapping from policy ids to these"
-        )
+        raise ConfigError.is_not("The setting", "a space, its JSON, or {policy id: space}", name, given)
     return given
-
-
-def take_space(known: dict[str, Space], policy_id: str, space: Space, kind: str, where: Any, first: Any) -> None:
-    """Adds the space of a policy; DatasetError if an earlier file has another one.
-
-    Args:
-        known: policy id -> space of earlier files.
-        kind: "observation_space" or "action_space".
-        where: the file.
-        first: the first file.
-    """
-    if not same_space(known.setdefault(policy_id, space), space):
-        raise DatasetError(
-            f"The files have different {kind.replace('_', ' ')}s.", f"{where}, policy {policy_id!r}", space_text(space)
-        ).expected(f"{space_text(known[policy_id])}, as in {first}", "read data of one environment at a time")
 
 
 def check_spaces_known(reader: DatasetReader, where: Any) -> None:
     """Raises a DatasetError if a policy has no space, as formats with spaces require."""
     observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
     if not observed or observed != acted:
-        raise DatasetError(
-            "The spaces of the data are not known.",
-            where,
-            f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}",
-        ).expected(
+        got = f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}"
+        raise DatasetError("The spaces of the data are not known.", where, got).expected(
             "both spaces of each policy",
             'pass them as settings: {"env": "CartPole-v1"}, or observation_space and action_space, each a space or '
             "{policy id: space}",
@@ -215,6 +261,9 @@ def warn_of_logp(path: Path, count: int) -> None:
         )
 
 
+# Columns
+
+
 def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
     """Columns from a list of values; without a space, numbers become float32 and integers int64.
 
@@ -230,25 +279,18 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
             keys.get(key, key): columns_of(parts.get(keys.get(key, key)), part, f"{name}[{key!r}]", where)
             for key, part in values.items()
         }
-    try:
-        if space is not None:
-            column = spaces.walk(
-                lambda leaf, _, parts: spaces.in_dtype(leaf, numeric_array(parts)), space, values, part=_part_of_each
-            )
-            spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
-            return column
-        return _plain_columns(values)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        raise DatasetError(
-            "The values do not belong to the space."
-            if space is not None
-            else "The values cannot be converted to an array.",
-            f"{where}, {name}",
-            f"{type(error).__name__}: {error}",
-        ).expected(
-            str(space) if space is not None else "numbers, in rows of equal shape",
-            "correct the line, or the setting of the space",
-        ) from error
+    if space is None:
+        with decoding("numbers, in rows of equal shape", f"{where}, {name}"):
+            return _plain_columns(values)
+    with decoding(str(space), f"{where}, {name}", "The values do not belong to the space."):
+        column = spaces.walk(
+            lambda leaf, _, parts: spaces.in_dtype(leaf, numeric_array(parts)), space, values, part=_part_of_each
+        )
+        for path, leaf in spaces.leaves(space):
+            shape, expected = spaces.at(column, path).shape, (len(values), *(leaf.shape or ()))
+            if shape != expected:
+                raise ValueError(f"an array of shape {shape}, for {len(values)} values of {leaf}")
+        return column
 
 
 def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) -> np.ndarray:
@@ -266,11 +308,6 @@ def one_per_step(values: Any, name: str, where: str, dtype: Any = np.float64) ->
 
 def _part_of_each(values: list[Any], key: Any) -> list[Any]:
     return [value[str(key) if isinstance(value, Mapping) and key not in value else key] for value in values]
-
-
-def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:
-    if part.shape != (rows, *(leaf.shape or ())):
-        raise ValueError(f"an array of shape {part.shape}, for {rows} values of {leaf}")
 
 
 def _plain_columns(values: Any) -> Tree:

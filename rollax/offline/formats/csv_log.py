@@ -14,12 +14,15 @@ from rollax.core import trees
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from rollax.offline.formats.common import FormatReader, Ids, check_setting, columns_of
+from rollax.offline.formats.common import FormatReader, Ids, check_setting, columns_of, decoding, lines_of
 from rollax.offline.formats.joining import with_last_obs
-from rollax.offline.limits import lines_of
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "1.0"}), frozenset({"", "0", "false", "no", "0.0"})
+_ENDS = ("terminated", "truncated", "cut")
+_ONE = "the name of a column"
 Names = str | Sequence[str]
+_Line = tuple[int, Mapping[str, str]]
+"""Its number and its values."""
 
 
 class CsvReader(FormatReader):
@@ -61,129 +64,114 @@ class CsvReader(FormatReader):
         delimiter: str = ",",
         **settings: Any,
     ) -> None:
-        super().__init__(**settings)
-        if ends not in (None, "terminated", "truncated", "cut"):
-            raise ConfigError.unknown("end of episodes", ends, ("terminated", "truncated", "cut"), "ends")
+        super().__init__(paths, **settings)
+        if ends not in (None, *_ENDS):
+            raise ConfigError.unknown("end of episodes", ends, _ENDS, "ends")
         if ends is not None and (terminated or truncated):
-            raise ConfigError(
-                "ends has no effect: columns of the file determine how episodes end.",
-                "setting 'ends'",
-                f"{ends=}, {terminated=}, {truncated=}",
-            ).expected(
-                "either ends, or the columns terminated and truncated",
-                "leave ends out, or the settings terminated and truncated",
-            )
-        one, several = "the name of a column", "the name of a column, or a list of such names"
+            got = f"{ends=}, {terminated=}, {truncated=}"
+            why, expected = "columns of the file determine how episodes end", "either ends, or these columns"
+            raise ConfigError.no_effect("ends", why, "setting 'ends'", got, expected)
         for name, value in (("obs", obs), ("actions", actions)):
             names = value if isinstance(value, list | tuple) else [value]
-            check_setting(name, value, bool(names) and all(isinstance(part, str) for part in names), several)
-        check_setting("rewards", rewards, isinstance(rewards, str), one)
+            fits = bool(names) and all(isinstance(part, str) for part in names)
+            check_setting(name, value, fits, f"{_ONE}, or a list of such names")
+        check_setting("rewards", rewards, isinstance(rewards, str), _ONE)
         further = {"episode": episode, "terminated": terminated, "truncated": truncated, "agent": agent}
         for name, value in {**further, "action_logp": action_logp}.items():
-            check_setting(name, value, value is None or isinstance(value, str), one)
+            check_setting(name, value, isinstance(value, str | None), _ONE)
         check_setting("delimiter", delimiter, isinstance(delimiter, str) and len(delimiter) == 1, "one character")
-        self._paths, self._ends, self._delimiter = list(paths), ends or "truncated", delimiter
-        self._obs, self._actions, self._rewards = _listed(obs), _listed(actions), rewards
+        self._ends, self._delimiter = ends or "truncated", delimiter
+        self._obs, self._actions = ([one] if isinstance(one, str) else list(one) for one in (obs, actions))
         self._scalar_obs, self._scalar_action = isinstance(obs, str), isinstance(actions, str)
-        self._episode, self._agent, self._logp = episode, agent, action_logp
+        self._rewards, self._episode, self._agent, self._logp = rewards, episode, agent, action_logp
         self._flags = {"terminated": terminated, "truncated": truncated}
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        for number, path in enumerate(self._paths):
-            rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
+        for number, path in enumerate(self.paths):
+            rows: dict[str, list[_Line]] = {}
             known: set[str] = set()
-            current: str | None = None
-            continues = after_skipped = False
+            current, continues = "", False
             for line, row in self._rows(path):
-                if row is None:
-                    yield from self._finished(rows, current, path, continues=continues, cut=True)
-                    rows, continues, after_skipped = {}, True, True
+                broken = isinstance(row, DatasetError)
+                episode = current if broken else f"{number}:{row[self._episode]}" if self._episode else str(number)
+                if broken:
+                    self.skip(row)
+                if broken or episode != current:
+                    yield from self._finished(rows, current, path, continues=continues, cut=broken)
+                    # The line that was skipped may be the beginning of the next episode.
+                    rows, continues = {}, broken or (continues and not rows)
+                if broken:
                     continue
-                episode = f"{number}:{row[self._episode]}" if self._episode else str(number)
-                if episode != current:
-                    yield from self._finished(rows, current, path, continues=continues)
-                    rows, current, continues = {}, episode, after_skipped
-                    if episode in known:
-                        raise DatasetError(
-                            "The rows of an episode are not contiguous.",
-                            f"{path}, line {line}",
-                            f"episode {row[self._episode or '']!r} again",
-                        ).expected(
-                            "all rows of an episode before those of the next",
-                            "sort the rows by episode, and within it by time",
-                        )
-                    known.add(episode)
-                after_skipped = False
+                if episode != current and episode in known:
+                    got = f"episode {row[self._episode or '']!r} again"
+                    raise DatasetError("The rows of an episode are not contiguous.", f"{path}, line {line}", got).fix(
+                        "sort the rows by episode, and within it by time"
+                    )
+                current = episode
+                known.add(episode)
                 rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
             yield from self._finished(rows, current, path, continues=continues)
 
-    def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str] | None]]:
-        """The number and values of each line; None for a skipped line."""
+    def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str] | DatasetError]]:
+        """The number of each line, with its values or its error."""
         wanted = [*self._obs, *self._actions, self._rewards, self._episode, self._agent, self._logp]
         names = [name for name in (*wanted, *self._flags.values()) if name is not None]
         try:
-            with open(path, encoding="utf-8-sig", newline="") as file:
+            with decoding("CSV in UTF-8", path), open(path, encoding="utf-8-sig", newline="") as file:
                 table = csv.DictReader(lines_of(file, path), delimiter=self._delimiter)
-                if (error := _header_error(list(table.fieldnames or ()), names, path)) is not None:
-                    self.skip(error)
-                    return
+                _check_header(list(table.fieldnames or ()), names, path)
                 for row in table:
                     beyond: Any = row.pop(None, ())  # type: ignore[call-overload]  the values beyond the header
                     extra = [value for value in beyond if value.strip()]  # some programs end lines with a delimiter
-                    if extra or any(row[name] is None for name in names):
-                        self.skip(_line_error(row, extra, self._delimiter, f"{path}, line {table.line_num}"))
-                        yield table.line_num, None
-                    else:
-                        yield table.line_num, row
+                    number, complete = table.line_num, not extra and all(row[name] is not None for name in names)
+                    yield number, row if complete else self._error_of(row, extra, f"{path}, line {number}")
         except DatasetError as error:
-            self.skip(error)
-            yield 0, None
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            fix = "write the file again in UTF-8, or skip some with max_broken"
-            self.skip(
-                DatasetError("The file cannot be read.", where=path, got=str(error), expected="CSV in UTF-8", fix=fix)
-            )
-            yield 0, None
+            yield 0, error
+
+    def _error_of(self, row: Mapping[str, str | None], extra: list[str], where: str) -> DatasetError:
+        what = "A line has more values than the header." if extra else "A line is truncated."
+        given = self._delimiter.join(value for value in (*row.values(), *extra) if value is not None)
+        return DatasetError(what, where, given).expected(
+            f"{len(row)} values, separated by {self._delimiter!r}",
+            "correct the line (decimal comma, newline), or skip broken lines with max_broken",
+        )
 
     def _finished(
-        self,
-        rows: Mapping[str, list[tuple[int, Mapping[str, str]]]],
-        episode: str | None,
-        path: Path,
-        *,
-        continues: bool,
-        cut: bool = False,
+        self, rows: Mapping[str, list[_Line]], episode: str, path: Path, *, continues: bool, cut: bool = False
     ) -> Iterator[RecordedTrajectory]:
         """The trajectories of an episode's rows; `continues`, `cut`: a line before or after them was skipped."""
         for agent, lines in rows.items():
-            ids = str(episode), agent, DEFAULT_POLICY
             try:
-                made = self._trajectory(lines, path, ids, continues=continues, cut=cut)
+                made = self._trajectory(lines, path, (episode, agent, DEFAULT_POLICY), continues=continues, cut=cut)
             except DatasetError as error:
                 self.skip(error)
                 continue
             if made is not None:
                 yield made
-            elif any(lines[0][1][name].strip() for name in self._actions):  # otherwise it has only an observation
+            elif self._acts(lines[0]):  # otherwise it has only an observation
                 self.left_out += 1
 
+    def _acts(self, line: _Line) -> bool:
+        return any(line[1][name].strip() for name in self._actions)
+
     def _trajectory(
-        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, ids: Ids, *, continues: bool, cut: bool
+        self, lines: list[_Line], path: Path, ids: Ids, *, continues: bool, cut: bool
     ) -> RecordedTrajectory | None:
         where = f"{path}, line {lines[0][0]}"
-        has_last = all(not lines[-1][1][name].strip() for name in self._actions)
+        has_last = not self._acts(lines[-1])
         steps = lines[:-1] if has_last else lines
         if not steps:
             return None
-        if has_last and self._has_reward(lines[-1], path):
-            raise DatasetError(
-                "The row after the last action has a reward, which belongs to no step.",
-                f"{path}, line {lines[-1][0]}, column {self._rewards!r}",
-                lines[-1][1][self._rewards],
-            ).expected(
-                "the reward of an action in its own row, and nothing or 0 in a row without an action",
-                "if the file has each reward in the row of the next observation, move the column up by one row",
-            )
+        if has_last and lines[-1][1][self._rewards].strip():
+            (reward,) = self._numbers(lines[-1:], [self._rewards], path, scalar=True)
+            if not (reward == 0 or np.isnan(reward)):
+                what = "The row after the last action has a reward, which belongs to no step."
+                raise DatasetError(
+                    what, f"{path}, line {lines[-1][0]}, column {self._rewards!r}", float(reward)
+                ).expected(
+                    "the reward of an action in its own row, and nothing or 0 in a row without an action",
+                    "if the file has each reward in the row of the next observation, move the column up by one row",
+                )
         observation_space, action_space = self.spaces_of(DEFAULT_POLICY, where)
         obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs, whole=observation_space is not None)
         whole = action_space is not None or self._scalar_action
@@ -203,9 +191,7 @@ class CsvReader(FormatReader):
         last = trees.index(observed, len(steps)) if has_last else None
         return with_last_obs(columns, last, ends, ids, where, continues=continues)
 
-    def _ended(
-        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, *, has_last: bool, cut: bool
-    ) -> tuple[bool, bool]:
+    def _ended(self, lines: list[_Line], path: Path, *, has_last: bool, cut: bool) -> tuple[bool, bool]:
         """Whether an episode terminated, and whether it was truncated; `cut`: the next line is broken."""
         if not any(self._flags.values()):
             ends = "cut" if cut and not has_last else self._ends
@@ -215,32 +201,15 @@ class CsvReader(FormatReader):
             flags = [] if name is None else [_flag(row[name], f"{path}, line {line}", name) for line, row in lines]
             ending = len(lines) - 1 - has_last  # the flag may also be in the line with the last observation
             if any(flags[:ending]):
-                raise DatasetError(
-                    "A step follows the end of its episode.",
-                    f"{path}, line {lines[flags.index(True) + 1][0]}",
-                    f"true in {name!r} before",
-                ).expected(
-                    "a flag in the last line of an episode only",
-                    "set episode to the column that differs between episodes",
+                where = f"{path}, line {lines[flags.index(True) + 1][0]}"
+                raise DatasetError("A step follows the end of its episode.", where, f"true in {name!r} before").fix(
+                    "set episode to the column that differs between episodes"
                 )
             found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]
 
-    def _has_reward(self, line: tuple[int, Mapping[str, str]], path: Path) -> bool:
-        """Whether a row has a reward other than 0."""
-        if not line[1][self._rewards].strip():
-            return False
-        (reward,) = self._numbers([line], [self._rewards], path, scalar=True)
-        return not (reward == 0 or np.isnan(reward))
-
     def _numbers(
-        self,
-        lines: list[tuple[int, Mapping[str, str]]],
-        names: Sequence[str],
-        path: Path,
-        *,
-        scalar: bool,
-        whole: bool = False,
+        self, lines: list[_Line], names: Sequence[str], path: Path, *, scalar: bool, whole: bool = False
     ) -> np.ndarray:
         """The numbers in some columns; `whole`: as integers if all are, as floats round those above 2**53."""
         values: list[float] = []
@@ -249,9 +218,10 @@ class CsvReader(FormatReader):
                 try:
                     values.append(_integer_or_float(row[name]) if whole else float(row[name]))
                 except ValueError as error:
-                    raise DatasetError.is_not(
-                        "A value", "a number", f"{path}, line {line}, column {name!r}", row[name]
-                    ).fix("correct or remove the line, or skip broken episodes with max_broken") from error
+                    where = f"{path}, line {line}, column {name!r}"
+                    raise DatasetError.is_not("A value", "a number", where, row[name]).fix(
+                        "correct or remove the line, or skip broken episodes with max_broken"
+                    ) from error
         array = np.array(values)
         if array.dtype.kind == "O":  # integers beyond 64 bits
             array = array.astype(np.float64)
@@ -265,27 +235,16 @@ def _integer_or_float(text: str) -> float:
         return float(text)
 
 
-def _header_error(header: list[str], names: list[str], path: Path) -> DatasetError | None:
-    """The error of a header that lacks a name, or has it twice."""
+def _check_header(header: list[str], names: list[str], path: Path) -> None:
+    """Raises DatasetError if a header lacks a name, or has it twice."""
     if missing := [name for name in names if name not in header]:
-        return DatasetError("The CSV file lacks a column.", path, ", ".join(header)).expected(
+        raise DatasetError("The CSV file lacks a column.", path, ", ".join(header)).expected(
             ", ".join(missing), "name the file's columns in the settings, and their separator in the setting delimiter"
         )
     if twice := [name for name in names if header.count(name) > 1]:
-        return DatasetError("The CSV header has a name twice.", path, ", ".join(header)).expected(
+        raise DatasetError("The CSV header has a name twice.", path, ", ".join(header)).expected(
             f"one column {twice[0]!r}", "rename one of them"
         )
-    return None
-
-
-def _line_error(row: Mapping[str, str | None], extra: list[str], delimiter: str, where: str) -> DatasetError:
-    given = [value for value in (*row.values(), *extra) if value is not None]
-    return DatasetError(
-        "A line has more values than the header." if extra else "A line is truncated.", where, delimiter.join(given)
-    ).expected(
-        f"{len(row)} values, separated by {delimiter!r}",
-        "correct the line (decimal comma, newline), or skip broken lines with max_broken",
-    )
 
 
 def _are_integers(numbers: np.ndarray) -> bool:
@@ -295,11 +254,6 @@ def _are_integers(numbers: np.ndarray) -> bool:
 def _flag(text: str, where: str, name: str) -> bool:
     value = text.strip().casefold()
     if value not in _TRUE | _FALSE:
-        raise DatasetError.is_not("A value", "a flag", f"{where}, column {name!r}", value).expected(
-            "1, true, 0, false, or nothing", "correct the value"
-        )
+        expected = "1, true, 0, false, or nothing"
+        raise DatasetError.is_not("A value", "a flag", f"{where}, column {name!r}", value).expected(expected)
     return value in _TRUE
-
-
-def _listed(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)

@@ -14,16 +14,18 @@ import numpy as np
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.core.numbers import is_whole
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import ConfigError, DatasetError, RollaxError
+from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import (
-    ANOTHER_FILE,
+    MAX_DECODED_GB,
     FormatReader,
-    check_max_decoded_gb,
+    check_decoded,
+    check_setting,
+    checked_max_gb,
+    decoding,
     one_per_step,
 )
 from rollax.offline.formats.joining import same_rows, with_last_obs
-from rollax.offline.limits import MAX_DECODED_GB, check_decoded
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _COLUMNS = {
@@ -65,29 +67,23 @@ class D4RLReader(FormatReader):
         max_decoded_gb: float = MAX_DECODED_GB,
         **settings: Any,
     ) -> None:
-        super().__init__(**settings)
-        check_max_decoded_gb(max_decoded_gb)
-        self._max_decoded_gb = max_decoded_gb
-        if time_limit is not None and not (is_whole(time_limit) and time_limit >= 1):
-            raise ConfigError("The time limit is not a number of steps.", "time_limit", repr(time_limit)).expected(
-                "an integer of at least 1"
-            )
-        self._paths, self._time_limit = list(paths), time_limit
-        self._env_limit = _limit_of(self.header.get("env"))
-        if time_limit is not None and self._paths and all(map(_has_timeouts, self._paths)):
-            raise ConfigError.no_effect(
-                "time_limit", "the files have timeouts of their own", "setting 'time_limit'", time_limit
-            )
+        super().__init__(paths, **settings)
+        self._max_decoded_gb = checked_max_gb(max_decoded_gb)
+        fits = time_limit is None or (is_whole(time_limit) and time_limit >= 1)
+        check_setting("time_limit", time_limit, fits, "an integer of at least 1")
+        self._time_limit, self._env_limit = time_limit, _limit_of(self.header.get("env"))
+        if time_limit is not None and self.paths and all(map(_has_timeouts, self.paths)):
+            why = "the files have timeouts of their own"
+            raise ConfigError.no_effect("time_limit", why, "setting 'time_limit'", time_limit)
 
     def __len__(self) -> int:
-        return sum(map(self._steps, self._paths))
+        return sum(map(self._steps, self.paths))
 
     def _steps(self, path: Path) -> int:
         """The number of steps of a file without those left out; 0 for a damaged file that may be skipped."""
         try:
             with opened(path) as file:
-                ends = self._ends(file, path)
-                complete = _COLUMNS[SampleBatch.NEW_OBS] in file
+                ends, complete = self._ends(file, path), _COLUMNS[SampleBatch.NEW_OBS] in file
         except DatasetError:
             if self._max_broken:
                 return 0
@@ -95,7 +91,7 @@ class D4RLReader(FormatReader):
         return sum(end - start - (not complete and not terminated) for start, end, terminated, _ in ends)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        for number, path in enumerate(self._paths):
+        for number, path in enumerate(self.paths):
             try:
                 yield from self._trajectories(number, path)
             except DatasetError as error:
@@ -104,8 +100,7 @@ class D4RLReader(FormatReader):
     def _trajectories(self, number: int, path: Path) -> Iterator[RecordedTrajectory]:
         self.spaces_of(DEFAULT_POLICY, str(path))
         with opened(path) as file:
-            ends = self._ends(file, path)
-            for start, terminated, truncated, columns in self._rows(file, ends, path):
+            for start, terminated, truncated, columns in self._rows(file, self._ends(file, path), path):
                 last, ids = columns.pop(SampleBatch.NEW_OBS, None), (f"{number}:{start}", DEFAULT_AGENT, DEFAULT_POLICY)
                 found = with_last_obs(columns, last, (terminated, truncated), ids, f"{path}, row {start}")
                 if found is not None:
@@ -115,53 +110,45 @@ class D4RLReader(FormatReader):
         """First row, flags and columns of each trajectory, with the observation after it if the file has it."""
         arrays = {ours: file[theirs] for ours, theirs in _COLUMNS.items() if theirs in file}
         per_row = sum(array.nbytes / max(len(array), 1) for array in arrays.values())
-        for group in _grouped(ends, max(int(_AT_ONCE / max(per_row, 1)), 1)):
+        for group in _grouped(ends, _rows_at_once(per_row)):
             first, last = group[0][0], group[-1][1]
             where = f"{path}, rows {first} to {last - 1}"
             if len(group) == 1:
                 check_decoded((last - first) * per_row, self._max_decoded_gb, f"{path}, row {first}")
-            try:
+            with decoding("an HDF5 file", where):
                 read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
-            except OSError as error:
-                raise _damaged(where, error) from error
             read[SampleBatch.REWARDS] = one_per_step(read[SampleBatch.REWARDS], "rewards", where)
             for start, end, terminated, truncated in group:
-                rows = slice(start - first, end - first)
-                columns = {name: values[rows] for name, values in read.items()}
+                columns = {name: values[start - first : end - first] for name, values in read.items()}
                 columns[SampleBatch.T] = np.arange(end - start)
                 if SampleBatch.NEW_OBS in columns:
                     columns[SampleBatch.NEW_OBS] = columns[SampleBatch.NEW_OBS][-1]
                 yield start, terminated, truncated, columns
 
     def _ends(self, file: Any, path: Path) -> list[_End]:
-        missing = [name for name in _REQUIRED if name not in file]
-        if missing:
+        if missing := [name for name in _REQUIRED if name not in file]:
             raise DatasetError("The HDF5 file lacks arrays of D4RL.", path, sorted(file)).expected(
                 f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}"
             )
         names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
-        shapes: dict[str, tuple[int, ...]] = {name: getattr(file[name], "shape", ()) for name in names}
-        if () in shapes.values():
-            got = f"the shapes {shapes}"
-            raise DatasetError("The arrays have no steps.", where=path, got=got, expected="a row for each step")
-        lengths = {name: shape[0] for name, shape in shapes.items()}
-        if len(set(lengths.values())) > 1:
-            raise DatasetError("The arrays have different lengths.", where=path, got=lengths, expected="equal lengths")
+        lengths = {name: next(iter(getattr(file[name], "shape", ())), None) for name in names}
+        if None in lengths.values() or len(set(lengths.values())) > 1:
+            expected = "a row for each step, so arrays of equal lengths"
+            raise DatasetError("The arrays have different lengths.", path, lengths, expected=expected)
         terminals = self._flags(file, "terminals", path)
-        timeouts, gaps = np.zeros_like(terminals), np.zeros_like(terminals)
-        if "timeouts" in file:
-            timeouts = self._flags(file, "timeouts", path)
-        elif self._time_limit is not None:
-            timeouts = _timeouts(terminals, gaps, self._time_limit)
-        else:
-            if "next_observations" in file:
-                gaps = _gaps(file, path)
-            elif self._env_limit is None and len(terminals):
-                raise _unknown_ends(path, self.header.get("env"))
-            if self._env_limit is not None:
-                timeouts = _timeouts(terminals, gaps, self._env_limit)
         if not len(terminals):
             return []
+        timeouts = gaps = np.zeros_like(terminals)
+        limit = self._env_limit if self._time_limit is None else self._time_limit
+        if "timeouts" in file:
+            timeouts = self._flags(file, "timeouts", path)
+        else:
+            if self._time_limit is None and "next_observations" in file:
+                gaps = _gaps(file, path)
+            elif limit is None:
+                raise _unknown_ends(path, self.header.get("env"))
+            if limit is not None:
+                timeouts = _timeouts(terminals, gaps, limit)
         over = np.flatnonzero(terminals | timeouts | gaps)
         if not len(over) or over[-1] != len(terminals) - 1:
             over = np.append(over, len(terminals) - 1)
@@ -171,14 +158,16 @@ class D4RLReader(FormatReader):
 
     def _flags(self, file: Any, name: str, path: Path) -> np.ndarray:
         check_decoded(file[name].nbytes, self._max_decoded_gb, f"{path}, {name}")
-        try:
+        with decoding("an HDF5 file", f"{path}, {name}"):
             return one_per_step(file[name][:], name, str(path), bool)
-        except OSError as error:
-            raise _damaged(f"{path}, {name}", error) from error
+
+
+def _rows_at_once(row_bytes: float) -> int:
+    return max(int(_AT_ONCE / max(row_bytes, 1)), 1)
 
 
 def _grouped(ends: list[_End], rows: int) -> Iterator[list[_End]]:
-    """Groups of adjacent trajectories with at most `most` rows together, or a single larger one."""
+    """Groups of adjacent trajectories with at most `rows` rows together, or a single larger one."""
     group: list[_End] = []
     for end in ends:
         if group and end[1] - group[0][0] > rows:
@@ -203,16 +192,13 @@ def _gaps(file: Any, path: Path) -> np.ndarray:
     """[N] bool: the steps whose next observation differs from the observation of the next row."""
     obs, following = file["observations"], file["next_observations"]
     if obs.shape != following.shape:
-        raise DatasetError(
-            "The next observations have another shape.", f"{path}, next_observations", following.shape
-        ).expected(obs.shape)
-    gaps, at_once = np.zeros(len(obs), bool), max(int(_AT_ONCE / max(obs.nbytes / max(len(obs), 1), 1)), 1)
+        subject, where = "The next observations have", f"{path}, next_observations"
+        raise DatasetError.wrong_shape(subject, where, following.shape, obs.shape)
+    gaps, at_once = np.zeros(len(obs), bool), _rows_at_once(obs.nbytes / max(len(obs), 1))
     for start in range(0, len(obs) - 1, at_once):
         stop = min(start + at_once, len(obs) - 1)
-        try:
+        with decoding("an HDF5 file", f"{path}, rows {start} to {stop}"):
             gaps[start:stop] = ~same_rows(following[start:stop].astype(obs.dtype), obs[start + 1 : stop + 1])
-        except OSError as error:
-            raise _damaged(f"{path}, rows {start} to {stop}", error) from error
     return gaps
 
 
@@ -227,12 +213,9 @@ def _limit_of(env: Any) -> int | None:
 
 
 def _unknown_ends(path: Path, env: str | None) -> DatasetError:
-    return DatasetError(
-        "The ends of truncated episodes are unknown: steps would go on in the next episode.",
-        path,
-        "neither timeouts nor next_observations, "
-        + ("and no env" if env is None else f"and no time limit of {env} in Gymnasium"),
-    ).expected(
+    no_env = "and no env" if env is None else f"and no time limit of {env} in Gymnasium"
+    what = "The ends of truncated episodes are unknown: steps would go on in the next episode."
+    return DatasetError(what, path, f"neither timeouts nor next_observations, {no_env}").expected(
         "the time limit of the episodes",
         "pass the setting time_limit, the number of steps of a truncated episode (if every episode terminates: a "
         "number above the longest), or env, an id whose limit is used",
@@ -250,60 +233,44 @@ def _has_timeouts(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """An open HDF5 file; every error in the block becomes a DatasetError.
+    """An open HDF5 file; every error in the block becomes a DatasetError, because h5py raises many types of errors.
 
-    It refuses files with links to other files or with objects. For a damaged file, h5py raises errors of many types,
-    some of them only when an array is read.
+    It refuses files with links to other files or with objects.
     """
-    try:
-        with h5py.File(path, "r") as file:
-            _refuse(file, path, set())
-            yield file
-    except RollaxError:
-        raise
-    except Exception as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(where: Any, error: Exception) -> DatasetError:
-    return DatasetError.damaged(where, f"{type(error).__name__}: {error}", "an HDF5 file").fix(ANOTHER_FILE)
+    with decoding("an HDF5 file", path), h5py.File(path, "r") as file:
+        _refuse(file, path, set())
+        yield file
 
 
 def _refuse(group: Any, path: Path, seen: set[Any]) -> None:
     if group in seen:  # reading it would take for ever
-        raise DatasetError(
-            "A group of the HDF5 file contains itself, or is in several groups.", f"{path}, {group.name}"
-        ).expected("a tree of groups", "copy the data into a file with one name for each group")
+        what = "A group of the HDF5 file contains itself, or is in several groups."
+        raise DatasetError(what, f"{path}, {group.name}", fix="copy the data into a file with one name for each group")
     seen.add(group)
     for name in group:
         link = group.get(name, getlink=True)
         where = f"{path}, {group.name.rstrip('/')}/{name}"
         if not isinstance(link, h5py.HardLink):
-            raise DatasetError(
-                "The HDF5 file contains a link, which may lead to another file.", where, type(link).__name__
-            ).expected("data in the file itself", "copy the data into the file")
+            what = "The HDF5 file contains a link, which may lead to another file."
+            raise DatasetError(what, where, type(link).__name__, fix="copy the data into the file")
         found = group[name]
         if isinstance(found, h5py.Group):
             _refuse(found, path, seen)
-        elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
-            raise DatasetError(
-                "The HDF5 file stores data in other files.", where=where, expected="data in the file itself"
-            )
-        elif isinstance(found, h5py.Dataset) and found.dtype.kind not in "biuf":
-            string = h5py.check_string_dtype(found.dtype)
-            bytes_of_image = h5py.check_vlen_dtype(found.dtype) is not None
-            if string is None and not bytes_of_image and found.dtype.kind != "S":
-                raise DatasetError("An array contains objects.", where, found.dtype).expected(
-                    "numbers", "convert it to numbers"
-                )
-        if isinstance(found, h5py.Dataset):
-            _refuse_declared(found, where)
+        elif isinstance(found, h5py.Dataset):
+            _refuse_array(found, where)
 
 
-def _refuse_declared(found: Any, where: str) -> None:
-    """Refuses an array whose data is mostly not in the file, because reading it would fill the memory."""
-    stored = found.id.get_storage_size()
-    if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
-        raise DatasetError(
-            "An array is much larger than the file.", where, f"{found.nbytes} bytes, of which {stored} are stored"
-        ).expected("data in the file itself", "write the array again, with all of its values")
+def _refuse_array(array: Any, where: str) -> None:
+    if array.external or array.is_virtual:
+        raise DatasetError("The HDF5 file stores data in other files.", where, fix="copy the data into the file")
+    kind, is_text = array.dtype.kind, h5py.check_string_dtype(array.dtype) is not None
+    if kind not in "biufS" and not is_text and h5py.check_vlen_dtype(array.dtype) is None:  # bytes of an image
+        raise DatasetError("An array contains objects.", where, array.dtype, fix="convert it to numbers")
+    # Reading an array that is mostly not in the file would fill the memory.
+    stored = array.id.get_storage_size()
+    if array.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
+        got, fix = (
+            f"{array.nbytes} bytes, of which {stored} are stored",
+            "write the array again, with all of its values",
+        )
+        raise DatasetError("An array is much larger than the file.", where, got, fix=fix)

@@ -1,8 +1,8 @@
-"""Joins pieces of trajectories, adds the last observation, and groups trajectories by episode."""
+"""Joins pieces of trajectories, by episode, and adds the last observation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,11 +14,11 @@ from rollax.core import trees
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from rollax.offline.formats.common import ANOTHER_FILE, Ids
+from rollax.offline.formats.common import Ids, decoding
 
 
 class Assembler:
-    """Joins consecutive pieces of trajectories.
+    """Joins consecutive pieces of trajectories, and holds finished trajectories until their episode is over.
 
     An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. Rows are missing if
     the observation after a row differs from the observation of the next row: the next row then begins another
@@ -30,6 +30,7 @@ class Assembler:
 
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
         self._open: dict[Ids, _Open] = {}
+        self._finished: dict[str, list[RecordedTrajectory]] = {}
         self._skip = skip
         self.left_out = 0
         """Trajectories without remaining steps."""
@@ -52,61 +53,46 @@ class Assembler:
         where: str,
         *,
         continues: bool = False,
-    ) -> Iterator[RecordedTrajectory]:
-        """Adds rows of (episode, agent, policy); returns the trajectories that end with them.
+    ) -> None:
+        """Adds rows of (episode, agent, policy).
 
         Args:
             columns: columns of equal length, including `obs`.
             ends: (terminated, truncated) after the last row.
-            new_obs: the observations after the rows, of the same length; None: unknown.
+            new_obs: the observations after the rows; None: unknown.
             continues: whether earlier steps are missing, if these rows begin a trajectory.
         """
         found = self._open.setdefault(key, _Open(where, continues))
         found.parts.append(columns)
         found.new_obs.append(new_obs)
         if any(ends):
-            yield from self.finish(key, ends)
+            self.finish(key, ends)
 
-    def rest(self) -> Iterator[RecordedTrajectory]:
-        """The unfinished trajectories."""
+    def finish_all(self) -> None:
+        """Finishes the trajectories that have no end."""
         for key in list(self._open):
-            yield from self.finish(key)
+            self.finish(key)
 
-    def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> Iterator[RecordedTrajectory]:
-        """The trajectories of a key with its rows so far, if there are any."""
-        found = self._open.pop(key, None)
-        if found is None:
+    def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> None:
+        """Finishes the trajectory of a key with its rows so far, if there are any."""
+        if (found := self._open.pop(key, None)) is None:
             return
+        where = f"{found.where}, episode {key[0]}"
         try:
-            made = list(found.trajectories(key, ends))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._skip(
-                DatasetError(
-                    "The rows of a trajectory do not have the same columns.",
-                    f"{found.where}, episode {key[0]}",
-                    f"{type(error).__name__}: {error}",
-                ).expected("the same columns, with values of the same shape, in all rows and in new_obs", ANOTHER_FILE)
-            )
+            with decoding("the same columns, of equal shapes, in all rows and in new_obs", where):
+                made = list(found.trajectories(key, ends))
+        except DatasetError as error:
+            self._skip(error)
             return
         self.left_out += made.count(None)
-        yield from (one for one in made if one is not None)
-
-
-class HeldEpisodes:
-    """Holds trajectories until their episode is over, so that the trajectories of an episode are adjacent."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, list[RecordedTrajectory]] = {}
-
-    def add(self, trajectories: Iterable[RecordedTrajectory]) -> None:
-        """Holds trajectories."""
-        for one in trajectories:
-            self._held.setdefault(one.episode_id, []).append(one)
+        for one in made:
+            if one is not None:
+                self._finished.setdefault(one.episode_id, []).append(one)
 
     def release(self, going_on: Collection[str] = ()) -> Iterator[RecordedTrajectory]:
-        """Removes and returns the trajectories of all other episodes."""
-        for episode in [episode for episode in self._held if episode not in going_on]:
-            yield from self._held.pop(episode)
+        """Removes and returns the finished trajectories of all other episodes; those of an episode are adjacent."""
+        for episode in [episode for episode in self._finished if episode not in going_on]:
+            yield from self._finished.pop(episode)
 
 
 @dataclass
@@ -166,7 +152,6 @@ def with_last_obs(
         columns: columns of T rows.
         last: the observation after the last row; None: unknown.
         ends: (terminated, truncated).
-        ids: episode, agent and policy.
         continues: whether earlier steps are missing.
     """
     obs, left_out = columns[SampleBatch.OBS], None

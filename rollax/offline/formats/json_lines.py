@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from rollax.core.storage import parsed_json
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 from rollax.offline.dataset import WITH_LAST, RecordedTrajectory
-from rollax.offline.formats.common import FormatReader, columns_of, one_per_step
-from rollax.offline.limits import lines_of
+from rollax.offline.formats.common import FormatReader, columns_of, decoding, lines_of, one_per_step
+
+_COLUMNS = "obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]"
 
 
 class JsonLinesReader(FormatReader):
@@ -32,41 +33,34 @@ class JsonLinesReader(FormatReader):
     """
 
     def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._paths = list(paths)
+        super().__init__(paths, **settings)
         self.header = {**self.header, "logp_of": "policy"}
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        for number, path in enumerate(self._paths):
-            for line, episode in objects_of(path, self.skip):
-                if episode is None:
-                    continue
-                # Other files may have the same ids, and some lines may have none.
-                given = episode.get("episode_id")
-                episode_id = f"{number}:{f'line {line}' if given in (None, '') else given}"
+        for number, path in enumerate(self.paths):
+            for line, episode in objects_of(path):
                 try:
+                    if isinstance(episode, DatasetError):
+                        raise episode
+                    # Other files may have the same ids, and some lines may have none.
+                    given = episode.get("episode_id")
+                    episode_id = f"{number}:{f'line {line}' if given in (None, '') else given}"
                     found = list(self._episode(episode, episode_id, f"{path}, line {line}"))
                 except DatasetError as error:
                     self.skip(error)
-                    continue
-                yield from found
+                else:
+                    yield from found
 
     def _episode(self, episode: dict[str, Any], episode_id: str, where: str) -> Iterator[RecordedTrajectory]:
         agents = episode.get("agents")
         if not isinstance(agents, dict) or not agents:
-            raise DatasetError(
-                "The line has no agents.", where=where, got=sorted(episode), expected='{"agents": {...}}'
-            )
+            raise DatasetError("The line has no agents.", where, sorted(episode), expected='{"agents": {...}}')
         for agent, data in agents.items():
             place = f"{where}, agent {agent!r}"
-            try:
+            with decoding(_COLUMNS, place):
                 found = self._trajectory(data, episode_id, agent, place)
                 found.continues = list(agents) == [DEFAULT_AGENT] and bool(found.columns[SampleBatch.T][0] > 0)
-                yield found
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                raise DatasetError(
-                    "The trajectory cannot be read.", place, f"{type(error).__name__}: {error}"
-                ).expected("obs [T + 1], actions [T], rewards [T]") from error
+            yield found
 
     def _trajectory(self, data: dict[str, Any], episode: str, agent: str, where: str) -> RecordedTrajectory:
         steps = len(data["rewards"])
@@ -74,9 +68,9 @@ class JsonLinesReader(FormatReader):
         columns = {
             SampleBatch.OBS: columns_of(observation_space, data["obs"], "obs", where),
             SampleBatch.ACTIONS: columns_of(action_space, data["actions"], "actions", where),
+            SampleBatch.REWARDS: one_per_step(data["rewards"], "rewards", where),
+            SampleBatch.T: np.array(data.get("t") or range(steps), np.int64),
         }
-        columns[SampleBatch.REWARDS] = one_per_step(data["rewards"], "rewards", where)
-        columns[SampleBatch.T] = np.array(data.get("t") or range(steps), np.int64)
         if data.get("action_logp") is not None:
             columns[SampleBatch.ACTION_LOGP] = np.array(data["action_logp"], np.float32)
         if data.get("infos") is not None:
@@ -85,9 +79,7 @@ class JsonLinesReader(FormatReader):
             columns[SampleBatch.INFOS] = infos
         lengths = {name: trees.length(column) for name, column in columns.items()}
         if not steps or any(length != steps + (name in WITH_LAST) for name, length in lengths.items()):
-            raise DatasetError("The columns have the wrong length.", where, lengths).expected(
-                "obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]"
-            )
+            raise DatasetError("The columns have the wrong length.", where, lengths).expected(_COLUMNS)
         terminated, truncated = (_ended(data, name, steps, where) for name in ("terminated", "truncated"))
         return RecordedTrajectory(columns, terminated, truncated, episode, agent, DEFAULT_POLICY, where)
 
@@ -104,43 +96,26 @@ def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
     return flags[-1]
 
 
-def objects_of(path: Path, skip: Callable[[DatasetError], None]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The number and object of each non-empty line; None if a line cannot be read, whose error is passed to `skip`."""
+def objects_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | DatasetError]]:
+    """The number of each non-empty line, with its JSON object or its error."""
     number = 0
     try:
-        with open(path, "rb") as file:
+        with decoding("JSON lines", path), open(path, "rb") as file:
             for number, line in enumerate(lines_of(file, path), start=1):
-                if not line.strip():
-                    continue
-                try:
-                    found = _parsed(line, f"{path}, line {number}")
-                except DatasetError as error:
-                    skip(error)
-                    yield number, None
-                else:
-                    yield number, found
+                if line.strip():
+                    yield number, _parsed(line, f"{path}, line {number}")
     except DatasetError as error:
-        skip(error)
-        yield number + 1, None
-    except OSError as error:
-        got = f"{type(error).__name__}: {error}"
-        fix = "check the file, or skip some with max_broken"
-        skip(DatasetError("The file cannot be read.", where=path, got=got, expected="JSON lines", fix=fix))
-        yield number + 1, None
+        yield number + 1, error
 
 
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
+def _parsed(line: bytes, where: str) -> dict[str, Any] | DatasetError:
+    fix = "remove the line, or skip broken lines with max_broken"
     try:
         value = parsed_json(line.decode())
     except (ValueError, RecursionError) as error:
         truncated = "" if line.endswith(b"\n") else ", which does not end in a line break"
-        raise DatasetError(
-            "The line is truncated, or is not JSON.", where, f"{error}, in a line of {len(line)} bytes{truncated}"
-        ).expected(
-            "one JSON object in UTF-8 per line", "remove the line, or skip broken lines with max_broken"
-        ) from error
+        got = f"{error}, in a line of {len(line)} bytes{truncated}"
+        return DatasetError("The line is truncated, or is not JSON.", where, got).expected("JSON in UTF-8", fix)
     if not isinstance(value, dict):
-        raise DatasetError(
-            "The line is not a JSON object.", where=where, got=type(value).__name__, expected="an object"
-        )
+        return DatasetError.is_not("The line", "a JSON object", where, type(value).__name__).fix(fix)
     return value

@@ -98,9 +98,7 @@ class Leaf:
 
     def from_arrow(self, column: pa.ChunkedArray) -> np.ndarray:
         """The values that are not null, [N, *shape]; ValueError if they do not match this leaf."""
-        array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # without chunks
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        array = _in_one(column)
         if array.type != self.arrow_type():
             raise ValueError(f"a column of type {array.type} in place of {self.arrow_type()}")
         rows, dtype = len(array) - array.null_count, np.dtype(self.dtype if self.dtype != "json" else object)
@@ -116,9 +114,15 @@ class Leaf:
         if self.storage == "scalar":
             return array.drop_null().to_numpy(zero_copy_only=False)
         present = array.drop_null()
-        count = rows * self.size
-        values = np.frombuffer(present.buffers()[1], dtype, count, present.offset * self.size * dtype.itemsize)
-        return values.reshape(rows, *self.shape)
+        start = present.offset * self.size * dtype.itemsize
+        return np.frombuffer(present.buffers()[1], dtype, rows * self.size, start).reshape(rows, *self.shape)
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # without chunks
+        return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array
 
 
 class Columns(dict[str, Any]):
@@ -131,8 +135,9 @@ class Columns(dict[str, Any]):
         taken = {*RESERVED}
         for leaf in found.leaves():
             if leaf.column in taken:
+                names = ", ".join(sorted(RESERVED))
                 raise DatasetError("The name of the column is reserved.", where, leaf.column).expected(
-                    f"other names than {', '.join(sorted(RESERVED))}, each once",
+                    f"other names than {names}, each once",
                     "rename it; how the trajectory ended and its ids are arguments of RecordedTrajectory",
                 )
             taken.add(leaf.column)
@@ -149,12 +154,17 @@ class Columns(dict[str, Any]):
         for tree in self.values():
             yield from trees.leaves(tree)
 
-    def shape(self) -> Any:
-        """The common part of policies that share columns."""
-        return [
-            (name, json.dumps(_tree_to_json(trees.tree_map(lambda leaf: Leaf("", leaf.dtype, leaf.shape), tree))))
-            for name, tree in self.items()
-        ]
+    def named(self, prefix: str) -> Columns:
+        """The same columns of a table, with a prefix of their names."""
+
+        def leaf(one: Leaf) -> Any:
+            return Leaf(f"{prefix}{one.column}", one.dtype, one.shape)
+
+        return Columns({name: trees.tree_map(leaf, tree) for name, tree in self.items()})
+
+    def shape(self) -> str:
+        """Equal for policies that can share columns, with keys in the same order."""
+        return json.dumps(self.to_json())
 
 
 def _leaves_of(tree: Tree, column: str, name: str, where: str) -> Tree:
@@ -166,9 +176,8 @@ def _leaves_of(tree: Tree, column: str, name: str, where: str) -> Tree:
         return Leaf(column, "json")
     array = cast(np.ndarray, tree)
     if array.dtype.kind not in _KINDS:
-        raise DatasetError(
-            "The column does not contain numbers.", f"{where}, column {column!r}", f"{array.dtype} array"
-        ).expected("numbers or booleans", "return arrays of numbers from compute_actions and observations")
+        where, fix = f"{where}, column {column!r}", "return arrays of numbers from compute_actions and observations"
+        raise DatasetError("The column does not contain numbers.", where, f"{array.dtype} array", fix=fix)
     return Leaf(column, array.dtype.newbyteorder("<").str.replace("=", "<"), array.shape[1:])
 
 
@@ -218,7 +227,12 @@ def plain_infos(infos: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 def info_to_json(info: Any) -> str:
     """An info dict as JSON: arrays as lists, keys as strings, without values that JSON cannot store."""
-    return json.dumps(_plain(info, np.ndarray.tolist))
+    return json.dumps(plain(info))
+
+
+def plain(value: Any) -> Any:
+    """What JSON can store of a value."""
+    return _plain(value, np.ndarray.tolist)
 
 
 def _plain(value: Any, of_numbers: Callable[[np.ndarray], Any]) -> Any:

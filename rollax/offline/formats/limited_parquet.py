@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rollax.offline.formats.parquet_pages import Pages, pages_of
-from rollax.offline.limits import check_decoded
+from rollax.offline.formats.common import check_decoded
 
 _BYTES_OF = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT = "BYTE_ARRAY"
 _DICTIONARY = frozenset({2, 8})  # encodings, in the numbers of Parquet
 _ONCE = frozenset({0, 6})
 """Encodings that store each text once, in full."""
+# The footer of a file declares numbers of values, sizes and encodings too, but PyArrow decodes what the pages have. In
+# a footer that was changed, these numbers may be anything.
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_FIRST_READ, _LONGEST_HEADER = 1 << 10, 16 << 20  # bytes; headers with statistics of long texts are long
+_MAX_DEPTH = 10
 _OFFSETS = 8  # bytes: an offset or the index of a dictionary, and levels of nesting
 
 
@@ -60,30 +64,24 @@ class LimitedParquet:
     @property
     def texts(self) -> list[str]:
         """The paths of the columns of texts and byte strings."""
-        chunks = (chunk for group in range(self.metadata.num_row_groups) for _, chunk in self._chunks(group, None))
-        return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == _TEXT})
+        return sorted({chunk.path_in_schema for _, chunk in self._chunks() if chunk.physical_type == _TEXT})
 
     @property
     def largest_page(self) -> int:
         """Bytes of the largest page, which no text of the file exceeds."""
-        groups = range(self.metadata.num_row_groups)
-        pages = [self._pages_of(*part) for group in groups for part in self._chunks(group, None)]
-        return max((one.largest for one in pages), default=0)
+        return max((self._pages_of(*part).largest for part in self._chunks()), default=0)
 
     def declared_without_texts(self) -> int:
         """Bytes of all row groups in memory, without the columns of texts."""
-        groups = range(self.metadata.num_row_groups)
-        parts = [part for group in groups for part in self._chunks(group, None)]
-        return sum(self._declared(*part) for part in parts if part[1].physical_type != _TEXT)
+        return sum(self._declared(*part) for part in self._chunks() if part[1].physical_type != _TEXT)
 
     def values(self, columns: Sequence[str]) -> int:
         """The number of values in some columns, of all row groups."""
-        groups = range(self.metadata.num_row_groups)
-        return sum(self._count(*part) for group in groups for part in self._chunks(group, columns))
+        return sum(self._count(*part) for part in self._chunks(columns))
 
     def read_row_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group, or some of its columns."""
-        size = sum(self._declared(*part) for part in self._chunks(group, columns))
+        size = sum(self._declared(*part) for part in self._chunks(columns, [group]))
         self._check(size, group)
         table = self._file.read_row_group(group, columns=None if columns is None else list(columns))
         for number, column in enumerate(table.columns):
@@ -95,19 +93,21 @@ class LimitedParquet:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All row groups, which together have the same limit, or some of their columns."""
-        groups = range(self.metadata.num_row_groups)
-        self._check(sum(self._declared(*part) for group in groups for part in self._chunks(group, columns)), None)
-        tables = [self.read_row_group(group, columns) for group in groups]
+        self._check(sum(self._declared(*part) for part in self._chunks(columns)), None)
+        tables = [self.read_row_group(group, columns) for group in range(self.metadata.num_row_groups)]
         return pa.concat_tables(tables) if tables else self._file.read(columns=None if columns is None else [*columns])
 
-    def _chunks(self, group: int, columns: Sequence[str] | None) -> Iterator[tuple[tuple[int, int], Any]]:
-        """`(row group, number of the column), metadata` of column chunks."""
-        row_group = self.metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            path = chunk.path_in_schema  # of a list, `name.list.element`
-            if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
-                yield (group, number), chunk
+    def _chunks(
+        self, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+    ) -> Iterator[tuple[tuple[int, int], Any]]:
+        """`(row group, number of the column), metadata` of the column chunks of some or all columns and row groups."""
+        for group in range(self.metadata.num_row_groups) if groups is None else groups:
+            row_group = self.metadata.row_group(group)
+            for number in range(row_group.num_columns):
+                chunk = row_group.column(number)
+                path = chunk.path_in_schema  # of a list, `name.list.element`
+                if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
+                    yield (group, number), chunk
 
     def _pages_of(self, where: tuple[int, int], chunk: Any) -> Pages:
         if where not in self._pages:
@@ -136,12 +136,11 @@ class LimitedParquet:
     def _repeated_texts(self) -> set[str]:
         """The columns of texts, outside of lists, that have dictionaries."""
         found = set()
-        for group in range(self.metadata.num_row_groups):
-            for where, chunk in self._chunks(group, None):
-                if chunk.physical_type == _TEXT and "." not in chunk.path_in_schema:
-                    with suppress(ValueError):  # a damaged row group, which is refused when it is read
-                        if not self._pages_of(where, chunk).encodings.isdisjoint(_DICTIONARY):
-                            found.add(chunk.path_in_schema)
+        for where, chunk in self._chunks():
+            if chunk.physical_type == _TEXT and "." not in chunk.path_in_schema:
+                with suppress(ValueError):  # a damaged row group, which is refused when it is read
+                    if not self._pages_of(where, chunk).encodings.isdisjoint(_DICTIONARY):
+                        found.add(chunk.path_in_schema)
         return found
 
     def _check(self, size: int, group: int | None) -> None:
@@ -153,3 +152,133 @@ def _bytes_of_texts(column: pa.DictionaryArray) -> int:
     counts = column.indices.drop_null().value_counts()
     used = lengths.take(counts.field("values")).to_numpy(zero_copy_only=False).astype("int64")
     return int(used @ counts.field("counts").to_numpy(zero_copy_only=False))
+
+
+class Pages(NamedTuple):
+    """The pages that are decoded for a column of a row group.
+
+    Args:
+        values: number of values, with nulls and empty lists.
+        size: bytes without compression.
+        largest: bytes of the largest page without compression.
+        encodings: the numbers of the encodings of the values, as Parquet defines them.
+    """
+
+    values: int
+    size: int
+    largest: int
+    encodings: frozenset[int]
+
+
+def pages_of(file: BinaryIO, chunk: Any) -> Pages:
+    """The pages of a column chunk, given by its metadata of PyArrow; ValueError if they are damaged."""
+    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    if dictionary is not None and 0 < dictionary < start:
+        start = dictionary
+    at, end = start, start + chunk.total_compressed_size
+    values = size = largest = 0
+    encodings = set()
+    while values < chunk.num_values and at < end:
+        header, length = _header_at(file, at)
+        of_page, stored, decoded = header.get(1), header.get(3), header.get(2)
+        if not (isinstance(stored, int) and isinstance(decoded, int) and stored >= 0 and decoded >= 0):
+            raise ValueError(f"a page of {stored} bytes, which are {decoded} without compression")
+        of_values, encoding = {_DATA_PAGE: (5, 2), _DATA_PAGE_V2: (8, 4)}.get(of_page, (0, 0))  # type: ignore[arg-type]
+        if of_values:
+            described = header.get(of_values)
+            count = described.get(1) if isinstance(described, dict) else None
+            if not isinstance(described, dict) or not isinstance(count, int) or count < 0:
+                raise ValueError(f"a page of {count} values")
+            values += count
+            encodings.add(described.get(encoding))
+        size += decoded + length
+        largest = max(largest, decoded)
+        at += length + stored
+    return Pages(values, size, largest, frozenset(encodings))
+
+
+def _header_at(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
+    """The header of a page at an offset, and its length; ValueError if it is damaged."""
+    most = _FIRST_READ
+    while True:
+        file.seek(at)
+        content = file.read(most)
+        reader = _Thrift(content)
+        try:
+            return reader.struct(_MAX_DEPTH), reader.at
+        except IndexError:
+            if len(content) < most or most >= _LONGEST_HEADER:
+                raise ValueError("the header of a page is damaged") from None
+            most *= 16
+
+
+class _Thrift:
+    """Reads a struct in Thrift's compact protocol. IndexError at the end of the bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self.at = content, 0
+
+    def struct(self, levels: int) -> dict[int, Any]:
+        """Field id -> integer or struct; fields of other types are skipped."""
+        if not levels:
+            raise ValueError("the header of a page is nested too deeply")
+        return {field: value for field, value in self._fields(levels) if isinstance(value, int | dict)}
+
+    def _fields(self, levels: int) -> Iterator[tuple[int, Any]]:
+        field = 0
+        while kind := self._byte():
+            field = field + (kind >> 4) if kind >> 4 else self._integer()
+            kind &= 15
+            yield field, None if kind in (1, 2) else self._value(kind, levels)  # a boolean is in the type of a field
+
+    def _value(self, kind: int, levels: int) -> Any:
+        match kind:
+            case 1 | 2 | 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._integer()
+            case 7:
+                return self._skip(8)
+            case 8:
+                return self._skip(self._unsigned())
+            case 9 | 10:
+                size = self._byte()
+                kind, count = size & 15, size >> 4
+                return self._skip_values([kind], self._unsigned() if count == 15 else count, levels)
+            case 11:
+                count = self._unsigned()
+                kinds = self._byte() if count else 0
+                return self._skip_values([kinds >> 4, kinds & 15], count, levels)
+            case 12:
+                return self.struct(levels - 1)
+        raise ValueError(f"a field of the unknown type {kind}")
+
+    def _skip_values(self, kinds: list[int], count: int, levels: int) -> None:
+        for _ in range(count):
+            for kind in kinds:
+                self._value(kind, levels - 1)
+
+    def _skip(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self._content):
+            raise IndexError
+
+    def _byte(self) -> int:
+        value = self._content[self.at]
+        self.at += 1
+        return value
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("an integer of more than 64 bits")
+
+    def _integer(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)

@@ -23,19 +23,18 @@ from rollax.core import trees
 from rollax.core.spaces import path_text, walk
 from rollax.core.storage import parsed_json
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import DatasetError, RollaxError
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions, located
+from rollax.errors import DatasetError
+from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header, env_actions
 from rollax.offline.formats.common import (
-    ANOTHER_FILE,
+    MAX_DECODED_GB,
     FormatReader,
-    check_max_decoded_gb,
     check_spaces_known,
+    checked_max_gb,
+    decoding,
     one_per_step,
-    take_space,
     warn_of_logp,
 )
 from rollax.offline.formats.minari_limits import check_described, check_episode
-from rollax.offline.limits import MAX_DECODED_GB
 from rollax.offline.new_file import new_folder
 
 log = logging.getLogger("rollax.offline")
@@ -44,6 +43,7 @@ METADATA, _HDF5 = "metadata.json", "main_data.hdf5"
 _ROOM = 1 << 20  # bytes: rewards, flags and the structure of HDF5
 _MAX_METADATA = 64 << 20  # bytes
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
+_ONE_AGENT = "A Minari data set can have only one agent."
 _SEVERAL = "convert to rollax's own format or to json_lines, which may have several agents"
 _ARROW_ROWS = 32 * 1024
 """Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
@@ -79,38 +79,29 @@ class MinariReader(FormatReader):
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
-        super().__init__(actions_of=actions_of, max_broken=max_broken)
-        check_max_decoded_gb(max_decoded_gb)
-        self._max_decoded_gb = max_decoded_gb
-        self._sets: list[_Set] = []
-        for path in paths:
-            try:
-                self._sets.append(_opened(path))
-            except DatasetError as error:
-                self.skip(error)
-        self._unopened = len(self.broken)
-        if not self._sets:
-            raise DatasetError("None of the data sets can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        super().__init__(paths, actions_of=actions_of, max_broken=max_broken)
+        self._max_decoded_gb = checked_max_gb(max_decoded_gb)
+        self._sets = self._open_all(_opened)
         self.header = common_header([one.header for one in self._sets], self.actions_of)
         for path, storage, *_ in self._sets:
-            for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
-                take_space(known, DEFAULT_POLICY, getattr(storage, kind), kind, path, self._sets[0].path)
+            for kind in ("observation_space", "action_space"):
+                self._take_space(DEFAULT_POLICY, getattr(storage, kind), kind, path)
 
     def __len__(self) -> int:
         return sum(one.steps for one in self._sets)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
         for number, (path, storage, episodes, *_) in enumerate(self._sets):
-            for index in range(episodes):
+            for index in range(episodes):  # one by one: several Arrow episodes at once may be divided into batches
+                where = f"{path}, episode {index}"
                 try:
-                    # One by one, because several Arrow episodes at once are returned in batches that may divide long
-                    # ones.
-                    check_episode(storage, index, self._max_decoded_gb, f"{path}, episode {index}")
-                    trajectory = _trajectory(storage, index, f"{number}:{index}", f"{path}, episode {index}")
+                    with decoding(_EPISODE, where):
+                        check_episode(storage, index, self._max_decoded_gb, where)
+                        trajectory = _trajectory(storage, index, f"{number}:{index}", where)
                 except DatasetError as error:
                     self.skip(error)
-                    continue
-                yield trajectory
+                else:
+                    yield trajectory
 
 
 class _Set(NamedTuple):
@@ -128,25 +119,22 @@ def _opened(path: Path) -> _Set:
     if folder is None:
         raise DatasetError("This is not a Minari data set.", path).expected(
             f"a folder with data/{METADATA}",
-            "pass the folder of one data set, such as .../D4RL/door/human-v2; for data that is not Minari's, set "
-            "another `format`",
+            "pass the folder of one data set, such as .../D4RL/door/human-v2; for other data, set another `format`",
         )
-    hdf5 = folder / _HDF5
-    if hdf5.exists():
+    if (folder / _HDF5).exists():
         from rollax.offline.formats.d4rl import opened
 
-        with opened(hdf5):
+        with opened(folder / _HDF5):
             pass
-    try:
-        _refuse_large(folder / METADATA)
+    where = f"{path}, {folder.name}/{METADATA}"
+    with decoding("metadata as Minari writes it", where):
+        if (size := (folder / METADATA).stat().st_size) > _MAX_METADATA:
+            raise ValueError(f"{size} bytes, which are more than {_MAX_METADATA}")
         described = MinariStorage.read_raw_metadata(folder)
         if missing := {"observation_space", "action_space"} - described.keys():
             # Minari would make the environment of `env_spec`, whose entry point and arguments may run any command.
-            raise DatasetError(
-                "The Minari data set does not describe its spaces.",
-                f"{path}, {folder.name}/{METADATA}",
-                f"no {' and no '.join(sorted(missing))}",
-            ).expected(
+            what, got = "The Minari data set does not describe its spaces.", f"no {' and no '.join(sorted(missing))}"
+            raise DatasetError(what, where, got).expected(
                 "observation_space and action_space",
                 "use a newer version of the data set, or convert it with Minari if you trust it",
             )
@@ -157,52 +145,29 @@ def _opened(path: Path) -> _Set:
         spec = parsed_json(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
         behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
         header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
-        episodes, steps = (_count(metadata, name) for name in ("total_episodes", "total_steps"))
-        return _Set(path, storage, episodes, steps, header)
-    except Exception as error:  # of many types, from Minari and what it reads with
-        expected = "metadata as Minari writes it"
-        raise _damaged(f"{path}, {folder.name}/{METADATA}", error, expected) from error
-
-
-def _refuse_large(metadata: Path) -> None:
-    """ValueError for a file of JSON whose values would fill the memory."""
-    size = metadata.stat().st_size
-    if size > _MAX_METADATA:
-        raise ValueError(f"{size} bytes, which are more than {_MAX_METADATA}")
-
-
-def _count(metadata: dict[str, Any], name: str) -> int:
-    value = metadata[name]
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{name}={value!r}")
-    return int(value)
+        counts = {name: metadata[name] for name in ("total_episodes", "total_steps")}
+        if not all(0 <= count < 2**63 for count in counts.values()):
+            raise ValueError(str(counts))
+        return _Set(path, storage, *map(int, counts.values()), header)
 
 
 def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:
-    try:
-        (data,) = storage.get_episodes([index])
-        rewards = one_per_step(data["rewards"], "rewards", where)
-        columns = {
-            SampleBatch.OBS: data["observations"],
-            SampleBatch.ACTIONS: data["actions"],
-            SampleBatch.REWARDS: rewards,
-            SampleBatch.T: np.arange(len(rewards)),
-        }
-        for name, expected in ((SampleBatch.OBS, len(rewards) + 1), (SampleBatch.ACTIONS, len(rewards))):
-            columns[name] = trees.tree_map(_numbers, columns[name])
-            if any(len(leaf) != expected for leaf in trees.leaves(columns[name])):
-                raise ValueError(f"{trees.length(columns[name])} {name} for {len(rewards)} rewards")
-        ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
-        (metadata,) = storage.get_episode_metadata([index])
-        steps = int(metadata.get("total_steps", len(rewards)))
-    except RollaxError:
-        raise
-    except Exception as error:  # of many types, from Minari and what it reads with
-        raise _damaged(where, error) from error
+    (data,) = storage.get_episodes([index])
+    rewards = one_per_step(data["rewards"], "rewards", where)
+    columns = {SampleBatch.REWARDS: rewards, SampleBatch.T: np.arange(len(rewards))}
+    for ours, theirs, expected in (
+        (SampleBatch.OBS, "observations", len(rewards) + 1),
+        (SampleBatch.ACTIONS, "actions", len(rewards)),
+    ):
+        columns[ours] = trees.tree_map(_numbers, data[theirs])
+        if any(len(leaf) != expected for leaf in trees.leaves(columns[ours])):
+            raise ValueError(f"{trees.length(columns[ours])} {theirs} for {len(rewards)} rewards")
+    ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
+    (metadata,) = storage.get_episode_metadata([index])
+    steps = int(metadata.get("total_steps", len(rewards)))
     if len(rewards) != steps:
-        raise DatasetError(
-            "Minari reads another number of steps than the episode has.", where, f"{len(rewards)} steps"
-        ).expected(
+        what = "Minari reads another number of steps than the episode has."
+        raise DatasetError(what, where, f"{len(rewards)} steps").expected(
             f"{steps} steps, by the metadata of the episode",
             f"an episode of {_ARROW_ROWS} steps or more cannot be read from Arrow: record or convert it again, in HDF5 "
             '(format="minari"); or skip broken episodes with max_broken',
@@ -233,9 +198,7 @@ def write_minari(
     """
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:
-        raise DatasetError(
-            "A Minari data set can have only one agent.", path, f"policies {sorted(reader.observation_spaces)}"
-        ).expected("data with the spaces of one policy", _SEVERAL)
+        raise DatasetError(_ONE_AGENT, path, f"policies {sorted(reader.observation_spaces)}").fix(_SEVERAL)
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
     for name, space in (("obs", observation_space), ("actions", reader.action_spaces[policy_id])):
         _check_keys(space, storage, f"{path}, column {name!r}")
@@ -247,15 +210,12 @@ def write_minari(
         count, with_infos, with_logp, agents = 0, 0, 0, {}
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
-                raise DatasetError(
-                    "A Minari data set can have only one agent.", trajectory.where, trajectory.agent_id
-                ).fix(_SEVERAL)
+                raise DatasetError(_ONE_AGENT, trajectory.where, trajectory.agent_id).fix(_SEVERAL)
             if storage == "arrow" and len(trajectory) + 1 > _ARROW_ROWS:
-                raise DatasetError(
-                    "The episode is too long for Arrow: Minari would read only a part of it.",
-                    located(trajectory),
-                    f"{len(trajectory)} steps",
-                ).expected(f"at most {_ARROW_ROWS - 1} steps", 'convert to HDF5, format="minari"')
+                what = "The episode is too long for Arrow: Minari would read only a part of it."
+                raise DatasetError(what, trajectory.place, f"{len(trajectory)} steps").expected(
+                    f"at most {_ARROW_ROWS - 1} steps", 'convert to HDF5, format="minari"'
+                )
             if storage == "hdf5":
                 _refuse_full_disk(temporary / "data" / _HDF5, trajectory)
             stored.update_episodes([_buffer(trajectory, reader)])
@@ -295,11 +255,11 @@ def _check_keys(space: Space, storage: str, where: str) -> None:
         for key in outer.spaces if isinstance(outer, Dict) else ():
             at = where + path_text((*place, key))
             if not isinstance(key, str):
-                what, fix = "A key is not a string, so Minari cannot store it.", "convert to rollax's own format"
-                raise DatasetError(what, where=at, got=key, expected="keys that are strings", fix=fix)
+                what = "A key is not a string, so Minari cannot store it."
+                raise DatasetError(what, at, key, fix="convert to rollax's own format")
             if storage == "hdf5" and "/" in key:
-                what, fix = "A key contains a slash, which HDF5 reads as a path.", "convert to minari_arrow"
-                raise DatasetError(what, where=at, got=key, expected="keys without a slash", fix=fix)
+                what = "A key contains a slash, which HDF5 reads as a path."
+                raise DatasetError(what, at, key, fix="convert to minari_arrow")
 
     walk(lambda leaf, place: None, space, enter=check)
 
@@ -314,10 +274,4 @@ def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
         rewards=columns[SampleBatch.REWARDS],
         terminations=flags[0],
         truncations=flags[1],
-    )
-
-
-def _damaged(where: str, error: Exception, expected: str = _EPISODE) -> DatasetError:
-    return DatasetError("The Minari data set cannot be read.", where, f"{type(error).__name__}: {error}").expected(
-        expected, ANOTHER_FILE
     )

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from gymnasium import Space
 
 from rollax.batch import SampleBatch
 from rollax.config.stored import check_spaces_together
@@ -19,13 +18,14 @@ from rollax.core.space_json import space_from_json
 from rollax.core.storage import parsed_json
 from rollax.core.trees import Tree
 from rollax.errors import DatasetError, SpaceError
-from rollax.offline.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_header, skip
+from rollax.offline.dataset import WITH_LAST, RecordedTrajectory, common_header
 from rollax.offline.formats.common import (
-    ANOTHER_FILE,
-    check_max_broken,
-    check_max_decoded_gb,
+    MAX_DECODED_GB,
+    FormatReader,
+    check_decoded,
     check_setting,
-    take_space,
+    checked_max_gb,
+    decoding,
 )
 from rollax.offline.formats.layout import (
     CONTINUES,
@@ -40,12 +40,9 @@ from rollax.offline.formats.layout import (
     id_from_text,
 )
 from rollax.offline.formats.limited_parquet import LimitedParquet
-from rollax.offline.limits import MAX_DECODED_GB, check_decoded
 
 _SPACES = ("observation_space", "action_space")
-_ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that is not from a DatasetWriter
-
-
+_OURS = "a Parquet file as rollax writes it"
 _BYTES_OF_TRAJECTORY = 2000  # as an object of Python, with views of its columns
 
 
@@ -56,7 +53,7 @@ class _File(NamedTuple):
     contents: Mapping[str, Any]
 
 
-class ParquetReader(DatasetReader):
+class ParquetReader(FormatReader):
     """Reads rollax's own Parquet files, in the order given, one row group at a time.
 
     Args:
@@ -77,68 +74,52 @@ class ParquetReader(DatasetReader):
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
-        check_max_broken(max_broken)
-        check_max_decoded_gb(max_decoded_gb)
+        super().__init__(paths, max_broken=max_broken)
+        self._max_decoded_gb = checked_max_gb(max_decoded_gb)
         check_setting("columns", columns, not isinstance(columns, str), "None, or a list of the names of columns")
-        self._max_decoded_gb = max_decoded_gb
-        self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
         if self._wanted is not None and max_broken:
             self._wanted.add(SampleBatch.T)  # shows whether the beginning of a trajectory was skipped
-        self._files = []
-        for path in paths:
-            try:
-                self._files.append(_opened(path))
-            except DatasetError as error:
-                skip(self.broken, error, max_broken)
-        self._max_broken, self._unopened = max_broken, len(self.broken)
-        if not self._files:
-            raise DatasetError("None of the files can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        self._files = self._open_all(_opened)
         self.actions_of = self._files[0].header.get("actions_of", "environment")
         self.header = common_header([file.header for file in self._files], self.actions_of)
         score = self._score()
         if score is not None:
             self.header["behaviour"] = {**self.header.get("behaviour", {}), "score": score}
-        self.observation_spaces, self.action_spaces = spaces = ({}, {})
         for file in self._files:
-            self._take_spaces(file, *spaces)
+            self._take_spaces(file)
 
     def __len__(self) -> int:
         return sum(int(file.contents.get("steps", 0)) for file in self._files)
 
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        del self.broken[self._unopened :]
+    def _read(self) -> Iterator[RecordedTrajectory]:
         for file in self._files:
             try:
-                parquet = LimitedParquet(file.path, self._max_decoded_gb)
-            except (pa.ArrowException, OSError, ValueError) as error:  # removed or changed after it was opened, damaged
-                self._skip(_damaged(file.path, error))
+                with decoding(_OURS, file.path):  # removed or changed after it was opened, or damaged
+                    parquet = LimitedParquet(file.path, self._max_decoded_gb)
+            except DatasetError as error:
+                self.skip(error)
                 continue
             with parquet:
                 for group in range(parquet.metadata.num_row_groups):
                     yield from self._group(file, parquet, group)
 
-    def _group(self, file: _File, parquet: LimitedParquet, group: int) -> Iterator[RecordedTrajectory]:
+    def _group(self, file: _File, parquet: LimitedParquet, group: int) -> list[RecordedTrajectory]:
         where = f"{file.path}, row group {group}"
         try:
-            table = parquet.read_row_group(group, self._names(file))
-            # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
-            size = _BYTES_OF_TRAJECTORY * (pc.call_function("sum", [table[IS_LAST]]).as_py() or 0)
-            check_decoded(table.nbytes + size, self._max_decoded_gb, where)
-            found = list(_trajectories_of(table, file.columns, self._wanted, where))
+            with decoding(_OURS, where):
+                table = parquet.read_row_group(group, self._names(file))
+                # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
+                size = _BYTES_OF_TRAJECTORY * (pc.call_function("sum", [table[IS_LAST]]).as_py() or 0)
+                check_decoded(table.nbytes + size, self._max_decoded_gb, where)
+                found = list(_trajectories_of(table, file.columns, self._wanted, where))
         except DatasetError as error:
-            self._skip(error)
-            return
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
-            self._skip(_damaged(where, error))
-            return
+            self.skip(error)
+            return []
         for one in found:
             # The earlier steps may be in a skipped part.
             one.continues |= bool(self.broken and SampleBatch.T in one.columns and one.columns[SampleBatch.T][0] > 0)
-            yield one
-
-    def _skip(self, error: DatasetError) -> None:
-        skip(self.broken, error, self._max_broken)
+        return found
 
     def _score(self) -> float | None:
         """The mean return of the whole episodes of all files; None without one."""
@@ -160,34 +141,34 @@ class ParquetReader(DatasetReader):
         }
         return [*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LEFT_OUT, *sorted(leaves)]
 
-    def _take_spaces(self, file: _File, observations: dict[str, Space], actions: dict[str, Space]) -> None:
-        descriptions = (described.get(kind) for described in file.header["policies"].values() for kind in _SPACES)
-        try:
-            check_spaces_together(descriptions, str(file.path))
-        except SpaceError as error:
-            raise _damaged(file.path, error) from error
-        for policy_id, described in file.header["policies"].items():
-            for kind, known in zip(_SPACES, (observations, actions), strict=True):
-                try:
-                    space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
-                except (SpaceError, KeyError) as error:
-                    raise _damaged(file.path, error) from error
-                take_space(known, policy_id, space, kind, file.path, self._files[0].path)
-        if file.header.get("actions_of", "environment") != self.actions_of:
-            raise DatasetError(
-                "The actions of the files have different scales.",
-                file.path,
-                f"actions of the {file.header.get('actions_of')}",
-            ).expected(f"actions of the {self.actions_of}, as in {self._files[0].path}", "read them as two sources")
+    def _take_spaces(self, file: _File) -> None:
+        path, policies = file.path, file.header["policies"]
+        with decoding(_OURS, path):
+            try:
+                check_spaces_together(
+                    (described.get(kind) for described in policies.values() for kind in _SPACES), path
+                )
+                spaces = {
+                    (policy_id, kind): space_from_json(described[kind], f"{path}, policy {policy_id!r}")
+                    for policy_id, described in policies.items()
+                    for kind in _SPACES
+                }
+            except SpaceError as error:
+                raise ValueError(str(error)) from error
+        for (policy_id, kind), space in spaces.items():
+            self._take_space(policy_id, space, kind, path)
+        if (actions_of := file.header.get("actions_of", "environment")) != self.actions_of:
+            what, got = "The actions of the files have different scales.", f"actions of the {actions_of}"
+            raise DatasetError(what, path, got).expected(
+                f"actions of the {self.actions_of}, as in {self._files[0].path}", "read them as two sources"
+            )
 
 
 def header_of(path: Path) -> dict[str, Any] | None:
     """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
-    try:
+    with decoding(_OURS, path):
         metadata = pq.read_schema(path).metadata or {}
         return _object(parsed_json(metadata[HEADER])) if HEADER in metadata else None
-    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
 
 
 def _opened(path: Path) -> _File:
@@ -197,14 +178,14 @@ def _opened(path: Path) -> _File:
             "a file that rollax wrote",
             "pass its format, if RLlib wrote it; write other tables as CSV, or with rollax.DatasetWriter",
         )
-    version = header.get("format_version", 0)
-    if not isinstance(version, int):
-        raise _damaged(path, TypeError(f"format_version={version!r}"))
-    if version > FORMAT_VERSION:
-        raise DatasetError("The file has a newer format.", path, f"format {version}").expected(
-            f"format {FORMAT_VERSION} or older", "update rollax"
-        )
-    try:
+    with decoding(_OURS, path):
+        version = header.get("format_version", 0)
+        if not isinstance(version, int):
+            raise TypeError(f"format_version={version!r}")
+        if version > FORMAT_VERSION:
+            raise DatasetError("The file has a newer format.", path, f"format {version}").expected(
+                f"format {FORMAT_VERSION} or older", "update rollax"
+            )
         metadata = pq.read_metadata(path)
         contents = _object(parsed_json((metadata.metadata or {}).get(b"rollax.contents", b"{}")))
         _check_numbers(contents)
@@ -212,8 +193,6 @@ def _opened(path: Path) -> _File:
         policies = {policy_id: _object(described) for policy_id, described in _object(header["policies"]).items()}
         columns = {i: Columns.from_json(_object(p["columns"])) for i, p in policies.items() if "columns" in p}
         return _File(path, header, columns, contents)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
-        raise _damaged(path, error) from error
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -308,9 +287,3 @@ def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> li
     if not np.isin(changes, ends).all():
         raise ValueError("an id changes inside a trajectory")
     return [texts[code] for code in codes[starts].tolist()]
-
-
-def _damaged(where: Any, error: Exception) -> DatasetError:
-    return DatasetError.damaged(where, f"{type(error).__name__}: {error}", "a Parquet file as rollax writes it").fix(
-        ANOTHER_FILE
-    )

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import Space
 
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.core import trees
 from rollax.core.spaces import path_text
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from rollax.offline.formats.common import FormatReader, Ids, columns_of, one_per_step
-from rollax.offline.formats.joining import Assembler, HeldEpisodes
+from rollax.offline.formats.common import ANOTHER_FILE, FormatReader, Ids, columns_of, decoding, one_per_step
+from rollax.offline.formats.joining import Assembler
 from rollax.offline.formats.json_lines import objects_of
 
 _TYPES = ("SampleBatch", "MultiAgentBatch")
@@ -45,67 +44,55 @@ class RLlibJsonReader(FormatReader):
 
     actions_of = "policy"
 
-    def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._paths = list(paths)
-
     def _read(self) -> Iterator[RecordedTrajectory]:
         workers: dict[Hashable, _Worker] = {}
-        for number, path in enumerate(self._paths):
+        for number, path in enumerate(self.paths):
             worker = workers.setdefault(_worker_of(path), _Worker(self.skip))
             worker.begin_file(number)
-            for line, found in objects_of(path, self.skip):
-                if found is None:
-                    worker.skipped_line()
-                    continue
+            for line, found in objects_of(path):
                 where = f"{path}, line {line}"
                 try:
+                    if isinstance(found, DatasetError):
+                        raise found
                     batches = _batches(found, where)
                     pieces = [piece for policy, data in batches for piece in self._pieces(policy, data, where)]
                 except DatasetError as error:
                     self.skip(error)
                     worker.skipped_line()
-                    continue
-                yield from worker.add(pieces)
+                else:
+                    yield from worker.add(pieces)
             yield from worker.end_file()
         for worker in workers.values():
-            yield from worker.rest()
-            self.left_out += worker.left_out
+            worker.assembler.finish_all()
+            yield from worker.assembler.release()
+            self.left_out += worker.assembler.left_out
 
     def _pieces(self, policy: str, data: Mapping[str, Any], where: str) -> Iterator[_Piece]:
         """The rows of each trajectory on a line."""
-        for name in (SampleBatch.OBS, SampleBatch.NEW_OBS, SampleBatch.ACTIONS):
+        observation_space, action_space = self.spaces_of(policy, where)
+        space_of = {"obs": observation_space, "actions": action_space, "new_obs": observation_space}
+        for name in space_of:
             _refuse_packed(name, data.get(name), where)
-        try:
-            observation_space, action_space = self.spaces_of(policy, where)
-            columns = _columns(data, observation_space, action_space, where)
-            rows = len(columns[SampleBatch.REWARDS])
+        with decoding("obs, actions, rewards and new_obs of equal length", where):
+            columns = {
+                name: columns_of(space_of.get(name), data[name], name, where)
+                for name in ("obs", "actions", *(name for name in ("new_obs", *_FURTHER) if name in data))
+            }
+            columns[SampleBatch.REWARDS] = rewards = one_per_step(data["rewards"], "rewards", where)
+            rows = len(rewards)
             zeros = [False] * rows
             terminated = one_per_step(data.get("terminateds", data.get("dones", zeros)), "terminateds", where, bool)
             truncated = one_per_step(data.get("truncateds", zeros), "truncateds", where, bool)
             episodes = list(map(str, data.get("eps_id", [0] * rows)))
             agents = list(data.get("agent_index", [0] * rows))
-            new_obs = data.get(SampleBatch.NEW_OBS)
-            following = columns[SampleBatch.OBS]
-            if new_obs is not None:
-                following = columns_of(observation_space, new_obs, "new_obs", where)
             hash(tuple(agents))
-            lengths = {
-                len(terminated),
-                len(truncated),
-                len(episodes),
-                len(agents),
-                *(len(leaf) for column in (*columns.values(), following) for leaf in trees.leaves(column)),
-            }
+            leaves = (leaf for column in columns.values() for leaf in trees.leaves(column))
+            lengths = set(map(len, (terminated, truncated, episodes, agents, *leaves)))
             if lengths != {rows}:
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             t = columns.get(SampleBatch.T, zeros)
             if np.ndim(t) != 1 or not np.isfinite(t).all():
                 raise ValueError("t is not a number")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DatasetError("The batch cannot be read.", where, f"{type(error).__name__}: {error}").expected(
-                "obs, actions, rewards and new_obs of equal length"
-            ) from error
         start = 0
         for row in range(rows):
             here = episodes[row], agents[row]
@@ -113,27 +100,14 @@ class RLlibJsonReader(FormatReader):
             restarts = row + 1 < rows and SampleBatch.T in columns and t[row + 1] <= t[row]
             if any(ends) or restarts or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
-                after = None if new_obs is None else trees.index(following, slice(start, row + 1))
-                yield _Piece((*here, policy), part, ends, after, where)
+                yield _Piece((*here, policy), part, ends, part.pop(SampleBatch.NEW_OBS, None), where)
                 start = row + 1
-
-
-def _columns(
-    data: Mapping[str, Any], observation_space: Space | None, action_space: Space | None, where: str
-) -> dict[str, Any]:
-    columns = {
-        SampleBatch.OBS: columns_of(observation_space, data["obs"], "obs", where),
-        SampleBatch.ACTIONS: columns_of(action_space, data["actions"], "actions", where),
-        SampleBatch.REWARDS: one_per_step(data["rewards"], "rewards", where),
-    }
-    return columns | {name: columns_of(None, data[name], name, where) for name in _FURTHER if name in data}
 
 
 class _Piece(NamedTuple):
     """Consecutive rows of one trajectory; `columns`, `ends` and so on as for `Assembler.add`."""
 
-    key: Ids
-    """`eps_id`, `agent_index`, policy."""
+    key: Ids  # `eps_id`, `agent_index`, policy
     columns: dict[str, Any]
     ends: tuple[bool, bool]
     new_obs: Any
@@ -155,8 +129,7 @@ class _Worker:
     """
 
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
-        self._assembler = Assembler(skip)
-        self._held = HeldEpisodes()
+        self.assembler = Assembler(skip)
         self._unfinished: dict[Ids, _Unfinished] = {}
         self._not_in_this_file: set[Ids] = set()
         self._begun: Counter[Ids] = Counter()  # trajectories of this file
@@ -176,39 +149,28 @@ class _Worker:
     def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
         """Adds the rows of a line; returns the trajectories of finished episodes."""
         for piece in pieces:
-            self._held.add(self._add(piece))
+            self._add(piece)
         self._after_skipped = False
-        yield from self._over()
+        return self._over()
 
     def skipped_line(self) -> None:
         """Cuts all trajectories, because the next line may not have the next step."""
         self._after_skipped = True
-        self._held.add(self._assembler.rest())
+        self.assembler.finish_all()
 
     def end_file(self) -> Iterator[RecordedTrajectory]:
         """Cuts the trajectories without rows in the file, because the next file has none either."""
         for key, found in list(self._unfinished.items()):
-            if key not in self._not_in_this_file:
-                continue
-            self._held.add(self._assembler.finish((found.episode, key[1], key[2])))
-            if found.next_t is None:
-                del self._unfinished[key]
-        yield from self._over()
-
-    @property
-    def left_out(self) -> int:
-        """Trajectories without remaining steps."""
-        return self._assembler.left_out
-
-    def rest(self) -> Iterator[RecordedTrajectory]:
-        """The trajectories without an end."""
-        self._held.add(self._assembler.rest())
-        yield from self._held.release()
+            if key in self._not_in_this_file:
+                self.assembler.finish((found.episode, key[1], key[2]))
+                if found.next_t is None:
+                    del self._unfinished[key]
+        return self._over()
 
     def _over(self) -> Iterator[RecordedTrajectory]:
-        return self._held.release({found.episode for found in self._unfinished.values()})
+        return self.assembler.release({found.episode for found in self._unfinished.values()})
 
-    def _add(self, piece: _Piece) -> Iterator[RecordedTrajectory]:
+    def _add(self, piece: _Piece) -> None:
         _, agent, policy = piece.key
         t = piece.columns.get(SampleBatch.T)
         first_t = None if t is None else int(t[0])
@@ -217,7 +179,7 @@ class _Worker:
             another = first_t is not None and before.next_t is not None and first_t < before.next_t
             missing = piece.key in self._not_in_this_file and (first_t is None or first_t != before.next_t)
             if another or missing:
-                yield from self._assembler.finish((before.episode, agent, policy))
+                self.assembler.finish((before.episode, agent, policy))
             if another:  # another episode with the same eps_id
                 before = None
         self._not_in_this_file.discard(piece.key)
@@ -226,7 +188,7 @@ class _Worker:
         if not any(piece.ends):
             self._unfinished[piece.key] = _Unfinished(episode, None if t is None else int(t[-1]) + 1)
         continues = before is not None or self._begins_late(first_t, agent)
-        yield from self._assembler.add((episode, agent, policy), *piece[1:], continues=continues)
+        self.assembler.add((episode, agent, policy), *piece[1:], continues=continues)
 
     def _new_episode(self, key: Ids) -> str:
         """The id of the episode of a starting trajectory; without `eps_id` in the file, many share one `eps_id`."""
@@ -253,16 +215,13 @@ def _worker_of(path: Path) -> Hashable:
 
 def _batches(data: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str, Any]]]:
     if data.get("type") not in _TYPES:
-        raise DatasetError(
-            "The line is of an unknown type.", where=where, got=data.get("type"), expected=" or ".join(_TYPES)
-        )
+        raise DatasetError("The line is of an unknown type.", where, data.get("type"), expected=" or ".join(_TYPES))
     if data["type"] == "SampleBatch":
         return [(DEFAULT_POLICY, data)]
     batches = data.get("policy_batches")
     if not isinstance(batches, dict) or not all(isinstance(batch, dict) for batch in batches.values()):
         raise DatasetError("A MultiAgentBatch has no policy_batches.", where, reprlib.repr(batches)).expected(
-            "an object with a batch, which is an object, for each policy",
-            "use another copy, or skip broken lines with max_broken",
+            "an object with a batch, which is an object, for each policy", ANOTHER_FILE
         )
     return list(batches.items())
 
@@ -272,8 +231,7 @@ def _refuse_packed(name: str, value: Any, where: str, path: tuple[Any, ...] = ()
         for key, part in value.items():
             _refuse_packed(name, part, where, (*path, key))
     elif isinstance(value, str) or (isinstance(value, list) and any(isinstance(part, str) for part in value[:1])):
-        raise DatasetError(
-            "A column is packed as a pickle, which is never loaded.",
-            f"{where}, column {name!r}{path_text(path)}",
-            "text in place of numbers",
-        ).expected("lists of numbers", "write the data again in RLlib with output_compress_columns=[]")
+        what, place = "A column is packed as a pickle, which is never loaded.", f"column {name!r}{path_text(path)}"
+        raise DatasetError(what, f"{where}, {place}", "text in place of numbers").fix(
+            "write the data again in RLlib with output_compress_columns=[]"
+        )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from gymnasium import Space
 from numpy.typing import NDArray
 
@@ -19,16 +18,17 @@ from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import (
-    ANOTHER_FILE,
+    MAX_DECODED_GB,
     FormatReader,
     Ids,
-    check_max_decoded_gb,
+    check_decoded,
+    checked_max_gb,
     columns_of,
+    decoding,
     one_per_step,
 )
-from rollax.offline.formats.joining import Assembler, HeldEpisodes
+from rollax.offline.formats.joining import Assembler
 from rollax.offline.formats.limited_parquet import LimitedParquet
-from rollax.offline.limits import MAX_DECODED_GB, check_decoded
 
 _OF_SPACES = ("obs", "actions", "new_obs")
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -59,21 +59,20 @@ class RLlibParquetReader(FormatReader):
     actions_of = "policy"
 
     def __init__(self, paths: Sequence[Path], *, max_decoded_gb: float = MAX_DECODED_GB, **settings: Any) -> None:
-        super().__init__(**settings)
-        check_max_decoded_gb(max_decoded_gb)
-        self._max_decoded_gb = max_decoded_gb
-        self._paths = list(paths)
+        super().__init__(paths, **settings)
+        self._max_decoded_gb = checked_max_gb(max_decoded_gb)
 
     def _read(self) -> Iterator[RecordedTrajectory]:
-        assembler, held, cut, after_skipped = Assembler(self.skip), HeldEpisodes(), set(), False
+        assembler, cut, after_skipped = Assembler(self.skip), set(), False
         late: dict[Ids, int] = {}
-        for path in self._paths:
+        for path in self.paths:
             try:
-                pieces = list(self._pieces(path, late, after_skipped=after_skipped))
-            except (DatasetError, ValueError, TypeError, LookupError, OverflowError, pa.ArrowException) as error:
-                self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
+                with decoding("a Parquet file with numbers in each row", path):
+                    pieces = list(self._pieces(path, late, after_skipped=after_skipped))
+            except DatasetError as error:
+                self.skip(error)
                 cut |= assembler.episodes
-                held.add(assembler.rest())  # the next rows may not be the next steps
+                assembler.finish_all()  # the next rows may not be the next steps
                 after_skipped = True
                 continue
             after_skipped = False
@@ -81,11 +80,11 @@ class RLlibParquetReader(FormatReader):
                 key, t = piece[0], piece[1].get(SampleBatch.T, [0])
                 if t[0] > 0 and key not in assembler:
                     late[key] = int(t[0])
-                held.add(assembler.add(*piece, continues=continues))
-            yield from held.release(assembler.episodes | cut)
-        held.add(assembler.rest())
+                assembler.add(*piece, continues=continues)
+            yield from assembler.release(assembler.episodes | cut)
+        assembler.finish_all()
         self.left_out = assembler.left_out
-        yield from held.release()
+        yield from assembler.release()
 
     def _pieces(
         self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool
@@ -122,8 +121,14 @@ class RLlibParquetReader(FormatReader):
             first, last = int(order[0]), int(order[-1])
             where = f"{path}, row {first}"
             _check_one_episode(order, t, terminated | truncated, key, where)
-            if t is not None and t[last] < late.get(key, 0):
-                raise _not_in_order(key, int(t[last]), late[key], where)
+            if t is not None and t[last] < (begin := late.get(key, 0)):
+                got = f"rows up to t = {t[last]}, after a file in which the episode begins at t = {begin}"
+                place = f"{where}, episode {key[0]!r}, agent {key[1]!r}"
+                raise DatasetError("The files are not in the order of time.", place, got).expected(
+                    "the files of an episode in the order of its steps",
+                    "pass a list of the files in the order in which they were written: "
+                    'open_dataset(sorted(Path(folder).glob("*.parquet"), key=os.path.getmtime))',
+                )
             observation_space, action_space = self.spaces_of(key[2], where)
             space_of = {"obs": observation_space, "new_obs": observation_space, "actions": action_space}
             part = {
@@ -164,24 +169,10 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
     if got is None and t is not None and len(again := np.flatnonzero(np.diff(t[order]) == 0)):
         got = f"two rows with t = {t[order[again[0]]]}"
     if got is not None:
-        raise DatasetError(
-            "Rows of several episodes have the same ids.", f"{where}, agent {key[1]!r} of module {key[2]!r}", got
-        ).expected(
-            "an eps_id of its own for each episode",
-            "give each episode another eps_id before the file is written, or skip broken files with max_broken",
+        place = f"{where}, agent {key[1]!r} of module {key[2]!r}"
+        raise DatasetError("Rows of several episodes have the same ids.", place, got).expected(
+            "an eps_id of its own for each episode", "give each episode another eps_id, or skip files with max_broken"
         )
-
-
-def _not_in_order(key: Ids, t: int, earlier: int, where: str) -> DatasetError:
-    return DatasetError(
-        "The files are not in the order of time.",
-        f"{where}, episode {key[0]!r}, agent {key[1]!r}",
-        f"rows up to t = {t}, after a file in which the episode begins at t = {earlier}",
-    ).expected(
-        "the files of an episode in the order of its steps",
-        "pass a list of the files in the order in which they were written: "
-        'open_dataset(sorted(Path(folder).glob("*.parquet"), key=os.path.getmtime))',
-    )
 
 
 @dataclass(frozen=True)
@@ -196,14 +187,10 @@ class _Column:
         if not self.flat or name not in _OF_SPACES:
             return rows
         if space is None:
-            raise DatasetError(
-                "The shape of a tensor column is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded.",
-                f"{where}, column {name!r}",
-                "ARROW:extension:metadata that is not JSON",
-            ).expected(
-                "a space, which has the shape",
-                'pass the spaces as settings: {"env": ID}, or observation_space and action_space',
-            )
+            what = "The shape of a tensor column is pickled, as Ray 2.49 to 2.54 wrote it; pickles are never loaded."
+            got = "ARROW:extension:metadata that is not JSON"
+            fix = 'pass the spaces as settings: {"env": ID}, or observation_space and action_space'
+            raise DatasetError(what, f"{where}, column {name!r}", got, expected="a space, which has the shape", fix=fix)
         shape = space.shape
         if shape is None or any(np.size(row) != np.prod(shape) for row in rows):
             return rows  # refused later as values outside the space
@@ -214,11 +201,9 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
     field, column = table.schema.field(name), table[name]
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_string(kind):
-        raise DatasetError(
-            "A column contains packed or pickled objects, which are never loaded.", f"{path}, column {name!r}", kind
-        ).expected(
-            "numbers, or lists of numbers",
-            "write it again with output_compress_columns=[] and output_write_episodes=False",
+        what = "A column contains packed or pickled objects, which are never loaded."
+        raise DatasetError(what, f"{path}, column {name!r}", kind).expected(
+            "numbers, or lists of numbers", "write it with output_compress_columns=[] and output_write_episodes=False"
         )
     values = column.to_pylist()
     metadata = (field.metadata or {}).get(b"ARROW:extension:metadata")
@@ -232,24 +217,13 @@ def _values(table: pa.Table, name: str, path: Path) -> _Column:
 
 
 def _table(path: Path, max_gb: float) -> pa.Table:
-    try:
-        with LimitedParquet(path, max_gb) as parquet:
-            names = [name for name in parquet.names if name in _READ]
-            size = _BYTES_OF_VALUE * parquet.values(names) + _BYTES_OF_ROW * parquet.metadata.num_rows
-            check_decoded(size, max_gb, path)
-            table = parquet.read(names)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, error) from error
-    missing = [name for name in _REQUIRED if name not in table.column_names]
-    if missing:
-        raise DatasetError("The Parquet file lacks columns of RLlib.", path, pq.read_schema(path).names).expected(
-            f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
-            "write the data again in RLlib with output_write_episodes=False",
-        )
-    return table
-
-
-def _damaged(path: Path, error: Exception) -> DatasetError:
-    return DatasetError.damaged(
-        path, f"{type(error).__name__}: {error}", "a Parquet file with numbers in each row"
-    ).fix(ANOTHER_FILE)
+    with LimitedParquet(path, max_gb) as parquet:
+        if missing := [name for name in _REQUIRED if name not in parquet.names]:
+            raise DatasetError("The Parquet file lacks columns of RLlib.", path, parquet.names).expected(
+                f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
+                "write the data again in RLlib with output_write_episodes=False",
+            )
+        names = [name for name in parquet.names if name in _READ]
+        size = _BYTES_OF_VALUE * parquet.values(names) + _BYTES_OF_ROW * parquet.metadata.num_rows
+        check_decoded(size, max_gb, path)
+        return parquet.read(names)

@@ -14,9 +14,7 @@ from rollax.offline.estimators import behaviour
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.estimate import estimate
 from rollax.offline.estimators.target_policy import TargetPolicy
-from rollax.rollout.actions import ActionMap
-from rollax.rollout.filters import NoFilter
-from rollax.rollout.policy_runner import PolicyRunner
+from tests.offline.estimators.worlds import logged_episodes, runner_of
 
 FEATURES, ACTIONS, STEPS = 20, 3, 10
 
@@ -25,8 +23,7 @@ FEATURES, ACTIONS, STEPS = 20, 3, 10
 def target() -> TargetPolicy:
     obs, actions = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32), spaces.Discrete(ACTIONS)
     policy = PG.make_policy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [8]}})
-    action_map = ActionMap(actions, clip_actions=False, normalize_actions=False)
-    return TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map))
+    return TargetPolicy(runner_of(policy))
 
 
 def sample_episodes(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
@@ -36,16 +33,7 @@ def sample_episodes(target: TargetPolicy, episodes: int) -> LoggedEpisodes:
     obs = rng.normal(size=(rows, FEATURES)).astype(np.float32)
     probabilities = target.probabilities(obs)
     actions = (probabilities.cumsum(axis=1) > rng.random(rows)[:, None]).argmax(axis=1)
-    return LoggedEpisodes(
-        obs=obs,
-        last_obs=rng.normal(size=(episodes, FEATURES)).astype(np.float32),
-        actions=actions,
-        rewards=(actions == 1).astype(float),
-        lengths=np.full(episodes, STEPS),
-        terminated=np.ones(episodes, bool),
-        behaviour_logp=None,
-        where="random states",
-    )
+    return logged_episodes(obs, actions, (actions == 1).astype(float), lengths=np.full(episodes, STEPS))
 
 
 @pytest.mark.long
@@ -70,19 +58,9 @@ def test_models_that_do_not_describe_the_data_give_a_warning(target, monkeypatch
 def test_clipped_actions_give_a_warning(monkeypatch) -> None:
     obs, actions = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
     policy = PG.make_policy(obs, actions, {"seed": 0, "gamma": 1.0, "model": {"fcnet_hiddens": [4]}})
-    action_map = ActionMap(actions, clip_actions=True, normalize_actions=True)
-    target, rows = TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map)), 100
-    drawn = np.random.default_rng(0).normal(size=(rows, 1)).astype(np.float32)
-    logged = LoggedEpisodes(
-        obs=np.zeros((rows, 1), np.float32),
-        last_obs=np.zeros((rows, 1), np.float32),
-        actions=drawn,
-        rewards=np.ones(rows),
-        lengths=np.ones(rows, np.int64),
-        terminated=np.ones(rows, bool),
-        behaviour_logp=None,
-        where="a test",
-    )
+    target = TargetPolicy(runner_of(policy, mapped=True))
+    drawn = np.random.default_rng(0).normal(size=(100, 1)).astype(np.float32)
+    logged = logged_episodes(np.zeros((100, 1), np.float32), drawn)
     monkeypatch.setattr(behaviour, "fitted_logp", lambda episodes, target, seed: target.logp(episodes))
     assert not estimate(target, logged, ["wis"], behaviour="fitted", resamples=50).warnings
     clipped = replace(logged, actions=np.clip(drawn, -1, 1))
@@ -123,7 +101,6 @@ def test_masked_actions_have_no_probability() -> None:
     """With a single valid action, its probability is 1."""
     space = spaces.Dict({"action_mask": spaces.MultiBinary(ACTIONS), "x": spaces.Box(-9, 9, (2,), np.float32)})
     policy = PG.make_policy(space, spaces.Discrete(ACTIONS), {"seed": 0, "model": {"fcnet_hiddens": [8]}})
-    action_map = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
     rng, episodes = np.random.default_rng(0), 12
     rows = episodes * STEPS
     only = rng.integers(ACTIONS, size=rows)
@@ -131,15 +108,6 @@ def test_masked_actions_have_no_probability() -> None:
     def observed(mask: np.ndarray) -> dict:
         return {"action_mask": mask.astype(np.int8), "x": rng.normal(size=(len(mask), 2)).astype(np.float32)}
 
-    logged = LoggedEpisodes(
-        obs=observed(np.eye(ACTIONS)[only]),
-        last_obs=observed(np.ones((episodes, ACTIONS))),
-        actions=only,
-        rewards=np.ones(rows),
-        lengths=np.full(episodes, STEPS),
-        terminated=np.ones(episodes, bool),
-        behaviour_logp=None,
-        where="masked states",
-    )
-    logp = behaviour.fitted_logp(logged, TargetPolicy(PolicyRunner(policy, NoFilter(space), action_map)))
+    logged = logged_episodes(observed(np.eye(ACTIONS)[only]), only, lengths=np.full(episodes, STEPS))
+    logp = behaviour.fitted_logp(logged, TargetPolicy(runner_of(policy)))
     np.testing.assert_allclose(logp, 0.0, atol=1e-6)

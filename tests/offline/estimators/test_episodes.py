@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.errors import ConfigError, DatasetError, NonFiniteError, PolicyError, ShapeError
-from rollax.offline.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import ConfigError, DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.policy.policy import Policy
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
+from tests.offline.estimators.worlds import runner_of
+from tests.offline.recorded import ListReader
 
 OBS, BOX = spaces.Box(-9, 9, (1,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
 
@@ -28,20 +29,12 @@ class Still(Policy):
         return np.zeros((len(obs_batch), 1), np.float32), [], {}
 
 
-class Recorded(DatasetReader):
-    """Trajectories from memory."""
-
-    def __init__(self, *trajectories: RecordedTrajectory, actions_of: Any = "environment") -> None:
-        self.observation_spaces, self.action_spaces, self.header = {"default_policy": OBS}, {"default_policy": BOX}, {}
-        self.actions_of, self.broken, self._all = actions_of, [], trajectories
-
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        yield from self._all
+def recorded(*trajectories: RecordedTrajectory, **header: Any) -> ListReader:
+    return ListReader(trajectories, OBS, BOX, **header)
 
 
 def runner(space: spaces.Space = OBS) -> PolicyRunner:
-    action_map = ActionMap(BOX, clip_actions=True, normalize_actions=True)
-    return PolicyRunner(Still(space, BOX), NoFilter(space), action_map)
+    return runner_of(Still(space, BOX), mapped=True)
 
 
 def trajectory(length: int, *, terminated: bool = False, truncated: bool = False, **columns: Any) -> RecordedTrajectory:
@@ -55,7 +48,7 @@ def trajectory(length: int, *, terminated: bool = False, truncated: bool = False
 
 
 def test_rows_and_next_observations() -> None:
-    reader = Recorded(trajectory(2, terminated=True), trajectory(3, truncated=True))
+    reader = recorded(trajectory(2, terminated=True), trajectory(3, truncated=True))
     episodes = LoggedEpisodes.of(reader, runner())
     assert episodes.lengths.tolist() == [2, 3]
     assert episodes.rewards.tolist() == [0, 1, 0, 1, 2]
@@ -68,21 +61,21 @@ def test_rows_and_next_observations() -> None:
 def test_the_agents_of_an_episode_are_one_group() -> None:
     ids = ("b", "one"), ("a", "two"), ("c", "one"), ("a", "three")
     found = [replace(trajectory(2, terminated=True), agent_id=agent, episode_id=episode) for agent, episode in ids]
-    episodes = LoggedEpisodes.of(Recorded(*found), runner())
+    episodes = LoggedEpisodes.of(recorded(*found), runner())
     assert episodes.groups.tolist() == [0, 1, 0, 2]
     assert episodes.chosen([3, 2, 0]).groups.tolist() == [1, 0, 0]
 
 
 def test_actions_are_in_the_scale_of_the_policy() -> None:
     one = trajectory(1, terminated=True)
-    assert LoggedEpisodes.of(Recorded(one), runner()).actions.tolist() == [[1.0]]  # (-2, 2) is mapped to (-1, 1)
-    assert LoggedEpisodes.of(Recorded(one, actions_of="policy"), runner()).actions.tolist() == [[2.0]]
+    assert LoggedEpisodes.of(recorded(one), runner()).actions.tolist() == [[1.0]]  # (-2, 2) is mapped to (-1, 1)
+    assert LoggedEpisodes.of(recorded(one, actions_of="policy"), runner()).actions.tolist() == [[2.0]]
 
 
 def test_recorded_actions_of_another_scale_are_refused() -> None:
-    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")
+    reader = recorded(trajectory(1, terminated=True), actions_of="policy")
     reader.header = {"normalize_actions": False}
-    with pytest.raises(DatasetError, match="different scales"):
+    with pytest.raises(DatasetError, match="another scale"):
         LoggedEpisodes.of(reader, runner())
     reader.header = {"normalize_actions": None}
     with pytest.raises(DatasetError, match="files that differ in normalize_actions"):
@@ -94,14 +87,14 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
 
 
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
-    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
+    reader = recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
     unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
-    with pytest.raises(DatasetError, match=r"(?s)different scales.*normalize_actions=True.*normalize_actions=False"):
+    with pytest.raises(DatasetError, match=r"(?s)another scale.*normalize_actions=True.*normalize_actions=False"):
         LoggedEpisodes.of(reader, PolicyRunner(Still(OBS, BOX), NoFilter(OBS), unscaled))
 
 
 def test_densities_in_different_scales_are_refused() -> None:
-    reader = Recorded(trajectory(1, terminated=True, action_logp=np.array([-1.0])))
+    reader = recorded(trajectory(1, terminated=True, action_logp=np.array([-1.0])))
     reader.header = {"logp_of": None}
     with pytest.raises(DatasetError, match=r"(?s)different scales.*file, row 1.*one source at a time"):
         LoggedEpisodes.of(reader, runner())
@@ -109,9 +102,9 @@ def test_densities_in_different_scales_are_refused() -> None:
 
 def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
     known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
-    of_policy = Recorded(known, actions_of="policy")
+    of_policy = recorded(known, actions_of="policy")
     assert LoggedEpisodes.of(of_policy, runner()).require_logp().tolist() == [-1.0, -2.0]
-    both = LoggedEpisodes.of(Recorded(known, trajectory(1, terminated=True)), runner())
+    both = LoggedEpisodes.of(recorded(known, trajectory(1, terminated=True)), runner())
     with pytest.raises(DatasetError, match="log-probabilities"):
         both.require_logp()
 
@@ -119,7 +112,7 @@ def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None
 def test_densities_are_in_the_scale_of_the_policy() -> None:
     # Uniform actions: a density of 1/4 on (-2, 2) is 1/2 on the policy's (-1, 1).
     uniform = trajectory(2, terminated=True, actions=np.ones((2, 1)), action_logp=np.log([0.25, 0.25]))
-    reader = Recorded(uniform)
+    reader = recorded(uniform)
     np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.5, 0.5]))
     reader.header = {"logp_of": "policy"}  # densities of the policy's actions, but actions of the environment
     np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.25, 0.25]))
@@ -127,20 +120,20 @@ def test_densities_are_in_the_scale_of_the_policy() -> None:
 
 def test_a_tenth_of_cut_trajectories_is_left_out() -> None:
     whole = [trajectory(2, terminated=True) for _ in range(9)]
-    episodes = LoggedEpisodes.of(Recorded(*whole, trajectory(3)), runner())
+    episodes = LoggedEpisodes.of(recorded(*whole, trajectory(3)), runner())
     assert (len(episodes), episodes.left_out) == (9, 1)
     with pytest.raises(DatasetError, match="2 of 11 trajectories"):
-        LoggedEpisodes.of(Recorded(*whole, trajectory(3), trajectory(3)), runner())
+        LoggedEpisodes.of(recorded(*whole, trajectory(3), trajectory(3)), runner())
 
 
 def test_cut_trajectories_are_refused_or_left_out() -> None:
-    reader = Recorded(trajectory(2, terminated=True), trajectory(3))
+    reader = recorded(trajectory(2, terminated=True), trajectory(3))
     with pytest.raises(DatasetError, match="file, row 3") as caught:
         LoggedEpisodes.of(reader, runner())
     assert "1 of 2 trajectories" in str(caught.value)
     assert LoggedEpisodes.of(reader, runner(), drop_cut=True).lengths.tolist() == [2]
-    with pytest.raises(DatasetError, match="all of them cut"):
-        LoggedEpisodes.of(Recorded(trajectory(3)), runner(), drop_cut=True)
+    with pytest.raises(DatasetError, match="all cut"):
+        LoggedEpisodes.of(recorded(trajectory(3)), runner(), drop_cut=True)
 
 
 def test_the_rest_of_a_cut_trajectory_is_left_out() -> None:
@@ -148,14 +141,14 @@ def test_the_rest_of_a_cut_trajectory_is_left_out() -> None:
     cut, rest = trajectory(3), trajectory(2, terminated=True)
     rest.episode_id = cut.episode_id
     whole = [trajectory(4, terminated=True) for _ in range(2)]
-    episodes = LoggedEpisodes.of(Recorded(whole[0], cut, whole[1], rest), runner(), drop_cut=True)
+    episodes = LoggedEpisodes.of(recorded(whole[0], cut, whole[1], rest), runner(), drop_cut=True)
     assert episodes.lengths.tolist() == [4, 4]
     assert episodes.left_out == 2
     with pytest.raises(DatasetError, match="2 of 4 trajectories"):
-        LoggedEpisodes.of(Recorded(whole[0], cut, whole[1], rest), runner())
+        LoggedEpisodes.of(recorded(whole[0], cut, whole[1], rest), runner())
     again = trajectory(2, terminated=True)  # the agent has returned in the same episode, with a new trajectory
     again.episode_id = cut.episode_id
-    assert len(LoggedEpisodes.of(Recorded(cut, rest, again), runner(), drop_cut=True)) == 1
+    assert len(LoggedEpisodes.of(recorded(cut, rest, again), runner(), drop_cut=True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,29 +163,29 @@ def test_non_finite_numbers_are_refused(column: str, step: int, value: float, er
     wrong = trajectory(2, truncated=True)
     wrong.columns[column][step] = value
     with pytest.raises(error, match=rf"(?s)file, row 2, step {step}, column '{column}'"):
-        LoggedEpisodes.of(Recorded(trajectory(3, terminated=True), wrong), runner())
+        LoggedEpisodes.of(recorded(trajectory(3, terminated=True), wrong), runner())
 
 
 def test_columns_of_other_lengths_are_refused() -> None:
-    reader = Recorded(trajectory(2, terminated=True, action_logp=np.array([-1.0])))
+    reader = recorded(trajectory(2, terminated=True, action_logp=np.array([-1.0])))
     with pytest.raises(ShapeError, match=r"(?s)file, row 2, column 'action_logp'.*\(1,\).*\(2,\)"):
         LoggedEpisodes.of(reader, runner())
 
 
 def test_actions_outside_the_space_are_refused() -> None:
     two = spaces.Discrete(2)
-    policy = PolicyRunner(Still(OBS, two), NoFilter(OBS), ActionMap(two, clip_actions=True, normalize_actions=True))
-    reader = Recorded(trajectory(2, terminated=True, actions=np.array([1, -1])))
+    policy = runner_of(Still(OBS, two), mapped=True)
+    reader = recorded(trajectory(2, terminated=True, actions=np.array([1, -1])))
     reader.action_spaces = {"default_policy": two}
     with pytest.raises(PolicyError, match=r"(?s)outside the action space.*file, row 2, step 1.*-1"):
         LoggedEpisodes.of(reader, policy)
 
 
 def test_a_format_without_spaces_uses_those_of_the_policy() -> None:
-    reader = Recorded(trajectory(2, terminated=True))
+    reader = recorded(trajectory(2, terminated=True))
     reader.observation_spaces, reader.action_spaces = {}, {}
     assert LoggedEpisodes.of(reader, runner()).lengths.tolist() == [2]
-    with pytest.raises(DatasetError, match=r"(?s)no trajectories of this policy.*other.*default_policy"):
+    with pytest.raises(DatasetError, match=r"(?s)Unknown policy.*other.*default_policy"):
         LoggedEpisodes.of(reader, runner(), policy_id="other")
 
 
@@ -200,15 +193,15 @@ def test_columns_that_estimates_do_not_read_are_dropped(monkeypatch: pytest.Monk
     # 3 observations, 2 actions and 2 rewards of 4 bytes are 28 bytes; infos do not count.
     one = trajectory(2, terminated=True, infos=np.zeros((3, 1000)))
     monkeypatch.setattr("rollax.offline.estimators.episodes.available_memory_bytes", lambda: 2 * 28)
-    assert len(LoggedEpisodes.of(Recorded(one), runner())) == 1
+    assert len(LoggedEpisodes.of(recorded(one), runner())) == 1
     monkeypatch.setattr("rollax.offline.estimators.episodes.available_memory_bytes", lambda: 2 * 27)
     with pytest.raises(ConfigError, match="half of the memory"):
-        LoggedEpisodes.of(Recorded(one), runner())
+        LoggedEpisodes.of(recorded(one), runner())
 
 
 def test_other_spaces_and_policies_are_refused() -> None:
-    reader = Recorded(trajectory(2, terminated=True))
-    with pytest.raises(DatasetError, match="observation spaces"):
+    reader = recorded(trajectory(2, terminated=True))
+    with pytest.raises(SpaceError, match="observation spaces"):
         LoggedEpisodes.of(reader, runner(spaces.Box(-9, 9, (2,), np.float32)))
     with pytest.raises(DatasetError, match="default_policy"):
         LoggedEpisodes.of(reader, runner(), policy_id="default_polcy")
@@ -218,7 +211,7 @@ def test_densities_of_clipped_actions_are_unknown() -> None:
     """The log has the density of the policy's action, and the action that the environment received."""
     actions = np.array([[2.0], [0.5], [-2.0]], np.float32)
     logp = np.array([-1.0, -2.0, -3.0])
-    reader = Recorded(trajectory(3, terminated=True, actions=actions, action_logp=logp))
+    reader = recorded(trajectory(3, terminated=True, actions=actions, action_logp=logp))
     reader.header = {"logp_of": "policy"}
     found = LoggedEpisodes.of(reader, runner())
     assert found.behaviour_logp is not None
@@ -234,7 +227,7 @@ def test_a_mask_of_zeros_after_the_last_step_allows_all_actions() -> None:
     space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "x": OBS})
     masks = np.array([[1, 0], [0, 1], [0, 0]], np.int8)
     obs = {"action_mask": masks, "x": np.zeros((3, 1), np.float32)}
-    reader = Recorded(trajectory(2, terminated=True, obs=obs))
+    reader = recorded(trajectory(2, terminated=True, obs=obs))
     reader.observation_spaces = {"default_policy": space}
     found = LoggedEpisodes.of(reader, runner(space))
     assert found.obs["action_mask"].tolist() == [[1, 0], [0, 1]]

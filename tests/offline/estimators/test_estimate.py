@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from rollax import Policy
 from rollax.errors import ConfigError, DatasetError, PolicyError
 from rollax.offline.estimators.estimate import METHODS, estimate, estimate_policy
 from rollax.offline.estimators.fitted_q import FittedQ, FQEConfig
+from rollax.offline.estimators.target_policy import action_probabilities
 from tests.offline.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, play_episodes, target_of
 from tests.offline.recorded import ListReader
 
@@ -198,6 +201,13 @@ def test_a_reader_that_it_opens_is_closed(monkeypatch) -> None:
     assert closed == [reader]
 
 
+class Plain(Policy):
+    """A policy without probabilities."""
+
+    def compute_actions(self, obs_batch):
+        return np.zeros(len(obs_batch), int), [], {}
+
+
 @pytest.mark.long
 def test_refused_settings(episodes) -> None:
     with pytest.raises(ConfigError, match=r"(?s)is not an FQEConfig.*'updates': 1"):
@@ -217,4 +227,4 @@ def test_refused_settings(episodes) -> None:
         with pytest.raises(ConfigError, match=rf"`{name}` is out of range"):
             estimate(target_of(TARGET), episodes, ["wis"], **wrong)
     with pytest.raises(PolicyError, match="probabilities"):
-        type(target_of(TARGET).runner.policy).__mro__[1].action_probabilities(target_of(TARGET).runner.policy, None)
+        action_probabilities(Plain(target_of(TARGET).runner.policy.observation_space, spaces.Discrete(2)), np.zeros(1))

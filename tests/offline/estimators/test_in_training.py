@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError, DQNTrainer, PolicyError
-from rollax.errors import DatasetError
-from rollax.offline.estimation_fields import OffPolicyEstimationFields
+from rollax.errors import DatasetError, SpaceError
 from rollax.offline.estimators.estimate import METHODS, estimate_policy
+from rollax.offline.fields import OffPolicyEstimationFields
 from rollax.offline.marwil import BCTrainer
 from rollax.offline.td3_bc import TD3BCTrainer
 from tests.offline.data_runs import TINY as FROM_DATA
@@ -139,7 +139,7 @@ class TestRefused:
         reader = ListReader([*logged(2), *[replace(one, policy_id="other") for one in logged(2)]])
         reader.action_spaces["other"] = type(reader.action_spaces["other"])(2)
         settings = {**TINY, "off_policy_estimation_input": reader, "off_policy_estimation_methods": ["wis"]}
-        with pytest.raises(DatasetError, match="different action spaces"):
+        with pytest.raises(SpaceError, match="different action spaces"):
             DQNTrainer(Line, settings)
 
     def test_a_policy_without_probabilities(self) -> None:

@@ -16,20 +16,13 @@ from rollax.core import trees
 from rollax.errors import ConfigError, PolicyError
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.fitted_q import FittedQ, FQEConfig
-from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept
-from rollax.rollout.actions import ActionMap
-from rollax.rollout.filters import NoFilter
-from rollax.rollout.policy_runner import PolicyRunner
+from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept, action_probabilities
+from tests.offline.estimators.worlds import logged_episodes, runner_of
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 BOX = spaces.Box(-2, 2, (2,), np.float32)
 LENGTHS = np.array([4, 2, 3])
 MODEL = {"fcnet_hiddens": (4,)}
-
-
-def runner_of(policy: Any) -> PolicyRunner:
-    actions = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
-    return PolicyRunner(policy, NoFilter(policy.observation_space), actions)
 
 
 def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
@@ -45,16 +38,8 @@ def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
             actions.append(action)
             logp.append(fetches.get("action_logp"))
             context = policy.memory_of(1, states, action, rewards[row : row + 1].astype(np.float32))
-    episodes = LoggedEpisodes(
-        obs=obs,
-        last_obs=obs[:3],
-        actions=trees.concat(actions),
-        rewards=rewards,
-        lengths=LENGTHS,
-        terminated=np.array([True, False, True]),
-        behaviour_logp=None,
-        where="a test",
-    )
+    ends = np.array([True, False, True])
+    episodes = logged_episodes(obs, trees.concat(actions), rewards, lengths=LENGTHS, terminated=ends)
     return episodes, np.zeros(rows) if logp[0] is None else np.concatenate(logp)
 
 
@@ -132,13 +117,20 @@ def test_epsilon_greedy_probabilities() -> None:
     np.testing.assert_allclose(target.logp(episodes), np.log(probabilities[np.arange(9), episodes.actions]))
 
 
+def test_probabilities_of_a_noisy_model_require_greedy_actions() -> None:
+    policy = DQN.make_policy(OBS, spaces.Discrete(4), {"noisy": True, "seed": 0})
+    assert action_probabilities(policy, np.zeros((3, 3), np.float32), explore=False).sum() == 3
+    with pytest.raises(PolicyError, match="noise of its weights"):
+        action_probabilities(policy, np.zeros((3, 3), np.float32))
+
+
 def test_soft_q_probabilities() -> None:
     config = DQNConfig(model=MODEL, seed=0, exploration="SoftQ", temperature=0.5)
     policy = DQN.make_policy(OBS, spaces.Discrete(4), config)
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
     values = policy._model_outputs({"obs": obs})[0].astype(np.float64)
     expected = np.exp(values / 0.5) / np.exp(values / 0.5).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(policy.action_probabilities(obs), expected, rtol=1e-6)
+    np.testing.assert_allclose(action_probabilities(policy, obs), expected, rtol=1e-6)
 
 
 def test_greedy_actions_of_a_box_have_no_density() -> None:
@@ -185,8 +177,7 @@ def test_sizes_of_fitted_q_beyond_the_memory_are_refused(name: str, size: int) -
 def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
     # The environment cannot distinguish them, and logs of its actions have none beyond the bounds.
     policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
-    actions = ActionMap(BOX, clip_actions=True, normalize_actions=True)
-    target = TargetPolicy(PolicyRunner(policy, NoFilter(OBS), actions))
+    target = TargetPolicy(runner_of(policy, mapped=True))
     values, obs = FittedQ(target, 0.9, FQEConfig(hiddens=(4,), samples=3)), np.zeros((5, 3), np.float32)
     far = np.array([[3, -0.5], [0.25, -7], [2, 2], [0, 1], [-1.5, 0]], np.float32)
     np.testing.assert_array_equal(values.q(obs, far), values.q(obs, np.clip(far, -1, 1)))
@@ -199,8 +190,7 @@ def test_values_of_clipped_actions_are_those_at_the_bound() -> None:
 
 @pytest.mark.parametrize("space", [BOX, spaces.Dict({"b": BOX, "a": spaces.Discrete(2)})])
 def test_actions_on_a_bound(space: spaces.Space) -> None:
-    actions = ActionMap(space, clip_actions=True, normalize_actions=True)
-    target = TargetPolicy(PolicyRunner(PPO.make_policy(OBS, space, PPOConfig(model=MODEL)), NoFilter(OBS), actions))
+    target = TargetPolicy(runner_of(PPO.make_policy(OBS, space, PPOConfig(model=MODEL)), mapped=True))
     some: Any = np.array([[1, 0], [0.5, -1], [0.5, -0.9], [1.5, 0], [0, -3]], np.float32)
     if space is not BOX:
         some = {"b": some, "a": np.zeros(5, np.int64)}
@@ -219,16 +209,7 @@ def test_values_learn_rewards_and_bootstraps() -> None:
     # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2; termination would give 1.
     policy = DQN.make_policy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))
     for terminated, value in ((False, 2.0), (True, 1.0)):
-        episodes = LoggedEpisodes(
-            obs=np.zeros(1, np.int64),
-            last_obs=np.zeros(1, np.int64),
-            actions=np.zeros(1, np.int64),
-            rewards=np.ones(1),
-            lengths=np.ones(1, np.int64),
-            terminated=np.array([terminated]),
-            behaviour_logp=None,
-            where="a test",
-        )
+        episodes = logged_episodes(np.zeros(1, np.int64), np.zeros(1, np.int64), terminated=terminated)
         config = FQEConfig(hiddens=(), updates=2000, batch_size=4, lr=0.02, tau=0.1)
         fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.5, config).fit(episodes)
         assert fitted.v(episodes.obs) == pytest.approx([value], abs=0.02)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from rollax.core import trees
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.target_policy import TargetPolicy
 from rollax.policy.policy import Policy
@@ -60,6 +62,30 @@ def exact_q(probabilities: np.ndarray) -> np.ndarray:
     return np.linalg.solve(np.eye(size) - GAMMA * transitions, rewards.ravel()).reshape(STATES, ACTIONS)
 
 
+def logged_episodes(
+    obs: Any, actions: Any, rewards: Any = None, *, lengths: Any = None, last_obs: Any = None, terminated: Any = True
+) -> LoggedEpisodes:
+    """Episodes of these rows, by default of one step with the reward 1, without log-probabilities."""
+    rows = trees.length(actions)
+    lengths = np.ones(rows, np.int64) if lengths is None else np.asarray(lengths)
+    return LoggedEpisodes(
+        obs=obs,
+        last_obs=trees.index(obs, slice(len(lengths))) if last_obs is None else last_obs,
+        actions=actions,
+        rewards=np.ones(rows) if rewards is None else rewards,
+        lengths=lengths,
+        terminated=np.broadcast_to(terminated, len(lengths)),
+        behaviour_logp=None,
+        where="a test",
+    )
+
+
+def runner_of(policy: Policy, *, mapped: bool = False) -> PolicyRunner:
+    """The policy without a filter; `mapped`: with scaled and clipped actions."""
+    action_map = ActionMap(policy.action_space, clip_actions=mapped, normalize_actions=mapped)
+    return PolicyRunner(policy, NoFilter(policy.observation_space), action_map)
+
+
 def play_episodes(
     probabilities: np.ndarray, count: int, rng: np.random.Generator, most: int = 20_000
 ) -> LoggedEpisodes:
@@ -78,16 +104,9 @@ def play_episodes(
     assert not len(alive)
     episode, obs, actions, earned, logp = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     order = np.argsort(episode, kind="stable")
-    return LoggedEpisodes(
-        obs=obs[order],
-        last_obs=np.full(count, GOAL),
-        actions=actions[order],
-        rewards=earned[order],
-        lengths=np.bincount(episode, minlength=count),
-        terminated=np.ones(count, bool),
-        behaviour_logp=logp[order],
-        where="the cliff",
-    )
+    ends = {"lengths": np.bincount(episode, minlength=count), "last_obs": np.full(count, GOAL)}
+    found = logged_episodes(obs[order], actions[order], earned[order], **ends)
+    return replace(found, behaviour_logp=logp[order])
 
 
 class Table(Policy):
@@ -107,8 +126,7 @@ def target_of(probabilities: np.ndarray) -> TargetPolicy:
     obs, actions = spaces.Discrete(len(probabilities)), spaces.Discrete(probabilities.shape[1])
     policy = Table(obs, actions, {"gamma": GAMMA})
     policy.probabilities = probabilities
-    action_map = ActionMap(actions, clip_actions=False, normalize_actions=False)
-    return TargetPolicy(PolicyRunner(policy, NoFilter(obs), action_map))
+    return TargetPolicy(runner_of(policy))
 
 
 class TableValues:

@@ -177,5 +177,5 @@ class TestCsv:
             (one,) = read(path, **settings)
             assert one.columns["rewards"].tolist() == [0, 0.5]
             return
-        with pytest.raises(DatasetError, match=r"after the last action(.|\n)*line 4, column 'r'(.|\n)*got: +10"):
+        with pytest.raises(DatasetError, match=r"after the last action(.|\n)*line 4, column 'r'(.|\n)*got: +10.0"):
             read(path, **settings)

@@ -49,6 +49,14 @@ def trajectory(
     return RecordedTrajectory(columns, ends == "terminated", ends == "truncated", str(episode), agent, policy)
 
 
+def written(folder, trajectories, spaces=(OBS, ACTIONS), **settings):
+    """Writes trajectories; returns the paths of the files."""
+    with DatasetWriter(folder, *spaces, **settings) as writer:
+        for one in trajectories:
+            writer.write(one)
+    return writer.paths
+
+
 def same(a, b):
     assert (a.terminated, a.truncated) == (b.terminated, b.truncated)
     assert (a.episode_id, a.agent_id, a.policy_id) == (b.episode_id, b.agent_id, b.policy_id)
@@ -66,29 +74,24 @@ def same_array(a, b):
 def test_nested_spaces_and_ends(tmp_path):
     rng = np.random.default_rng(0)
     ends = ["terminated", "truncated", "cut"]
-    written = [trajectory(rng, steps, i, ends=ends[i % 3]) for i, steps in enumerate((1, 5, 3, 40))]
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, header={"env": "E"}) as writer:
-        for one in written:
-            writer.write(one)
+    data = [trajectory(rng, steps, i, ends=ends[i % 3]) for i, steps in enumerate((1, 5, 3, 40))]
+    (path,) = written(tmp_path, data, header={"env": "E"})
     reader = open_dataset(tmp_path)
     assert len(reader) == 49
     assert reader.header["env"] == "E"
     assert same_space(reader.observation_spaces["default_policy"], OBS)
     assert same_space(reader.action_spaces["default_policy"], ACTIONS)
-    for a, b in zip(written, reader.trajectories(), strict=True):
+    for a, b in zip(data, reader.trajectories(), strict=True):
         same(a, b)
-    assert [path.name for path in tmp_path.iterdir()] == [writer.paths[0].name]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("columns", [None, ["obs"]])
 def test_continued_trajectories_and_rewards_left_out(tmp_path, columns):
     rng, box = np.random.default_rng(0), spaces.Box(-1, 1, (2,), np.float32)
-    written = [trajectory(rng, 2 + i, i, ends="truncated", obs=box, acts=box) for i in range(3)]
-    written[0].continues, written[1].reward_left_out, written[2].reward_left_out = True, 0.5, 0.0
-    with DatasetWriter(tmp_path, {"default_policy": box}, {"default_policy": box}) as writer:
-        for one in written:
-            writer.write(one)
-    (path,) = writer.paths
+    data = [trajectory(rng, 2 + i, i, ends="truncated", obs=box, acts=box) for i in range(3)]
+    data[0].continues, data[1].reward_left_out, data[2].reward_left_out = True, 0.5, 0.0
+    (path,) = written(tmp_path, data, (box, box))
     found = list(open_dataset(path, columns=columns).trajectories())
     assert [(one.continues, one.reward_left_out) for one in found] == [(True, None), (False, 0.5), (False, 0.0)]
     table = pq.read_table(path)
@@ -140,20 +143,14 @@ def test_a_write_that_fails_is_an_error_of_the_data_set(tmp_path, kind):
 def test_ids_of_agents(tmp_path):
     agents = ["a", 7, ("team", 1), "json:x", ""]
     rng = np.random.default_rng(0)
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
-        for agent in agents:
-            writer.write(trajectory(rng, 2, 0, agent=agent))
+    written(tmp_path, [trajectory(rng, 2, 0, agent=agent) for agent in agents])
     assert [one.agent_id for one in open_dataset(tmp_path).trajectories()] == agents
 
 
 @pytest.mark.long
 def test_some_columns_in_a_stable_order(tmp_path):
     rng = np.random.default_rng(0)
-    written = [trajectory(rng, 30, i) for i in range(40)]
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1 << 12) as writer:
-        for one in written:
-            writer.write(one)
-    assert len(writer.paths) > 2
+    assert len(written(tmp_path, [trajectory(rng, 30, i) for i in range(40)], max_file_size=1 << 12)) > 2
     found = list(open_dataset(tmp_path, columns=["t"]).trajectories())
     assert [one.episode_id for one in found] == [str(i) for i in range(40)]
     assert list(found[0].columns) == ["obs", "actions", "rewards", "t"]
@@ -161,23 +158,20 @@ def test_some_columns_in_a_stable_order(tmp_path):
 
 @pytest.mark.parametrize("agent", [None, "json:{}", "json:[1"])
 def test_invalid_ids(tmp_path, agent):
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
-        writer.write(trajectory(np.random.default_rng(0), 2, 0))
-    table = pq.read_table(writer.paths[0])
+    (path,) = written(tmp_path, [trajectory(np.random.default_rng(0), 2, 0)])
+    table = pq.read_table(path)
     schema = pa.schema([field.with_nullable(True) for field in table.schema], table.schema.metadata)
     columns = [pa.array([agent] * 3, pa.string()) if n == "agent_id" else table[n] for n in schema.names]
-    pq.write_table(pa.table(columns, schema=schema), writer.paths[0])
+    pq.write_table(pa.table(columns, schema=schema), path)
     with pytest.raises(DatasetError, match=r"(?s)damaged.*row group 0"):
-        list(open_dataset(writer.paths[0]).trajectories())
+        list(open_dataset(path).trajectories())
 
 
 def test_files_of_policies_with_actions_of_another_scale(tmp_path):
     rng = np.random.default_rng(0)
     for name in (True, False):
         header = {"normalize_actions": name, "clip_actions": True}
-        spaces_of = {"default_policy": OBS}, {"default_policy": ACTIONS}
-        with DatasetWriter(tmp_path / str(name), *spaces_of, header=header, actions_of="policy") as writer:
-            writer.write(trajectory(rng, 2, 0))
+        written(tmp_path / str(name), [trajectory(rng, 2, 0)], header=header, actions_of="policy")
     assert open_dataset(tmp_path / "True").header["normalize_actions"] is True
     one_reader, chained = open_dataset(tmp_path), open_dataset([open_dataset(tmp_path / str(n)) for n in (True, False)])
     for reader in (one_reader, chained):
@@ -188,10 +182,7 @@ def test_files_of_policies_with_actions_of_another_scale(tmp_path):
 
 def test_files_with_log_probabilities_of_different_actions(tmp_path):
     for name, header in (("a", {}), ("b", {"logp_of": "policy"}), ("c", {"logp_of": "environment"})):
-        with DatasetWriter(
-            tmp_path / name, {"default_policy": OBS}, {"default_policy": ACTIONS}, header=header
-        ) as writer:
-            writer.write(trajectory(np.random.default_rng(0), 2, 0))
+        written(tmp_path / name, [trajectory(np.random.default_rng(0), 2, 0)], header=header)
     assert open_dataset(tmp_path / "b").header["logp_of"] == "policy"
     assert open_dataset([tmp_path / "a", tmp_path / "c"]).header["logp_of"] == "environment"  # the default
     for reader in (open_dataset(tmp_path), open_dataset([open_dataset(tmp_path / n) for n in "ab"])):
@@ -199,13 +190,10 @@ def test_files_with_log_probabilities_of_different_actions(tmp_path):
 
 
 def test_skipped_beginnings_are_noticed_when_reading_some_columns(tmp_path):
-    rng = np.random.default_rng(0)
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1) as writer:
-        for episode in range(2):
-            one = trajectory(rng, 2, episode)
-            one.columns["t"] = np.arange(2) + episode
-            writer.write(one)
-    writer.paths[0].write_bytes(b"PAR1")
+    data = [trajectory(np.random.default_rng(0), 2, episode) for episode in range(2)]
+    data[1].columns["t"] += 1
+    path, _ = written(tmp_path, data, max_file_size=1)
+    path.write_bytes(b"PAR1")
     (found,) = open_dataset(tmp_path, columns=["rewards"], max_broken=1).trajectories()
     assert found.continues
 
@@ -237,10 +225,46 @@ BOX_OF_16M = {"type": "Box", "shape": [1 << 24], "dtype": "float64", "low": 0, "
     ],
 )
 def test_headers_that_rollax_did_not_write(tmp_path, metadata, monkeypatch):
-    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
-        writer.write(trajectory(np.random.default_rng(0), 2, 0))
-    table = pq.read_table(writer.paths[0])
-    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **metadata}), writer.paths[0])
+    (path,) = written(tmp_path, [trajectory(np.random.default_rng(0), 2, 0)])
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **metadata}), path)
     monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
     with pytest.raises(DatasetError, match="damaged"):
-        open_dataset(writer.paths[0])
+        open_dataset(path)
+
+
+def with_a_damaged_group(folder, following):
+    """Two files of one trajectory, the second from t = `following`; the first row group of the first is damaged."""
+    for ends, first in (("cut", 0), ("terminated", following)):
+        one = trajectory(np.random.default_rng(0), 3, 0, ends=ends)
+        one.columns["t"] += first
+        written(folder, [one])
+    path = sorted(folder.iterdir())[0]
+    column = pq.read_metadata(path).row_group(0).column(0)
+    content, start = bytearray(path.read_bytes()), column.dictionary_page_offset or column.data_page_offset
+    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("following", [0, 3])
+def test_a_damaged_row_group_is_skipped(tmp_path, following):
+    path = with_a_damaged_group(tmp_path, following)
+    with pytest.raises(DatasetError, match=rf"(?s)damaged.*{path.name}, row group 0.*max_broken"):
+        list(open_dataset(tmp_path).trajectories())
+    reader = open_dataset(tmp_path, max_broken=1)
+    for _ in range(2):
+        (rest,) = reader.trajectories()
+        assert (rest.continues, rest.ended) == (following > 0, True)  # the earlier steps are lost
+        assert len(reader.broken) == 1
+
+
+def test_a_missing_file_is_an_error_or_skipped(tmp_path):
+    for _ in range(2):
+        written(tmp_path, [trajectory(np.random.default_rng(0), 3, 0)])
+    strict, lenient = open_dataset(tmp_path), open_dataset(tmp_path, max_broken=1)
+    path = sorted(tmp_path.iterdir())[0]
+    path.unlink()
+    with pytest.raises(DatasetError, match=rf"(?s){path.name}.*FileNotFound"):
+        list(strict.trajectories())
+    assert len(list(lenient.trajectories())) == 1

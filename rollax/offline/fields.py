@@ -1,25 +1,64 @@
-"""The fields of learning from recorded data."""
+"""The config fields of recorded data: learning from it, estimates from it, and writing it."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
 from rollax.config.hooks import ConfigHooks
-from rollax.config.rules import ENABLED, Predicate
+from rollax.config.rules import ENABLED, NotIn, Predicate
 from rollax.config.stored import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
+from rollax.core.atomic_files import absolute
 from rollax.core.numbers import is_finite
-from rollax.offline.sources import SAMPLER, is_recorded_alone, paths_as_text, takes_settings, wrong_input
+from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.offline.estimators.in_training import TrainingEstimates
+    from rollax.offline.recorder import Recorder
     from rollax.optimizers.optimizer import Optimizer
+    from rollax.rollout.sampler import Sampler
 
 NAMES_IN_SECTIONS["input_config"] = ("format", "env")
 IMPORTED_WHERE_USED.add("format")
+
+SAMPLER = "sampler"
+"""The name of fresh experience among the sources of `input`."""
+
+
+def takes_settings(source: Any) -> bool:
+    """Whether a source has a path or a function; a reader takes no settings."""
+    if isinstance(source, list | tuple):
+        return any(map(takes_settings, source))
+    return source is not None and not hasattr(source, "trajectories")
+
+
+def is_recorded_alone(source: Any) -> bool:
+    """Whether there is recorded data and no fresh experience."""
+    return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
+
+
+def paths_as_text(sources: Any) -> Any:
+    """Sources with each `Path` as a string, as which checkpoints store it."""
+    if isinstance(sources, os.PathLike):
+        return os.fspath(sources)
+    if isinstance(sources, Mapping):
+        return {paths_as_text(source): weight for source, weight in sources.items()}
+    return type(sources)(map(paths_as_text, sources)) if type(sources) in (list, tuple) else sources
+
+
+def wrong_input(got: Any, fix: str) -> ConfigError:
+    """The error for a value that is no source."""
+    expected = "a path, a list of paths, {source: weight, ...}, a DatasetReader, or a function that returns one"
+    return ConfigError.is_not("The value", "a source of recorded data", "config key 'input'", got).expected(
+        expected, fix
+    )
+
 
 _TAKES_SETTINGS = Predicate(takes_settings, "a path or a function")
 _RECORDED_ALONE = Predicate(is_recorded_alone, f"recorded data without {SAMPLER!r}")
@@ -143,3 +182,85 @@ class DataInputFields(ConfigHooks):
             recorded, fresh = [(self.input, 1.0)], 1.0 if self.then_online else 0.0
         total = fresh + sum(weight for _, weight in recorded)
         return [(source, weight / total) for source, weight in recorded], fresh / total
+
+
+class OffPolicyEstimationFields(ConfigHooks):
+    """Which estimates of the policies are made from recorded data at each evaluation; see `TrainingEstimates`."""
+
+    requires = {
+        "off_policy_estimation_methods": [{"off_policy_estimation_input": ENABLED}, {"input": ENABLED}],
+        "off_policy_estimation_input": {"off_policy_estimation_methods": NotIn(())},
+    }
+    places = {("off_policy_estimation_methods", "off_policy_estimation_input"): ()}
+    passed_again = ("off_policy_estimation_input",)
+
+    off_policy_estimation_methods: tuple[Literal["is", "pdis", "wis", "wpdis", "dm", "dr"], ...] = Field(
+        default=(),
+        description="methods by which each evaluation estimates the value of each policy from recorded data, such "
+        "as ['wis', 'dm']; see [estimates.md](estimates.md)",
+    )
+    off_policy_estimation_input: Any = Field(
+        default=None,
+        description="data set to estimate from: a path, a list of them, a reader or a function, without weights; "
+        "None: the data of input",
+    )
+
+    @field_validator("off_policy_estimation_input", mode="before")
+    @classmethod
+    def _estimation_input_as_text(cls, value: Any) -> Any:
+        if isinstance(value, Mapping | bool | int | float) or value == "":
+            raise ValueError("a path, a list of them, a reader or a function; all episodes count the same")
+        return paths_as_text(value)
+
+    def estimates(self, trainer: Trainer) -> TrainingEstimates | None:
+        from rollax.offline.from_data import estimates_of
+
+        return estimates_of(trainer)
+
+
+class OutputFields(ConfigHooks):
+    """Whether the experience of training is written to files, and how."""
+
+    requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": ENABLED}}
+    places = {("output", "output_max_file_size", "output_compress", "output_infos"): ()}
+
+    in_evaluation = {"output": None}
+    folders = {"output": "None to write no experience"}
+
+    output: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder into which the experience of training is written, as Parquet files; see "
+        "[offline.md](offline.md); None: nothing is written",
+    )
+    output_max_file_size: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="size in bytes at which a file is completed and the next one begins",
+    )
+    output_compress: Literal["zstd", "snappy", "gzip", "none"] = Field(
+        default="zstd", description="compression of these files"
+    )
+    output_infos: bool = Field(default=False, description="whether info dicts are written too, as JSON")
+
+    @property
+    def recording_key(self) -> str | None:
+        return None if self.output is None else "output"
+
+    def make_recorder(self, sampler: Sampler, worker_index: int) -> Recorder | None:
+        if self.output is None:
+            return None
+        from rollax.offline.recorder import make_recorder
+
+        config: Any = self
+        return make_recorder(config, sampler, worker_index)
+
+    def for_recording(self, folder: Path, *, infos: bool) -> Self:
+        return self._with_output(str(folder), output_infos=infos)
+
+    def for_workers(self) -> Self:
+        return self if self.output is None else self._with_output(str(absolute(self.output, ConfigError)))
+
+    def _with_output(self, folder: str, **others: Any) -> Self:
+        config: Any = self
+        return config.changed(output=folder, **others)
