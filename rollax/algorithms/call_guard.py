@@ -49,11 +49,8 @@ class CallGuard:
         Training counts in any thread, other methods in this one.
         """
         if self.stopped:
-            raise RollaxError(
-                f"{method} was called after stop().",
-                f"{self._owner}.{method}",
-                "a stopped trainer, whose environments and processes are closed",
-            ).expected(
+            got = "a stopped trainer, whose environments and processes are closed"
+            raise RollaxError(f"{method} was called after stop().", f"{self._owner}.{method}", got).expected(
                 "such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() works",
                 "set result['done'] = True in a callback to end fit(); continue with another trainer, "
                 f"{self._owner}.from_checkpoint(trainer.save(folder))",

@@ -72,11 +72,9 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
         if self.replay_proportion and not self.replay_buffer_num_slots:
             raise ConfigError(
                 "replay_proportion requires stored fragments, but none are kept.",
-                where="config keys 'replay_proportion' and 'replay_buffer_num_slots'",
-                got=f"replay_proportion={self.replay_proportion}, replay_buffer_num_slots=0",
-                expected="a positive number of slots",
-                fix="raise replay_buffer_num_slots, or set replay_proportion to 0",
-            )
+                "config keys 'replay_proportion' and 'replay_buffer_num_slots'",
+                f"replay_proportion={self.replay_proportion}, replay_buffer_num_slots=0",
+            ).expected("a positive number of slots", "raise replay_buffer_num_slots, or set replay_proportion to 0")
 
 
 class IMPALA(Algorithm):

@@ -81,11 +81,8 @@ def refuse_of_learning(
     where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
     refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
     if (explore := changes.get("explore", config.explore)) != config.explore:
-        raise ConfigError(
-            "explore has no effect here: evaluate() has that of evaluation_config, and record() an argument.",
-            f"{where}, config key 'explore'",
-            explore,
-        ).expected(
+        what = "explore has no effect here: evaluate() has that of evaluation_config, and record() an argument."
+        raise ConfigError(what, f"{where}, config key 'explore'", explore).expected(
             f"{config.explore!r}, as in the checkpoint, or no such key",
             "pass evaluation_config={'explore': True} to explore",
         )

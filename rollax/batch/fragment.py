@@ -38,19 +38,15 @@ class Fragment(SampleBatch):
         self.ends = np.asarray(ends, np.int64)
         self.after = dict(after)
         if len(self) != (self.ends[-1] + 1 if len(self.ends) else 0):
+            expected = f"positions up to {len(self) - 1}"
             raise BatchError(
                 "The last row of the fragment does not end a segment.", "Fragment(ends=...)", self.ends[-1:].tolist()
-            ).expected(
-                f"positions up to {len(self) - 1}",
-                "add the last row of a cut-off segment to `ends`, and what came next to `after`",
-            )
+            ).expected(expected, "add the last row of a cut-off segment to `ends`, and what came next to `after`")
         for name, column in self.after.items():
             if trees.length(column) != len(self.ends):
-                raise BatchError(
-                    "The number of rows of the column is not the number of segments.",
-                    f"Fragment(after=...), column {name!r}",
-                    trees.length(column),
-                ).expected(len(self.ends), "give one row per segment, in order: what came after its last row")
+                what = "The number of rows of the column is not the number of segments."
+                got, fix = trees.length(column), "give one row per segment, in order: what came after its last row"
+                raise BatchError(what, f"Fragment(after=...), column {name!r}", got, expected=len(self.ends), fix=fix)
 
     @property
     def starts(self) -> np.ndarray:
@@ -74,13 +70,10 @@ class Fragment(SampleBatch):
         terminated = self[self.TERMINATEDS]
         ended = terminated[self.ends]
         if np.count_nonzero(ended) != np.count_nonzero(terminated):
-            raise BatchError(
-                "An episode terminates inside a trajectory segment.",
-                f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
-            ).expected(
-                "terminateds only at the positions of `ends`",
-                "sort rows by trajectory and time, and list each last row in `ends`",
-            )
+            what = "An episode terminates inside a trajectory segment."
+            expected = "terminateds only at the positions of `ends`"
+            fix = "sort rows by trajectory and time, and list each last row in `ends`"
+            raise BatchError(what, f"row {int(np.flatnonzero(terminated & ~self.last)[0])}", expected=expected, fix=fix)
         return ~ended
 
     def following(self, name: str) -> trees.Tree:

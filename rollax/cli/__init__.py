@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, data, estimate, export, record, serve, train
+from rollax.cli import commands, data, estimate, serve, train
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
@@ -27,9 +27,9 @@ app.command("check", cls=EachOptionOnce)(commands.check)
 app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)
 app.command("estimate", cls=EachOptionOnce)(estimate.estimate)
 app.command("serve", cls=EachOptionOnce)(serve.serve)
-app.command("export", cls=EachOptionOnce)(export.export)
+app.command("export", cls=EachOptionOnce)(commands.export)
 app.command("list", cls=EachOptionOnce)(commands.list_known)
-app.command("record", cls=EachOptionOnce)(record.record)
+app.command("record", cls=EachOptionOnce)(commands.record)
 app.add_typer(data.app, name="data")
 app.command("plot", cls=EachOptionOnce)(commands.plot)
 

@@ -1,4 +1,4 @@
-"""The commands check, evaluate, list and plot."""
+"""The commands check, evaluate, record, export, list and plot."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import newest_checkpoint, open_trainer
+from rollax.batch import DEFAULT_POLICY
+from rollax.cli.checkpoints import newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
+    CheckpointArgument,
+    EnvOption,
     ImportOption,
     RunOption,
     TracebackOption,
     TrustOption,
     evaluation_line,
-    import_first,
     readable_errors,
     show_error,
 )
@@ -45,8 +47,7 @@ def check(
     """Play an environment with random actions and report whether it is fit for training."""
     from rollax.env.checking.check_env import check_env
 
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         settings = parse_config(env_config, "--env-config")
         try:
             report = check_env(env, settings, episodes=episodes, max_steps=max_steps, seed=seed)
@@ -58,12 +59,12 @@ def check(
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
+    checkpoint: CheckpointArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
     ] = None,
-    env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
+    env: EnvOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
     run: RunOption = None,
     trust_code: TrustOption = False,
@@ -72,8 +73,7 @@ def evaluate(
     traceback: TracebackOption = False,
 ) -> None:
     """Run a trained policy greedily and report its rewards."""
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
         path = newest_checkpoint(checkpoint)
         with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
@@ -87,6 +87,49 @@ def evaluate(
                 print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
 
 
+def record(
+    checkpoint: CheckpointArgument,
+    out: Annotated[Path, typer.Option(help="The folder for the files.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Act greedily, instead of exploring.")] = False,
+    infos: Annotated[bool, typer.Option("--infos", help="Write the info dicts too.")] = False,
+    env: EnvOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments and actions.")] = None,
+    run: RunOption = None,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Play a trained policy and write its experience as a data set."""
+    with readable_errors(traceback, imports):
+        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        path = newest_checkpoint(checkpoint)
+        with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
+            results = trainer.record(episodes, out, explore=not greedy, infos=infos)
+            print(evaluation_line(results))
+            print(*(f"data {shown_path(Path(path))}\n" for path in results["files"]), sep="", end="")
+
+
+def export(
+    checkpoint: CheckpointArgument,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    to: Annotated[str, typer.Option(help="The format: onnx or stablehlo.")] = "onnx",
+    policy_id: Annotated[str, typer.Option(help="The policy, in a run with several.")] = DEFAULT_POLICY,
+    run: RunOption = None,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Write a trained policy to a file that other runtimes and languages run."""
+    from rollax.serving.export.export_policy import export_policy
+
+    with readable_errors(traceback, imports):
+        options: dict[str, Any] = {"policy_id": policy_id, "trust_code": trust_code}
+        if run is not None:
+            options["trainer_class"] = trainer_class_named(run)
+        print(shown_path(export_policy(newest_checkpoint(checkpoint), to, out=out, **options)))  # type: ignore[arg-type]  checked there
+
+
 def list_known(
     envs: Annotated[
         str | None, typer.Option("--envs", metavar="TEXT", help="All environment ids that contain TEXT ('' for all).")
@@ -95,8 +138,7 @@ def list_known(
     traceback: TracebackOption = False,
 ) -> None:
     """Show the algorithms and the registered environments."""
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         families = _env_ids()
         if envs is not None:
             found = [name for ids in families.values() for name in ids if envs.casefold() in name.casefold()]

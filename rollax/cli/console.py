@@ -48,12 +48,11 @@ ImportOption = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import this module first; it may register environments."),
 ]
-
-
 TrustOption = Annotated[
     bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint or file names.")
 ]
-
+CheckpointArgument = Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")]
+EnvOption = Annotated[str | None, typer.Option(help="Another environment with the same spaces.")]
 RunOption = Annotated[
     str | None,
     typer.Option(parser=named_by_caller, metavar="TEXT", help="module:Class of the trainer, if it is one of your own."),
@@ -72,9 +71,14 @@ def whole_number(text: str) -> int:
 
 
 @contextmanager
-def readable_errors(show_traceback: bool) -> Iterator[None]:
-    """Turns a RollaxError into a message on stderr and exit code 2, a KeyboardInterrupt into its signal's exit code."""
+def readable_errors(show_traceback: bool, imports: Iterable[str] | None = None) -> Iterator[None]:
+    """Turns a RollaxError into a message on stderr and exit code 2, a KeyboardInterrupt into its signal's exit code.
+
+    `imports` are modules that are imported first.
+    """
     try:
+        for name in imports or ():
+            _import(name)
         yield
     except RollaxError as error:
         show_error(error, show_traceback)
@@ -145,15 +149,14 @@ def show_error(error: RollaxError, show_traceback: bool) -> None:
         print(f"{_users_traceback(error)}error: {error}{notes}", file=sys.stderr)
 
 
-def import_first(modules: Iterable[str] | None) -> None:
-    for name in modules or ():
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError("The module cannot be imported.", "--import", f"{name} ({error})").expected(
-                "a module name, as in my_envs",
-                "check the spelling; modules are searched in the current folder and the installed packages",
-            ) from error
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError("The module cannot be imported.", "--import", f"{name} ({error})").expected(
+            "a module name, as in my_envs",
+            "check the spelling; modules are searched in the current folder and the installed packages",
+        ) from error
 
 
 def search_current_folder() -> None:

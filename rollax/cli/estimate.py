@@ -6,14 +6,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.cli.checkpoints import newest_checkpoint
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.console import CheckpointArgument, ImportOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError
 from rollax.runs.results import to_json
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
+    checkpoint: CheckpointArgument,
     input: Annotated[list[str], typer.Option("--input", help="A data set: file, folder or pattern.")],  # noqa: A002
     methods: Annotated[str, typer.Option(help="Estimators: is, pdis, wis, wpdis, dm, dr.")] = "wis,dm,dr",
     policy_id: Annotated[str | None, typer.Option(help="The policy of a multi-agent checkpoint.")] = None,
@@ -48,8 +47,7 @@ def estimate(
     traceback: TracebackOption = False,
 ) -> None:
     """Estimate the value of a policy from the episodes of another one, without running it."""
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         if behaviour not in ("logged", "fitted"):
             raise ConfigError.unknown("behaviour policy", behaviour, ("logged", "fitted"), "--behaviour")
         from rollax.algorithms.load_policy import load_policy

@@ -75,11 +75,8 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     trust: Trust = "everything" if trust_code else "nothing"
     decoded = decode_config(config, trust=trust)
     if not trust_code and (cluster := cluster_in(decoded)) is not None:
-        raise ConfigError(
-            "The experiment file names a Ray cluster, which is not joined without trust in the file.",
-            f"{where}: config.{cluster[0]}",
-            cluster[1],
-        ).expected(
+        what = "The experiment file names a Ray cluster, which is not joined without trust in the file."
+        raise ConfigError(what, f"{where}: config.{cluster[0]}", cluster[1]).expected(
             "no address, or --trust-code",
             "pass --set ray_address=... in its place; or --trust-code if you trust the file",
         )

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
-from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, readable_errors
+from rollax.cli.experiment import merged, parse_config, parse_settings
+from rollax.cli.train import new_folder
 from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
+from rollax.runs.run_lock import RunLock
 from rollax.serving.security import read_token
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend
+
+_FREQUENCY_S = 60.0
 
 
 def serve(
@@ -87,8 +93,7 @@ def serve(
     traceback: TracebackOption = False,
 ) -> None:
     """Serve a trained policy over HTTP and WebSockets, or, with --run, a policy that learns from its clients."""
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         from rollax import PolicyServer  # first, because its error without the extra names the extra
 
         address: dict[str, Any] = {
@@ -106,15 +111,10 @@ def serve(
                 **{"explore": explore or None, "trust-code": trust_code or None},
                 **{"policy-mapping": policy_mapping, "multi-agent": multi_agent},
             )
-            from rollax.cli.serve_learning import DEFAULT_FREQUENCY_S, serve_and_learn
-
-            env_config = {
-                **address,
-                "token_file": None if token_file is None else str(token_file),
-                "limits": limits,
-            }
-            frequency_s = DEFAULT_FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
-            number = serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
+            token = None if token_file is None else str(token_file)
+            env_config = {**address, "token_file": token, "limits": limits}
+            frequency_s = _FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
+            number = _serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
             raise typer.Exit(SIGNALLED + number)
         _refuse_given(
             "The option is for a run that learns, but a checkpoint is given.",
@@ -145,6 +145,34 @@ def _backend(
     )
     backend.warm_up()
     return backend
+
+
+def _serve_and_learn(
+    run: str | None,
+    config: str | None,
+    settings: Sequence[str],
+    env_config: Mapping[str, Any],
+    out: Path | None,
+    checkpoint_frequency_s: float,
+) -> int:
+    """Serves, and learns from the episodes of clients, until a signal arrives; returns its number."""
+    if run is None:
+        raise ConfigError("There is nothing to serve.", "rollax serve").expected(
+            "a checkpoint, or an algorithm that learns: --run",
+            "as in `rollax serve runs/one`, or `rollax serve --run=DQN --set env_config.spaces_of=CartPole-v1`",
+        )
+    from rollax.serving.learning_run import addresses_of, learn_until_signal, make_learning_trainer
+
+    given = merged({} if config is None else parse_config(config), parse_settings(settings))
+    trainer_class = trainer_class_named(run)
+    folder = new_folder(f"{run.rpartition(':')[2]}-server") if out is None else out
+    with RunLock(folder, "--out") as lock, make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
+        goes_on = f", from iteration {trainer.iteration}" if trainer.recorded_in else ""
+
+        def announce() -> None:
+            print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)
+
+        return learn_until_signal(trainer, lock, checkpoint_frequency_s, announce)
 
 
 _QUOTED = """write --policy-mapping='{"agent0": "first", "agent1": "second"}', quoted for the shell"""

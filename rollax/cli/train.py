@@ -23,7 +23,6 @@ from rollax.cli.console import (
     command_name,
     estimate_lines,
     evaluation_line,
-    import_first,
     readable_errors,
     whole_number,
 )
@@ -119,8 +118,7 @@ def train(
     traceback: TracebackOption = False,
 ) -> None:
     """Train a policy. Ctrl-C saves a checkpoint and ends with exit code 130 (SIGTERM: 143)."""
-    with readable_errors(traceback):
-        import_first(imports)
+    with readable_errors(traceback, imports):
         given = merged({} if config is None else parse_config(config), parse_settings(settings or ()))
         data = _given_once("input", input_[0] if input_ and len(input_) == 1 else input_, given)
         online = _given_once("then_online", True if then_online else None, given)

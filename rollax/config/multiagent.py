@@ -64,12 +64,10 @@ class MultiAgentConfig(FrozenModel):
                 "A policy mapping is given, but no policies.", "config key 'multiagent.policies'", self.policies
             ).expected("the policies that policy_mapping_fn names", 'write "policies": {"some_id": None, ...}')
         if self.policy_mapping_fn is None and len(self.policies) > 1:
+            expected = f"a function from an agent id to one of {sorted(self.policies)}"
             raise ConfigError(
                 "Several policies require a policy mapping.", "config key 'multiagent.policy_mapping_fn'", None
-            ).expected(
-                f"a function from an agent id to one of {sorted(self.policies)}",
-                'add "policy_mapping_fn": lambda agent_id: ...',
-            )
+            ).expected(expected, 'add "policy_mapping_fn": lambda agent_id: ...')
         for policy_id in self.policies_to_train or ():
             known = tuple(self.policies) or (DEFAULT_POLICY,)
             if policy_id not in known:

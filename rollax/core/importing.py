@@ -180,10 +180,7 @@ def _missing(name: str, holder: Any) -> str:
 def _does_not_import(path: str, module: str, where: str, error: BaseException, fix: str | None = None) -> ConfigError:
     parts = error.parts if isinstance(error, RollaxError) else {}  # such as an error of a missing extra
     check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
-    return ConfigError(
-        "The class or function cannot be imported.",
-        where,
-        f"{path} ({type(error).__name__}: {parts.get('what') or text_of(error)})",
-    ).expected(
+    what = "The class or function cannot be imported."
+    return ConfigError(what, where, f"{path} ({type(error).__name__}: {parts.get('what') or text_of(error)})").expected(
         "module:Class, importable from the current folder or the installed packages", fix or parts.get("fix", check)
     )

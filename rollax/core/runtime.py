@@ -51,14 +51,10 @@ def configure_jax() -> None:
 def refuse_forked() -> None:
     """Raises RollaxError in a process that was forked after JAX had started, which would hang without JAX's threads."""
     if _forked:
+        got, fix = f"a fork of process {os.getppid()}", 'use multiprocessing.get_context("spawn"), or num_workers'
         raise RollaxError(
-            "JAX cannot be used in a process that was forked after JAX had started.",
-            f"process {os.getpid()}",
-            f"a fork of process {os.getppid()}",
-        ).expected(
-            "a spawned process, or a fork made before any trainer or policy",
-            'use multiprocessing.get_context("spawn"), or num_workers',
-        )
+            "JAX cannot be used in a process that was forked after JAX had started.", f"process {os.getpid()}", got
+        ).expected("a spawned process, or a fork made before any trainer or policy", fix)
 
 
 def refuse_missing_gpus(required: float) -> None:

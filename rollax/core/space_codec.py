@@ -195,11 +195,9 @@ def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, note
     lost = cast != array if space.dtype.kind != "f" else np.isinf(cast) & np.isfinite(array)
     if lost.any():
         row = int(np.argwhere(lost)[0][0])
-        raise EnvError(
-            f"The observation cannot be represented in {space.dtype}.",
-            where(row) + path_text(path),
-            f"{array.dtype}: {array[row]!r}",
-        ).expected(str(space), "return the dtype of the observation space, or give the space a wider one")
+        what = f"The observation cannot be represented in {space.dtype}."
+        fix = "return the dtype of the observation space, or give the space a wider one"
+        raise EnvError(what, where(row) + path_text(path), f"{array.dtype}: {array[row]!r}").expected(str(space), fix)
     if "f" in kinds and note is not None:
         said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Logged once."
         note("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")

@@ -99,11 +99,9 @@ def _check_outer(space: spaces.Dict | spaces.Tuple, where: str) -> None:
     _refuse_empty(len(space.spaces), space, where)
     kinds = {type(key).__name__ for key in space.spaces} if isinstance(space, spaces.Dict) else set()
     if len(kinds) > 1:
-        raise SpaceError(
-            "The keys of a Dict space have different types and cannot be sorted.",
-            where,
-            f"keys {list(space.spaces)}, of {sorted(kinds)}",
-        ).expected("keys of one type, such as str", "use strings for all keys")
+        what = "The keys of a Dict space have different types and cannot be sorted."
+        got = f"keys {list(space.spaces)}, of {sorted(kinds)}"
+        raise SpaceError(what, where, got, expected="keys of one type, such as str", fix="use strings for all keys")
 
 
 _CALLS = {Mapping: "Dict({...})", list | tuple: "Tuple([...])", int | np.integer: "Discrete(n)"}
@@ -155,11 +153,9 @@ def _refuse_empty(size: int, space: spaces.Space, where: str) -> None:
 def _check_box(space: spaces.Box, where: str) -> None:
     _refuse_empty(int(np.prod(space.shape)), space, where)
     if space.low.shape != space.shape or space.high.shape != space.shape:
-        raise SpaceError(
-            "The bounds of a Box do not have its shape.",
-            where,
-            f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
-        ).expected("three equal shapes", "create a new Box instead of changing its attributes")
+        got = f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}"
+        fix = "create a new Box instead of changing its attributes"
+        raise SpaceError("The bounds of a Box do not have its shape.", where, got).expected("three equal shapes", fix)
     crossed = ~(space.low <= space.high)
     if crossed.any():
         at = tuple(int(i) for i in np.argwhere(crossed)[0])

@@ -186,14 +186,10 @@ def adapted(env: Any, where: str = "to_base_env") -> Any:
     kinds: list[str] = []
     while not (adapter := adapter_of(env, where)).makes_base_env:
         if adapter.kind in kinds:
+            what, expected = "The adapters form a cycle.", "an environment of another kind"
             raise EnvError(
-                "The adapters form a cycle.",
-                f"register_env_adapter({adapter.kind!r})",
-                " -> ".join([*kinds, adapter.kind]),
-            ).expected(
-                "an environment of another kind",
-                "return a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv",
-            )
+                what, f"register_env_adapter({adapter.kind!r})", " -> ".join([*kinds, adapter.kind])
+            ).expected(expected, "return a built-in kind, such as gymnasium.Env or rollax.MultiAgentEnv")
         kinds.append(adapter.kind)
         env = adapter(env)
     return env

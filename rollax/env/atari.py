@@ -129,11 +129,10 @@ class AtariCreator:
             unknown = problem["type"] == "extra_forbidden"
             raise ConfigError(
                 "Unknown key of an Atari game." if unknown else "A value for an Atari game is invalid.",
-                where=f"env_config, env={self.env_id!r}, key '{key}'",
-                got=problem["input"],
+                f"env_config, env={self.env_id!r}, key '{key}'",
+                problem["input"],
                 expected=f"one of {', '.join(AtariConfig.model_fields)}" if unknown else problem["msg"],
-                fix=nearest(key, AtariConfig.model_fields) if unknown else "leave the key out, or correct it",
-            ) from None
+            ).fix(nearest(key, AtariConfig.model_fields) if unknown else "leave the key out, or correct it") from None
 
 
 class _FireReset(gym.Wrapper):

@@ -69,11 +69,8 @@ class BaseEnv:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if not (overrides(cls, BaseEnv, *DICT_VIEW) or overrides(cls, BaseEnv, *_ROW_VIEW)):
             found = ", ".join(name for name in (*DICT_VIEW, *_ROW_VIEW) if overrides(cls, BaseEnv, name))
-            raise EnvError(
-                "The BaseEnv overrides neither all methods of the dict view nor all of the row view.",
-                f"class {cls.__qualname__}",
-                f"only {found or 'none'} overridden",
-            ).expected(
+            what = "The BaseEnv overrides neither all methods of the dict view nor all of the row view."
+            raise EnvError(what, f"class {cls.__qualname__}", f"only {found or 'none'} overridden").expected(
                 f"{', '.join(DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
                 "override all methods of one view; the other follows from it",
             )
@@ -219,11 +216,9 @@ class BaseEnv:
     @property
     def _kept_rows(self) -> Rows:
         if self.__kept is None:
-            raise EnvError(
-                "Actions were sent before the first observation.", type(self).__name__, "no observation yet"
-            ).expected(
-                "try_reset() or poll() first", "call try_reset(), then send actions to the agents that it observed"
-            )
+            what = "Actions were sent before the first observation."
+            fix = "call try_reset(), then send actions to the agents that it observed"
+            raise EnvError(what, type(self).__name__, "no observation yet").expected("try_reset() or poll() first", fix)
         return self.__kept
 
     def _dict_rows(self) -> DictRows:

@@ -101,12 +101,10 @@ class IdlePolls:
 
 def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
     """The error of an environment in which no agent can act for many polls."""
-    return EnvError(
-        f"No agent could act for {MOST_IDLE_POLLS} polls in a row.",
-        where=where,
-        got=f"rows of agents {_names(reported)}; alive: {_names(alive)}",
-        expected="an observation of an agent that is alive, or the episode's end",
-        fix="end the episode ('__all__' True) when its last agent has ended, and omit agents that have ended from "
+    what = f"No agent could act for {MOST_IDLE_POLLS} polls in a row."
+    return EnvError(what, where, f"rows of agents {_names(reported)}; alive: {_names(alive)}").expected(
+        "an observation of an agent that is alive, or the episode's end",
+        "end the episode ('__all__' True) when its last agent has ended, and omit agents that have ended from "
         "obs, rewards and flags",
     )
 
@@ -179,12 +177,10 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
     """There must be one entry for each sub-environment."""
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
     if found != count:
+        expected = f"a list or array of {count}, one entry for each sub-environment"
         raise EnvError(
             f"The number of {what} is wrong.", name, outline(values) if found is None else f"{found} of them"
-        ).expected(
-            f"a list or array of {count}, one entry for each sub-environment",
-            f"return {what} for every sub-environment, in their order",
-        )
+        ).expected(expected, f"return {what} for every sub-environment, in their order")
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
@@ -211,14 +207,10 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
 
 def _not_a_reward(column: np.ndarray, row: int, where: Where) -> EnvError:
     finite = np.isfinite(column[row])
-    return EnvError(
-        "The reward is too large for float32." if finite else "The reward is NaN or infinite.",
-        where(row),
-        column[row].item(),
-    ).expected(
-        f"a finite float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}",
-        "scale the rewards to about 1" if finite else "look in step() for a division by zero or a logarithm of 0",
-    )
+    what = "The reward is too large for float32." if finite else "The reward is NaN or infinite."
+    expected = f"a finite float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}"
+    fix = "scale the rewards to about 1" if finite else "look in step() for a division by zero or a logarithm of 0"
+    return EnvError(what, where(row), column[row].item(), expected=expected, fix=fix)
 
 
 def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:

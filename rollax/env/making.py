@@ -87,13 +87,10 @@ def make_base_env(
 def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: BaseException) -> RollaxError:
     if not (context and isinstance(error, TypeError)):
         return checks.failed(error, "its creator", _name_of(creator))
+    got, expected = f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}", _parameters_of(creator)
     return ConfigError(
-        "The environment does not accept this env_config.",
-        f"env_config, env {_name_of(creator)}",
-        f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}",
-    ).expected(
-        _parameters_of(creator), "correct the keys of env_config; the traceback above shows where they were rejected"
-    )
+        "The environment does not accept this env_config.", f"env_config, env {_name_of(creator)}", got
+    ).expected(expected, "correct the keys of env_config; the traceback above shows where they were rejected")
 
 
 def _name_of(creator: Any) -> str:

@@ -111,6 +111,8 @@ class RequestError(RollaxError):
         error_id: at a client, the id of the error in the server's log; None without one.
     """
 
+    _status = 400
+
     def __init__(
         self,
         what: str,
@@ -119,12 +121,19 @@ class RequestError(RollaxError):
         *,
         expected: Any = None,
         fix: str | None = None,
-        status: int = 400,
+        status: int | None = None,
         retry_after_s: float | None = None,
         error_id: str | None = None,
     ) -> None:
         super().__init__(what, where, got, expected=expected, fix=fix)
-        self.status, self.retry_after_s, self.error_id = status, retry_after_s, error_id
+        self.status = self._status if status is None else status
+        self.retry_after_s, self.error_id = retry_after_s, error_id
+
+
+class InvalidRequestError(RequestError):
+    """A request with a value that is not valid: status 422."""
+
+    _status = 422
 
 
 class EpisodeLostError(RequestError):

@@ -31,21 +31,14 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
     assert isinstance(observation_space, spaces.Dict)
     where, embeddings = f"observation_space[{EMBEDDINGS!r}]", observation_space[EMBEDDINGS]
     if not isinstance(action_space, spaces.Discrete):
-        raise SpaceError(
-            "The observation has embeddings of actions, but the action space is not Discrete.",
-            "action_space",
-            action_space,
-        ).expected(
-            f"Discrete(slots), for {EMBEDDINGS!r}",
-            f"declare it, or rename {EMBEDDINGS!r} to make it an ordinary feature",
-        )
+        what = "The observation has embeddings of actions, but the action space is not Discrete."
+        fix = f"declare it, or rename {EMBEDDINGS!r} to make it an ordinary feature"
+        raise SpaceError(what, "action_space", action_space, expected=f"Discrete(slots), for {EMBEDDINGS!r}", fix=fix)
     if ACTION_MASK not in observation_space.spaces:
+        expected = f"{ACTION_MASK!r} beside {EMBEDDINGS!r}"
         raise SpaceError(
             "Embeddings of actions require an action mask.", where, sorted(observation_space.spaces)
-        ).expected(
-            f"{ACTION_MASK!r} beside {EMBEDDINGS!r}",
-            f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), 1 for each slot with an action",
-        )
+        ).expected(expected, f"add {ACTION_MASK!r}: MultiBinary({action_space.n}), 1 for each slot with an action")
     if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
         raise SpaceError("The embeddings of actions are not a table.", where, embeddings).expected(
             f"a Box of shape ({action_space.n}, E)",

@@ -110,10 +110,7 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     too_low = (space.low < of_jax.min) & (space.low > of_dtype.min)
     too_high = (space.high > of_jax.max) & (space.high < of_dtype.max)
     if (too_low | too_high).any():
-        raise SpaceError(
-            "The integers of the observations need more than 32 bits.",
-            f"observation_space{path_text(path)}",
-            space_text(space),
-        ).expected(
+        what = "The integers of the observations need more than 32 bits."
+        raise SpaceError(what, f"observation_space{path_text(path)}", space_text(space)).expected(
             f"numbers from {of_jax.min} to {of_jax.max}, or floats", "declare a Box of float32, and scale its numbers"
         )

@@ -51,12 +51,10 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
 
 def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
     """The error for a leaf of an observation space that no default model encodes."""
+    expected = "Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of those"
     return SpaceError(
         "The default model cannot encode this space.", f"observation_space{path_text(path)}", space
-    ).expected(
-        "Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of those",
-        "wrap the env to convert it, or use a custom model",
-    )
+    ).expected(expected, "wrap the env to convert it, or use a custom model")
 
 
 def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple[int, ...], np.ndarray]:
@@ -149,14 +147,12 @@ def convolution_plan(
     for out, kernel, stride in default_filters if filters is None else filters:
         kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         if kernel_height > height or kernel_width > width:
+            expected = "kernels that fit what the strides before them leave"
             raise ConfigError(
                 f"Convolution {len(convolutions)} has a kernel larger than its input.",
                 f"model.conv_filters, for an image of {shape}",
                 f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
-            ).expected(
-                "kernels that fit what the strides before them leave",
-                "use smaller kernels or strides, or leave conv_filters out",
-            )
+            ).expected(expected, "use smaller kernels or strides, or leave conv_filters out")
         convolutions.append((channels, out, (kernel_height, kernel_width), stride))
         height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out
     dense = default_dense if dense_features is None else dense_features

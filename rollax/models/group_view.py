@@ -42,12 +42,9 @@ class GroupView:
         observed = _one_of("observation_space", observation_space)
         choice = _one_of("action_space", action_space)
         if not isinstance(choice, spaces.Discrete):
-            raise SpaceError(
-                "The actions of the members of a group are not one discrete choice.", "action_space[0]", choice
-            ).expected(
-                "Discrete(n), the same for every member",
-                "enumerate a member's choices in one Discrete space, or use PPO",
-            )
+            what = "The actions of the members of a group are not one discrete choice."
+            fix = "enumerate a member's choices in one Discrete space, or use PPO"
+            raise SpaceError(what, "action_space[0]", choice).expected("Discrete(n), the same for every member", fix)
         members, num_actions = len(_parts(action_space)), int(choice.n)
         if len(_parts(observation_space)) != members:
             raise SpaceError(
@@ -65,12 +62,10 @@ class GroupView:
             )
         mask = observed.spaces.get(ACTION_MASK) if isinstance(observed, spaces.Dict) else None
         if mask is not None and mask.shape != (num_actions,):
+            expected = f"MultiBinary({num_actions}), one entry for each action"
             raise SpaceError(
                 "The action mask has the wrong width.", f"observation_space[0][{ACTION_MASK!r}]", mask
-            ).expected(
-                f"MultiBinary({num_actions}), one entry for each action",
-                "correct the mask's space, or the action space",
-            )
+            ).expected(expected, "correct the mask's space, or the action space")
         return cls(members, num_actions, mask is not None, hidden, state_key if state_key in keys else None, agent_ids)
 
     def seen_space(self, observation_space: spaces.Space) -> spaces.Space:

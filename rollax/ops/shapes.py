@@ -13,8 +13,6 @@ def check_same_shape(where: str, **arrays: Any) -> None:
     """Raises ShapeError if arguments of the function `where`, arrays or tensors, differ in shape."""
     shapes = {name: tuple(np.shape(array)) for name, array in arrays.items()}
     if len(set(shapes.values())) > 1:
-        raise ShapeError(
-            f"The arguments of {where} differ in shape.",
-            where,
-            ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
-        ).expected("one shape for all", "drop or flatten the extra axis; [B] and [B, 1] are not the same")
+        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        fix = "drop or flatten the extra axis; [B] and [B, 1] are not the same"
+        raise ShapeError(f"The arguments of {where} differ in shape.", where, got).expected("one shape for all", fix)

@@ -60,41 +60,30 @@ class ActionMasks:
         if mask.shape[1:] != (self._width,):
             raise ShapeError(
                 "The action mask has the wrong width.",
-                where=f"policy {policy_id!r}, observation key {ACTION_MASK!r}",
-                got=mask.shape,
-                expected=(len(mask), self._width),
-                fix="give the mask one entry for each choice",
-            )
+                f"policy {policy_id!r}, observation key {ACTION_MASK!r}",
+                mask.shape,
+            ).expected((len(mask), self._width), "give the mask one entry for each choice")
         allowed = have_choices(mask, self._starts)
         if not allowed.all():
             row, action = np.argwhere(~allowed)[0].tolist()
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
             raise EnvError(
                 "The action mask allows no action.",
-                where=f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
-                got="no entry above 0",
-                expected="at least one 1",
-                fix="leave one action valid, or end the episode",
-            )
+                f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
+                "no entry above 0",
+            ).expected("at least one 1", "leave one action valid, or end the episode")
 
 
 def _check_space(space: Space, width: int, action_space: Space) -> None:
     where = f"observation space, key {ACTION_MASK!r}"
     if not width:
-        raise SpaceError(
-            "The observation has an action mask, but the action space has no discrete choices.",
-            where=where,
-            got=space_text(action_space),
-            expected="Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
-            fix=f"leave {ACTION_MASK!r} out of the observation",
-        )
+        what = "The observation has an action mask, but the action space has no discrete choices."
+        got, expected = space_text(action_space), "Discrete or MultiDiscrete actions, or a Dict or Tuple with some"
+        raise SpaceError(what, where, got, expected=expected, fix=f"leave {ACTION_MASK!r} out of the observation")
     if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape != (width,):
-        raise SpaceError(
-            "The action mask has the wrong width.",
-            where=where,
-            got=space_text(space),
-            expected=f"MultiBinary({width}), or a Box of that shape: one entry for each choice of the actions",
-            fix="give the mask one entry for each choice, those of several actions one after another",
+        raise SpaceError("The action mask has the wrong width.", where, space_text(space)).expected(
+            f"MultiBinary({width}), or a Box of that shape: one entry for each choice of the actions",
+            "give the mask one entry for each choice, those of several actions one after another",
         )
 
 
@@ -106,11 +95,10 @@ def refuse_nested_masks(observation_space: Space, action_space: Space, where: st
         if ACTION_MASK in path:
             raise SpaceError(
                 "The action mask is not at the top level of the observation, so it would have no effect.",
-                where=where + path_text(path),
-                got=space_text(observation_space),
+                where + path_text(path),
+                space_text(observation_space),
                 expected=f"a Dict with the key {ACTION_MASK!r}, beside the other parts of the observation",
-                fix=f"{fix}; rename the key if it is an ordinary feature",
-            )
+            ).fix(f"{fix}; rename the key if it is an ordinary feature")
 
 
 class GroupMasks:
@@ -138,11 +126,10 @@ class GroupMasks:
             row, member = np.argwhere(wrong)[0].tolist()
             raise EnvError(
                 "The action mask allows no action.",
-                where=f"policy {policy_id!r}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
-                got="no entry above 0",
+                f"policy {policy_id!r}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
+                "no entry above 0",
                 expected="at least one 1, for a member that is present",
-                fix="leave one action valid, or end the member's trajectory, with observations of zeros",
-            )
+            ).fix("leave one action valid, or end the member's trajectory, with observations of zeros")
 
 
 def _shows_something(member: Any) -> np.ndarray:

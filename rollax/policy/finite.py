@@ -30,9 +30,8 @@ def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) 
     """The error of an update whose step `step` met `tensor`, and `columns` of the batch, that are not finite."""
     return NonFiniteError(
         "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
-        where=f"{where}, gradient step {step}: {tensor}",
-        got="NaN, infinity, or numbers whose sum of squares overflows"
+        f"{where}, gradient step {step}: {tensor}",
+        "NaN, infinity, or numbers whose sum of squares overflows"
         + (f"; the batch's columns {list(columns)} are not finite either" if columns else ""),
         expected="finite numbers",
-        fix="lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards",
-    )
+    ).fix("lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards")

@@ -46,12 +46,10 @@ class LearnedColumns:
         for name, column in columns.items():
             for leaf in trees.leaves(column):
                 if np.shape(leaf)[:1] != (rows,):
-                    raise BatchError(
-                        "The number of rows of the column is not that of its batch.",
-                        where=f"{where}, drawn, column {name!r}",
-                        got=f"shape {np.shape(leaf)}",
-                        expected=f"({rows}, ...)",
-                        fix=_OF_SEQUENCES.get(name)
+                    what = "The number of rows of the column is not that of its batch."
+                    raise BatchError(what, f"{where}, drawn, column {name!r}", f"shape {np.shape(leaf)}").expected(
+                        f"({rows}, ...)",
+                        _OF_SEQUENCES.get(name)
                         or "return one row for each row of the batch; return numbers that are equal for all rows from "
                         "coefficients()",
                     )
@@ -73,11 +71,9 @@ def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
         )
     return BatchError(
         f"The {what}s of the batch do not fit the policy's {what} space.",
-        where=f"{where}, column {name!r}{path_text(misfit.path)}",
-        got=misfit.got,
-        expected=f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}",
-        fix=fix,
-    )
+        f"{where}, column {name!r}{path_text(misfit.path)}",
+        misfit.got,
+    ).expected(f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}", fix)
 
 
 def naming_missing_columns(method: Method) -> Method:
@@ -106,17 +102,11 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
     if name in batch:
         return MissingColumnError(
             "The loss reads a column that the algorithm does not name.",
-            where=f"{where}, column {name!r}",
-            got="the column in the batch, but neither in `reads` nor returned by drawn(batch, rng)",
-            expected=f"{name!r} in `reads`",
-            fix=f"name it: reads = (*BaseClass.reads, {name!r})",
-        )
+            f"{where}, column {name!r}",
+            "the column in the batch, but neither in `reads` nor returned by drawn(batch, rng)",
+        ).expected(f"{name!r} in `reads`", f"name it: reads = (*BaseClass.reads, {name!r})")
     fixes = _OF_SEQUENCES | {"dones": f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"}
     filled = "pass a batch that postprocess returned or a replay buffer returns, or fill the column"
     return MissingColumnError(
-        "The batch lacks a column that the policy learns from.",
-        where=f"{where}, column {name!r}",
-        got=f"columns {list(batch)}",
-        expected=f"the column {name!r} too",
-        fix=fixes.get(name, filled),
-    )
+        "The batch lacks a column that the policy learns from.", f"{where}, column {name!r}", f"columns {list(batch)}"
+    ).expected(f"the column {name!r} too", fixes.get(name, filled))

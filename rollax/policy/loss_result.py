@@ -20,22 +20,18 @@ def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, 
     name = array.__name__.rpartition(".")[2]  # JAX writes the module before it
     raise PolicyError(
         "The loss function does not return a number and a dict of statistics.",
-        where=f"algorithm {algorithm_class.__name__}, loss",
-        got=", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
+        f"algorithm {algorithm_class.__name__}, loss",
+        ", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
         expected=f"({name} [], {{name: statistic}})",
-        fix="return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty",
-    )
+    ).fix("return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty")
 
 
 def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
     """The statistic `td_error` [rows]; PolicyError for a loss without it, ShapeError for another shape."""
     if SampleBatch.TD_ERROR not in statistics:
-        raise PolicyError(
-            "The loss returns no error for each row.",
-            where=where,
-            got=sorted(statistics),
-            expected=f"the statistic {SampleBatch.TD_ERROR!r} [N]",
-            fix="return it from the loss: statistics[SampleBatch.TD_ERROR] = errors",
+        raise PolicyError("The loss returns no error for each row.", where, sorted(statistics)).expected(
+            f"the statistic {SampleBatch.TD_ERROR!r} [N]",
+            "return it from the loss: statistics[SampleBatch.TD_ERROR] = errors",
         )
     errors = statistics[SampleBatch.TD_ERROR]
     shape = tuple(np.shape(errors))
@@ -46,10 +42,7 @@ def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
 
 def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:
     """The error of a statistic that is neither a number nor a column with one number for each row."""
-    return ShapeError(
-        "A statistic by row has the wrong shape.",
-        where=f"statistic {name!r} of the loss",
-        got=got,
-        expected=f"{expected}: one number for each row of the minibatch, with memory for each sequence",
-        fix="return its mean, or with memory one number for each sequence",
+    return ShapeError("A statistic by row has the wrong shape.", f"statistic {name!r} of the loss", got).expected(
+        f"{expected}: one number for each row of the minibatch, with memory for each sequence",
+        "return its mean, or with memory one number for each sequence",
     )

@@ -57,11 +57,8 @@ def check_model_size(shapes: Callable[[], Mapping[str, tuple[int, ...]]], where:
         return
     size = sum(math.prod(shape) * 4 for shape in shapes().values())
     if size > left.size:
+        fix = "use the 'model' and the spaces that the weights were made with, or another copy of the file"
         raise PolicyError(
-            "The model is much larger than the stored weights.",
-            where=where,
-            got=f"a model of {gib(size)}",
-            expected=f"at most {gib(left.size)}, for the size of the stored weights",
-            fix="use the 'model' and the spaces that the weights were made with, or another copy of the file",
-        )
+            "The model is much larger than the stored weights.", where, f"a model of {gib(size)}"
+        ).expected(f"at most {gib(left.size)}, for the size of the stored weights", fix)
     left.size -= size

@@ -146,11 +146,7 @@ def _hides_state(value: Any, depth: int) -> bool:
 
 def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
     if got != expected:
-        raise CheckpointError(
-            f"{what} differ from those of this policy.",
-            where=policy.label,
-            got=got,
-            expected=expected,
-            fix="restore with the class that the checkpoint was made with; an attribute with state must exist, with "
-            "all its arrays, when the policy is created",
+        raise CheckpointError(f"{what} differ from those of this policy.", policy.label, got, expected=expected).fix(
+            "restore with the class that the checkpoint was made with; an attribute with state must exist, with "
+            "all its arrays, when the policy is created"
         )

@@ -48,13 +48,10 @@ class PolicySpec(NamedTuple):
             fix = f"write PolicySpec(config={{...}}) for a policy with other config keys, or {fix[6:]}"
         elif _is_policy_class(of_trainer := getattr(spec, "policy_class", None)):
             fix = f"name the policy of the trainer, {getattr(of_trainer, '__name__', '')}, or {fix}"
-        raise PolicyError(
-            "This is not a policy spec.",
-            where=f"multiagent.policies[{policy_id!r}]",
-            got=spec,
-            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
+        raise PolicyError("This is not a policy spec.", f"multiagent.policies[{policy_id!r}]", spec).expected(
+            "a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec; "
             "the config is a dict of the keys that differ",
-            fix=fix,
+            fix,
         )
 
 

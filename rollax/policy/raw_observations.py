@@ -95,20 +95,14 @@ def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
         row = int(np.argmin(np.isfinite(column).reshape(len(column), -1).all(axis=1)))
         raise NonFiniteError(
             "The observation contains NaN or infinity.",
-            where=where if len(column) == 1 else f"{where}, row {row}",
-            got=column[row],
-            expected=f"finite numbers in {space}",
-            fix="check the environment or sensor, and what processes its observations",
-        )
+            where if len(column) == 1 else f"{where}, row {row}",
+            column[row],
+        ).expected(f"finite numbers in {space}", "check the environment or sensor, and what processes its observations")
 
 
 def _misfit(where: str, got: Any, expected: str, *, one: bool) -> EnvError:
-    return EnvError(
-        "The observation does not fit the observation space.",
-        where=where,
-        got=got,
-        expected=expected,
-        fix="pass one observation as the environment returns it; pass a list of several to compute_actions"
+    return EnvError("The observation does not fit the observation space.", where, got, expected=expected).fix(
+        "pass one observation as the environment returns it; pass a list of several to compute_actions"
         if one
-        else "pass a list of observations as the environment returns them, or columns of them: arrays [N, ...]",
+        else "pass a list of observations as the environment returns them, or columns of them: arrays [N, ...]"
     )

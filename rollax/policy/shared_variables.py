@@ -104,11 +104,10 @@ def _refuse_conflict(name: str, one: str, value: Any, other: str, second: Any) -
     if differs.any():
         raise PolicyError(
             "Two policies that share a variable are given different values of it.",
-            where=f"set_weights, variable {name!r} of policies {one!r} and {other!r}",
-            got=f"{np.count_nonzero(differs)} different numbers of {differs.size}",
+            f"set_weights, variable {name!r} of policies {one!r} and {other!r}",
+            f"{np.count_nonzero(differs)} different numbers of {differs.size}",
             expected="equal values, or those of one policy",
-            fix=f"give {one!r} and {other!r} the same array, or set the weights of one of them: it changes both",
-        )
+        ).fix(f"give {one!r} and {other!r} the same array, or set the weights of one of them: it changes both")
 
 
 def _same(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
@@ -124,20 +123,12 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
     policy_ids = tuple(policies) if shared.policies is None else tuple(dict.fromkeys(shared.policies))
     for policy_id in policy_ids:
         if policy_id not in policies:
-            raise ConfigError(
-                "Unknown policy in shared_variables.",
-                where=f"{key}, policies",
-                got=policy_id,
-                expected=f"ids from {sorted(policies)}",
-                fix=nearest(policy_id, policies),
+            raise ConfigError("Unknown policy in shared_variables.", f"{key}, policies", policy_id).expected(
+                f"ids from {sorted(policies)}", nearest(policy_id, policies)
             )
     if len(policy_ids) < 2:
-        raise ConfigError(
-            "Fewer than two policies share variables.",
-            where=f"{key}, policies",
-            got=policy_ids,
-            expected="at least two policies",
-            fix="list at least two policies, or leave the entry out",
+        raise ConfigError("Fewer than two policies share variables.", f"{key}, policies", policy_ids).expected(
+            "at least two policies", "list at least two policies, or leave the entry out"
         )
     shapes = {policy_id: _shapes(policies[policy_id], policy_id, shared.parts, key) for policy_id in policy_ids}
     first_id, *others = policy_ids
@@ -146,12 +137,11 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
             different = sorted(dict(shapes[first_id].items() ^ shapes[other_id].items()))
             raise ConfigError(
                 "The shared parts of the models differ.",
-                where=f"{key}, {different[0]}",
-                got=f"{first_id!r}: {_described(shapes[first_id].get(different[0]))}, "
+                f"{key}, {different[0]}",
+                f"{first_id!r}: {_described(shapes[first_id].get(different[0]))}, "
                 f"{other_id!r}: {_described(shapes[other_id].get(different[0]))}",
                 expected="the same variables with the same shapes, on the same device, in every policy",
-                fix="give the policies equal spaces, model configs and devices for these parts, or share fewer parts",
-            )
+            ).fix("give the policies equal spaces, model configs and devices for these parts, or share fewer parts")
     return _Group(policy_ids, tuple(shapes[first_id]))
 
 
@@ -169,12 +159,8 @@ def _in_part(part: str, names: Iterable[str], policy_id: str, key: str) -> list[
     if not found:
         known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
         raise ConfigError(
-            "The model of a policy lacks a shared part.",
-            where=f"{key}, parts",
-            got=f"{part!r}, for policy {policy_id!r}",
-            expected=f"variables or modules from {sorted(known)}",
-            fix=nearest(part, known),
-        )
+            "The model of a policy lacks a shared part.", f"{key}, parts", f"{part!r}, for policy {policy_id!r}"
+        ).expected(f"variables or modules from {sorted(known)}", nearest(part, known))
     return found
 
 
@@ -187,20 +173,17 @@ def _refuse_overlap(groups: Mapping[str, SharedParts], resolved: Sequence[_Group
                 if other != group_name:
                     raise ConfigError(
                         "A variable is in two entries.",
-                        where="config key 'multiagent.shared_variables'",
-                        got=f"{name!r} of policy {policy_id!r}, in {other!r} and in {group_name!r}",
+                        "config key 'multiagent.shared_variables'",
+                        f"{name!r} of policy {policy_id!r}, in {other!r} and in {group_name!r}",
                         expected="each variable of a policy in one entry",
-                        fix="merge the two entries, or share a smaller part in one of them",
-                    )
+                    ).fix("merge the two entries, or share a smaller part in one of them")
 
 
 def _holder(policy: Policy, policy_id: str) -> Any:
     if not hasattr(policy, "on_new_variables"):
-        raise PolicyError(
-            "A policy without named variables cannot share them.",
-            where=policy.label,
-            expected="a JaxPolicy, or a class with `params`, `extra` and `on_new_variables`",
-            fix="leave the policy out of multiagent.shared_variables",
+        raise PolicyError("A policy without named variables cannot share them.", policy.label).expected(
+            "a JaxPolicy, or a class with `params`, `extra` and `on_new_variables`",
+            "leave the policy out of multiagent.shared_variables",
         )
     return policy
 

@@ -37,11 +37,10 @@ class WideIntegers:
                 row = int(np.argwhere(wrong)[0][0])
                 raise EnvError(
                     "An integer of the observations needs more than 32 bits.",
-                    where=f"observations for policy {policy_id!r}{path_text(path)}, row {row} of {len(column)}",
-                    got=f"{column[wrong][0]}, in {space_text(leaf)}",
+                    f"observations for policy {policy_id!r}{path_text(path)}, row {row} of {len(column)}",
+                    f"{column[wrong][0]}, in {space_text(leaf)}",
                     expected=f"numbers from {low} to {high}, or floats",
-                    fix="declare a Box of float32 or float64, and scale its numbers",
-                )
+                ).fix("declare a Box of float32 or float64, and scale its numbers")
 
 
 def check_columns(columns: Columns, where: str) -> None:
@@ -54,8 +53,7 @@ def check_columns(columns: Columns, where: str) -> None:
             if leaf.min() < limits.min or leaf.max() > limits.max:
                 raise BatchError(
                     "An integer of a column that the loss reads needs more than 32 bits.",
-                    where=f"{where}, column {name!r}",
-                    got=f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
+                    f"{where}, column {name!r}",
+                    f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
                     expected=f"numbers from {limits.min} to {limits.max}",
-                    fix="let drawn number the ids: np.unique(ids, return_inverse=True)[1]; or return floats",
-                )
+                ).fix("let drawn number the ids: np.unique(ids, return_inverse=True)[1]; or return floats")

@@ -24,11 +24,8 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
     """The batch, if it is a fragment that can be stored; for the errors see `UniformReplay.add`."""
     missing = [name for name in (*names, *_MARKS) if name not in fragment]
     if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
-        raise BatchError(
-            "The batch cannot be added to a replay buffer.",
-            where,
-            f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
-        ).expected(
+        got = f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows"
+        raise BatchError("The batch cannot be added to a replay buffer.", where, got).expected(
             f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
             "name them in `reads` of the algorithm, and return from postprocessing what "
             "super().postprocess_trajectory returns",
@@ -46,12 +43,10 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
         ).expected("[rows]", "sum the rewards of each row")
     inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
     if inside.any():
+        expected = "ends only in the last row of a segment"
         raise BatchError(
             "A trajectory ends inside a segment.", f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}"
-        ).expected(
-            "ends only in the last row of a segment",
-            "add the row to the fragment's ends, and what came after it to `after`",
-        )
+        ).expected(expected, "add the row to the fragment's ends, and what came after it to `after`")
     for name in names:
         _check_numbers(name, fragment[name], "row", where)
         if name in fragment.after:
@@ -77,11 +72,9 @@ def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str)
     for name, expected in layouts.items():
         columns = [batch[name] for batch in (fragment, fragment.after) if name in batch]
         for got in (layout for layout in map(layout_of, columns) if layout != expected):
-            raise BatchError(
-                "The rows of the column are unlike those in the replay buffer.",
-                f"{where}, column {name!r}",
-                f"row {got}",
-            ).expected(f"row {expected}", "add fragments of one policy only, sampled from the same spaces")
+            what = "The rows of the column are unlike those in the replay buffer."
+            fix = "add fragments of one policy only, sampled from the same spaces"
+            raise BatchError(what, f"{where}, column {name!r}", f"row {got}", expected=f"row {expected}", fix=fix)
 
 
 def layout_of(tree: trees.Tree) -> Layout:

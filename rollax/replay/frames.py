@@ -128,14 +128,11 @@ class StackedFrames:
         return self.axis + 1 if self.axis >= 0 else self.axis
 
     def _mismatch(self, found: trees.Tree) -> ConfigError:
+        what = "The observations are not stacked as the replay buffer expects."
+        expected = f"{self.count} images along axis {self.axis}"
         return ConfigError(
-            "The observations are not stacked as the replay buffer expects.",
-            f"StackedFrames, path {self.path}",
-            trees.tree_map(lambda leaf: leaf.shape[1:], found),
-        ).expected(
-            f"{self.count} images along axis {self.axis}",
-            "correct count, axis and path (config key 'frame_stack_axis'), or use frames=None",
-        )
+            what, f"StackedFrames, path {self.path}", trees.tree_map(lambda leaf: leaf.shape[1:], found)
+        ).expected(expected, "correct count, axis and path (config key 'frame_stack_axis'), or use frames=None")
 
 
 def _equal(first: NDArray, second: NDArray, axes: int) -> NDArray[np.bool_]:

@@ -90,11 +90,9 @@ class StoredRows:
         slots = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, slots)
         count = int(needed.sum())
         if count > self.capacity:
-            raise ConfigError(
-                "A fragment does not fit into the replay buffer.", f"capacity of {self._where}", self.capacity
-            ).expected(
-                f"at least {count}", "raise buffer_size, or lower num_envs_per_worker or rollout_fragment_length"
-            )
+            what = "A fragment does not fit into the replay buffer."
+            fix = "raise buffer_size, or lower num_envs_per_worker or rollout_fragment_length"
+            raise ConfigError(what, f"capacity of {self._where}", self.capacity, expected=f"at least {count}", fix=fix)
         return Addition(
             *(fragment, rows, segments, ends, obs, slots, goes_on, images, fresh, count),
             taken=self.links.taken + count,

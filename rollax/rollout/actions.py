@@ -147,11 +147,8 @@ class ActionRanges:
         try:
             outside = self._outside(actions)
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
-            raise PolicyError(
-                "The actions do not have the structure of the action space.",
-                self._policy.label,
-                f"{type(error).__name__}: {text_of(error)}",
-            ).expected(
+            what = "The actions do not have the structure of the action space."
+            raise PolicyError(what, self._policy.label, f"{type(error).__name__}: {text_of(error)}").expected(
                 str(self._policy.action_space),
                 "return (actions, state_outs, extra_fetches), one action per observation",
             ) from error

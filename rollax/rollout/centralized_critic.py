@@ -49,14 +49,10 @@ class JointRows:
             ConfigError: fewer than two agents are declared.
         """
         if len(self._numbers) < 2:
+            got, expected = list(self._numbers) or None, "an environment whose `possible_agents` names two or more"
             raise ConfigError(
-                "A centralized critic requires a list of the agents.",
-                "config key 'centralized_critic'",
-                list(self._numbers) or None,
-            ).expected(
-                "an environment whose `possible_agents` names two or more",
-                "set possible_agents, or leave centralized_critic out",
-            )
+                "A centralized critic requires a list of the agents.", "config key 'centralized_critic'", got
+            ).expected(expected, "set possible_agents, or leave centralized_critic out")
         parts = [spaces.Dict({"obs": obs, "actions": actions}) for obs, actions in self._kinds]
         other = spaces.Dict({"presence": spaces.Discrete(3), "parts": spaces.Tuple(parts)})
         return spaces.Dict({"agent": spaces.Discrete(len(self._numbers)), "obs": observation_space, "other": other})

@@ -77,11 +77,9 @@ def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str])
     """Raises PolicyError where a mapping returns another policy than before for an agent."""
     for agent, policy_id in before.items():
         if now[agent] != policy_id:
-            raise PolicyError(
-                "The policy mapping changed, but the environment is sampled in compiled calls.",
-                f"policy_mapping_fn, agent {agent!r}",
-                f"{now[agent]!r}, and {policy_id!r} before",
-            ).expected(
+            what = "The policy mapping changed, but the environment is sampled in compiled calls."
+            got = f"{now[agent]!r}, and {policy_id!r} before"
+            raise PolicyError(what, f"policy_mapping_fn, agent {agent!r}", got).expected(
                 "the same policy in every episode", "let it take (agent_id, episode): it is then called in each episode"
             )
 
@@ -107,13 +105,11 @@ def _takes_episode(function: Callable[..., str]) -> bool:
 
 
 def _no_mapping(function: Any, got: Any) -> ConfigError:
+    expected = "a function of (agent_id) or (agent_id, episode)"
     return ConfigError(
         "The policy mapping takes the wrong arguments."
         if callable(function)
         else "The policy mapping is not a function.",
         "policy_mapping_fn",
         got,
-    ).expected(
-        "a function of (agent_id) or (agent_id, episode)",
-        "let it take one of these two, and bind others: lambda agent_id: choose(agent_id, others)",
-    )
+    ).expected(expected, "let it take one of these two, and bind others: lambda agent_id: choose(agent_id, others)")

@@ -98,10 +98,8 @@ class SlotMemory:
         parts = [np.asarray(part) for part in states]
         shapes, expected = [part.shape for part in parts], [(len(slots), *column.shape[1:]) for column in columns]
         if shapes != expected:
-            raise PolicyError(
-                "The states that compute_actions returned do not have the shapes of the initial state.",
-                self._runner.policy.label,
-                shapes,
-            ).expected(expected, "return one array [N, ...] for each part of get_initial_state()")
+            what = "The states that compute_actions returned do not have the shapes of the initial state."
+            fix = "return one array [N, ...] for each part of get_initial_state()"
+            raise PolicyError(what, self._runner.policy.label, shapes, expected=expected, fix=fix)
         for column, part in zip(columns, parts, strict=True):
             column[slots] = part

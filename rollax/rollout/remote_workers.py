@@ -76,12 +76,9 @@ class RemoteWorkers(ActorPool):
         handles, no_actors = list(workers) if isinstance(workers, Iterable) else [workers], None
         for handle in handles:
             if not hasattr(getattr(handle, "sample_fragment", None), "remote"):
-                raise ConfigError(
-                    "A remote worker is no Ray actor of a rollout worker.", "remote_workers", type(handle).__name__
-                ).expected(
-                    "a list of Ray actors",
-                    "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out",
-                )
+                what = "A remote worker is no Ray actor of a rollout worker."
+                fix = "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out"
+                raise ConfigError(what, "remote_workers", type(handle).__name__).expected("a list of Ray actors", fix)
         if not handles:
             return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]
         from rollax.processes.cluster import started_ray

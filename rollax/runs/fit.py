@@ -114,11 +114,8 @@ def fit(
 def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:
     conditions = checked_stop(stop, "fit(stop=...)")
     if "evaluation_reward_mean" in conditions and not trainer.can_evaluate:
-        raise ConfigError(
-            "There is no environment to evaluate in.",
-            "fit(stop=...): evaluation_reward_mean",
-            f"env={trainer.config.env!r}",
-        ).expected(
+        what = "There is no environment to evaluate in."
+        raise ConfigError(what, "fit(stop=...): evaluation_reward_mean", f"env={trainer.config.env!r}").expected(
             "an environment that can be stepped",
             "set env, or for a policy server evaluation_config={'env': ...}; or stop by timesteps_total, "
             "training_iteration or "
@@ -130,14 +127,11 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
         ("time_total_s", trainer.time_total_s),
     ):
         if now >= conditions.get(name, math.inf):
+            got = f"{conditions[name]:.10g}, and the trainer is at {now:.10g}"
+            expected = f"more than {now:.10g}: limits are totals, which include the run so far"
             raise ConfigError(
-                "The limit is already reached before training begins.",
-                f"fit(stop=...): {name}",
-                f"{conditions[name]:.10g}, and the trainer is at {now:.10g}",
-            ).expected(
-                f"more than {now:.10g}: limits are totals, which include the run so far",
-                f"raise it; to continue for as much again: {now + conditions[name]:.10g}",
-            )
+                "The limit is already reached before training begins.", f"fit(stop=...): {name}", got
+            ).expected(expected, f"raise it; to continue for as much again: {now + conditions[name]:.10g}")
     return conditions
 
 

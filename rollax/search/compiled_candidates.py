@@ -169,13 +169,9 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
         PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
     """
     if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler):
-        raise ConfigError(
-            "The sampler has no effect: candidates are played by a loop of their own.",
-            "config key 'sampler'",
-            type(sampler).__name__,
-        ).expected(
-            "the default, or RowSampler for environments in JAX that are to be stepped one by one", "leave sampler out"
-        )
+        what = "The sampler has no effect: candidates are played by a loop of their own."
+        expected = "the default, or RowSampler for environments in JAX that are to be stepped one by one"
+        raise ConfigError(what, "config key 'sampler'", type(sampler).__name__).expected(expected, "leave sampler out")
     if len(sampler.runners) > 1:
         raise PolicyError.one_policy_only("config key 'multiagent.policies'", sampler.runners)
     (runner,) = sampler.runners.values()

@@ -80,13 +80,10 @@ class ESOptimizer(SearchOptimizer):
     def _set_up(self) -> None:
         super()._set_up()
         if not (self.config.explore or _takes_noise(self._policy.action_space)):
-            raise ConfigError(
-                "explore has no effect: all actions are greedy, and noise is added to continuous ones only.",
-                "config key 'explore'",
-                f"False, for {space_text(self._policy.action_space)}",
-            ).expected(
-                "a Box action space, or no such key", "leave explore out: candidates explore by perturbed parameters"
-            )
+            what = "explore has no effect: all actions are greedy, and noise is added to continuous ones only."
+            got = f"False, for {space_text(self._policy.action_space)}"
+            fix = "leave explore out: candidates explore by perturbed parameters"
+            raise ConfigError(what, "config key 'explore'", got, expected="a Box action space, or no such key", fix=fix)
 
     def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
         return es_weights(returns, self.config.shaping)

@@ -49,22 +49,16 @@ class SearchOptimizer(Optimizer):
         if self.config.multiagent.policies:
             raise ConfigError.one_policy_only("config key 'multiagent.policies'", self.config.multiagent.policies)
         if (key := self.config.recording_key) is not None:
+            expected = "None for this algorithm"
             raise ConfigError(
                 "The episodes of candidates cannot be written.", f"config key '{key}'", getattr(self.config, key)
-            ).expected(
-                "None for this algorithm",
-                f"leave {key} out, and write episodes of the trained policy with trainer.record(...)",
-            )
+            ).expected(expected, f"leave {key} out, and write episodes of the trained policy with trainer.record(...)")
         ((self._policy_id, policy),) = self.policies.items() or [("", None)]
         if not isinstance(policy, SearchedPolicy):
-            raise PolicyError(
-                "The policy does not support parameter search, or is not trained.",
-                "config key 'multiagent'",
-                None if policy is None else policy.made_by.__name__,
-            ).expected(
-                "a SearchedPolicy that is trained",
-                "leave multiagent out, or derive the policy's class from SearchedPolicy",
-            )
+            what = "The policy does not support parameter search, or is not trained."
+            got = None if policy is None else policy.made_by.__name__
+            fix = "leave multiagent out, or derive the policy's class from SearchedPolicy"
+            raise PolicyError(what, "config key 'multiagent'", got).expected("a SearchedPolicy that is trained", fix)
         if self.config.noise_size is not None:
             log.warning("noise_size has no effect: directions are generated, there is no table of noise.")
         self._policy = policy

@@ -51,11 +51,8 @@ class SearchedPolicy(JaxPolicy):
         self.statistics = (*algorithm.reported, "cur_lr")
         self._shapes = {name: array.shape for name, array in self.split.params.items()}
         if not self._shapes:
-            raise PolicyError(
-                "The model has no parameters to search for.",
-                f"{algorithm.label}, make_model",
-                "no nnx.Param",
-            ).expected(
+            what = "The model has no parameters to search for."
+            raise PolicyError(what, f"{algorithm.label}, make_model", "no nnx.Param").expected(
                 "a model with trained parameters", "keep the parameters in nnx.Param, as layers such as nnx.Linear do"
             )
 

@@ -28,7 +28,6 @@ class AgentMemory:
     """A policy's memory of one agent of an episode.
 
     Attributes:
-        actor: acts for the agent.
         state: the recurrent state, each part [...].
         prev_action: the last action as the environment receives it, in the scale of the policy; None at the start.
         reward: the sum of the rewards since the last action was requested or logged.
@@ -49,11 +48,7 @@ class AgentMemory:
 
 
 class Actor:
-    """A policy that acts for many agents at once.
-
-    Args:
-        runner: the policy.
-        explore: False for greedy actions.
+    """A policy that acts for many agents at once, exploring or greedily.
 
     Attributes:
         recurrent: whether the policy has memory.

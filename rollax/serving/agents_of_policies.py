@@ -11,7 +11,7 @@ from rollax.algorithms.checkpoint import untrusted
 from rollax.config.stored import decode_config
 from rollax.core.importing import StoredCode
 from rollax.core.stored_values import wrong_value
-from rollax.errors import ConfigError, RequestError
+from rollax.errors import ConfigError, InvalidRequestError
 from rollax.rollout.policy_mapping import policy_mapping
 
 PolicyMapping = Callable[..., str]
@@ -34,9 +34,8 @@ def policy_mapping_of(
 ) -> tuple[PolicyMapping | None, bool]:
     """`((agent id, episode id) -> policy id, whether the checkpoint has several agents)`.
 
-    Args:
-        stored: the content of a checkpoint.
-        given: replaces the mapping of the checkpoint.
+    `given` replaces the mapping of the checkpoint.
+
     Raises:
         CheckpointError: several policies, and the mapping is code that is neither given nor trusted.
         ConfigError: the mapping returns an unknown policy.
@@ -63,23 +62,14 @@ def policy_mapping_of(
 def _table(table: dict[str, str], policy_ids: list[str]) -> PolicyMapping:
     unknown = sorted(set(table.values()) - set(policy_ids))
     if unknown:
-        raise ConfigError(
-            "The policy mapping contains unknown policies.",
-            where="policy_mapping",
-            got=unknown,
-            expected=f"some of {policy_ids}",
-            fix="correct the policy ids in policy_mapping",
+        raise ConfigError("The policy mapping contains unknown policies.", "policy_mapping", unknown).expected(
+            f"some of {policy_ids}", "correct the policy ids in policy_mapping"
         )
 
     def policy_of(agent_id: str, episode_id: str) -> str:
         if agent_id not in table:
-            raise RequestError(
-                "The agent has no policy.",
-                status=422,
-                where="agent id",
-                got=agent_id,
-                expected=f"one of {sorted(table)}",
-                fix="correct the id, or start the server with a policy mapping that contains it",
+            raise InvalidRequestError("The agent has no policy.", "agent id", agent_id).expected(
+                f"one of {sorted(table)}", "correct the id, or start the server with a policy mapping that contains it"
             )
         return table[agent_id]
 

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gymnasium import Space
 
 from rollax import __version__
 from rollax.config.stored import space_to_json
+from rollax.core import trees
 from rollax.policy.policy import Policy
 from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted
 
 OnActions = Callable[[Actions | BaseException], None]
+
+
+class Observations(Mapping[str, Any]):
+    """Episode id -> observation, of single-agent episodes.
+
+    Attributes:
+        ids: ids of the episodes.
+        columns: the same observations as columns [N, ...], in that order.
+    """
+
+    __slots__ = ("_rows", "columns", "ids")
+
+    def __init__(self, ids: Sequence[str], columns: trees.Tree) -> None:
+        self.ids, self.columns = ids, columns
+        self._rows: dict[str, Any] | None = None
+
+    def __getitem__(self, episode_id: str) -> Any:
+        if self._rows is None:
+            self._rows = dict(zip(self.ids, trees.rows(self.columns), strict=True))
+        return self._rows[episode_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class Backend(ABC):

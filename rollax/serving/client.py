@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rollax.core.numbers import is_number, is_whole
-from rollax.errors import ConfigError, RequestError, not_installed
+from rollax.errors import ConfigError, InvalidRequestError, not_installed
 
 if TYPE_CHECKING:
     from rollax.serving.client_calls import Calls
@@ -81,16 +81,14 @@ class PolicyClient:
         explore: bool | None = None,
         seed: int | None = None,
     ) -> None:
-        _check_settings(
-            {
-                "inference_mode": inference_mode,
-                "update_interval": update_interval,
-                "policy_mapping_fn": policy_mapping_fn,
-                "episodes_per_message": episodes_per_message,
-                "explore": explore,
-                "seed": seed,
-            }
-        )
+        local: dict[str, Any] = {
+            "update_interval": update_interval,
+            "policy_mapping_fn": policy_mapping_fn,
+            "episodes_per_message": episodes_per_message,
+            "explore": explore,
+            "seed": seed,
+        }
+        _check_settings({"inference_mode": inference_mode, **local})
         self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
         self._inference: RemoteInference | LocalInference
@@ -101,14 +99,10 @@ class PolicyClient:
         else:
             from rollax.serving.local_inference import LocalInference
 
-            weights = (
-                self._calls
-                if address.startswith("http")
-                else _make_calls(f"http{address[2:]}", token, timeout, ca_file)
-            )
-            self._inference = LocalInference(
-                self._calls, weights, update_interval, policy_mapping_fn, episodes_per_message, explore, seed
-            )
+            pages = self._calls
+            if not address.startswith("http"):
+                pages = _make_calls(f"http{address[2:]}", token, timeout, ca_file)
+            self._inference = LocalInference(self._calls, pages, **local)
 
     def __repr__(self) -> str:
         return f"PolicyClient({self.address!r}, inference_mode={self.inference_mode!r})"
@@ -214,12 +208,8 @@ class ClientEpisode:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None and not self.ended:
-            raise ConfigError(
-                "The episode did not end in its `with` block.",
-                where=f"episode {self.id}",
-                expected="end(obs), with the last observation",
-                fix="call end(obs), or end(obs, truncated=True), before the block ends",
-            )
+            what, fix = "The episode did not end in its `with` block.", "call end(obs), also with truncated=True, in it"
+            raise ConfigError(what, f"episode {self.id}").expected("end(obs), with the last observation", fix)
 
     def get_action(self, obs: Any) -> Any:
         """The policy's action for an observation."""
@@ -247,34 +237,22 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     """Raises ConfigError for an invalid value, or a setting without effect."""
     for name, (is_valid, expected) in _VALID.items():
         if not is_valid(settings[name]):
-            raise ConfigError(
-                f"The value of {name} is invalid.",
-                where=f"{name} of PolicyClient",
-                got=settings[name],
-                expected=expected,
-                fix=f"pass a valid value, or leave {name} out",
+            raise ConfigError(f"The value of {name} is invalid.", f"{name} of PolicyClient", settings[name]).expected(
+                expected, f"pass a valid value, or leave {name} out"
             )
     for name, default in _LOCAL_DEFAULTS.items() if settings["inference_mode"] == "remote" else ():
         if settings[name] != default:
-            raise ConfigError(
-                "The setting is for local inference; with remote inference the server decides.",
-                where=f"{name} of PolicyClient",
-                got=settings[name],
-                expected=f"{default!r}, or inference_mode='local'",
-                fix=f"leave {name} out"
-                + ("; PolicyBackend and `rollax serve` take explore" if name == "explore" else ""),
+            what = "The setting is for local inference; with remote inference the server decides."
+            also = "; PolicyBackend and `rollax serve` take explore" if name == "explore" else ""
+            raise ConfigError(what, f"{name} of PolicyClient", settings[name]).expected(
+                f"{default!r}, or inference_mode='local'", f"leave {name} out{also}"
             )
 
 
 def _check_flag(name: str, flag: Any, where: str) -> None:
     if not isinstance(flag, bool | np.bool_):
-        raise RequestError(
-            "The flag is not a boolean.",
-            status=422,
-            where=f"{name} of {where}",
-            got=flag,
-            expected="True or False",
-            fix=f"pass {name}=bool(...)",
+        raise InvalidRequestError("The flag is not a boolean.", f"{name} of {where}", flag).expected(
+            "True or False", f"pass {name}=bool(...)"
         )
 
 
@@ -293,21 +271,11 @@ def _with_lists(episode: Any) -> Any:
 
 def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:
     if not isinstance(timeout, int | float) or not 0 < timeout <= _LONGEST_S:
-        raise ConfigError(
-            "The time limit is not a positive number, or is too long.",
-            where="timeout of PolicyClient",
-            got=timeout,
-            expected=f"seconds, at most {_LONGEST_S:,}",
-        )
+        expected = f"seconds above 0, at most {_LONGEST_S:,}"
+        raise ConfigError.out_of_range("timeout", "timeout of PolicyClient", timeout, expected)
     try:
         from rollax.serving.client_calls import Calls
         from rollax.serving.client_connections import Address
     except ImportError as error:
-        raise not_installed(
-            "PolicyClient",
-            error,
-            where="PolicyClient",
-            package="msgspec",
-            extra="client",
-        ) from error
+        raise not_installed("PolicyClient", error, where="PolicyClient", package="msgspec", extra="client") from error
     return Calls(Address.parse(address, token, ca_file), timeout)

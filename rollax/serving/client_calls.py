@@ -1,8 +1,9 @@
-"""The requests of a client, which are repeated until they are answered, over connections that stay open."""
+"""The requests of a client: JSON over HTTP or msgpack over a WebSocket, repeated until they are answered."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import secrets
@@ -11,14 +12,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from rollax.errors import EpisodeLostError, RequestError
 from rollax.serving.client_connections import Address, Answer, Connection, ConnectionLost, HttpConnection, Page, Refused
-from rollax.serving.client_messages import encode
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _ATTEMPTS_IN_TIME = 3  # so that a dead connection leaves time for others
 _UNAVAILABLE = (502, 503, 504)  # from a server that starts or stops, or from its proxy
 _LOST = (404, 410)
+_NOT_FINITE = "NaN or infinity, which JSON does not have"
 
 
 class Calls:
@@ -28,10 +32,8 @@ class Calls:
     `request_id`: the server executes it once. A request that the server answers with 429 (too many requests) is sent
     again after the seconds of `Retry-After`.
 
-    Args:
-        timeout: time limit in seconds of a request with its repetitions.
-
     Attributes:
+        timeout: time limit in seconds of a request with its repetitions.
         max_bytes: maximum size of a request; the server's limit, once it is known.
     """
 
@@ -56,14 +58,10 @@ class Calls:
         if self.max_bytes is not None and len(message) > self.max_bytes:
             # Checked here, because a server closes the connection after reading too much, which looks like a failed
             # connection.
+            got, expected = f"{len(message)} bytes", f"at most {self.max_bytes:.0f} bytes"
             raise RequestError(
-                "The request is larger than the policy server accepts.",
-                status=413,
-                where=f"{self.address.text}, {verb}",
-                got=f"{len(message)} bytes",
-                expected=f"at most {self.max_bytes:.0f} bytes",
-                fix="send less in one request, or raise max_body_bytes of the server's limits",
-            )
+                "The request is larger than the policy server accepts.", f"{self.address.text}, {verb}", got, status=413
+            ).expected(expected, "send less in one request, or raise max_body_bytes of the server's limits")
 
         def send(connection: Connection, deadline: float) -> Answer:
             return connection.request(verb, message, deadline)
@@ -100,10 +98,7 @@ class Calls:
         for attempt in itertools.count():
             if self._closed.is_set():
                 raise RequestError(
-                    "This policy client is closed.",
-                    status=503,
-                    where=self.address.text,
-                    fix="create another PolicyClient",
+                    "This policy client is closed.", self.address.text, status=503, fix="create another PolicyClient"
                 )
             problem, reused = "", False
             pause = random.uniform(0.5, 1.0) * min(_FIRST_WAIT_S * 2 ** min(attempt, 30), _LONGEST_WAIT_S)
@@ -126,12 +121,11 @@ class Calls:
             return last
         raise RequestError(
             "The policy server could not be reached, or did not answer in time.",
+            f"{self.address.text}, {what}",
+            problem,
             status=503,
-            where=f"{self.address.text}, {what}",
-            got=problem,
             expected=f"an answer within {self.timeout:g} s",
-            fix="check that the server runs at this address, or raise `timeout` of PolicyClient",
-        )
+        ).fix("check that the server runs at this address, or raise `timeout` of PolicyClient")
 
     def _send(self, connection: Connection, send: Callable[[Connection, float], Answer], deadline: float) -> Answer:
         limit = min(deadline, time.monotonic() + self.timeout / _ATTEMPTS_IN_TIME)
@@ -181,3 +175,51 @@ def _error(verb: str, episode_id: Any, answer: Answer, address: str) -> RequestE
         error_id=details.get("id"),
         **known,
     )
+
+
+def encode(verb: str, body: Mapping[str, Any], *, stream: bool) -> bytes:
+    """The message of a request, for a WebSocket if `stream`; RequestError for values that cannot be sent."""
+    try:
+        if stream:
+            return _MSGPACK.encode({"verb": verb, "id": 0, **body})
+        message = _JSON.encode(body)
+        if b"null" in message:  # msgspec also writes NaN as null
+            _refuse_not_finite(body)
+        return message
+    except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+        raise RequestError("The value cannot be sent to a policy server.", verb, str(error)).expected(
+            "finite numbers, strings, lists, numeric arrays, and dicts with strings as keys",
+            "convert the value to one of these",
+        ) from error
+
+
+def _refuse_not_finite(value: Any) -> None:
+    """Raises ValueError for a NaN or infinity, except in infos, where it becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(_NOT_FINITE)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key not in ("info", "infos"):
+                _refuse_not_finite(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _refuse_not_finite(part)
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(_NOT_FINITE)
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} is not a number, string, list, dict or numeric array")
+
+
+def _as_arrays(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf" or not value.ndim:
+        return _as_lists(value)
+    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+    return {"dtype": little.dtype.str, "shape": little.shape, "data": little.tobytes()}
+
+
+_JSON = msgspec.json.Encoder(enc_hook=_as_lists)
+_MSGPACK = msgspec.msgpack.Encoder(enc_hook=_as_arrays)

@@ -10,12 +10,13 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from rollax.errors import ConfigError, RequestError, not_installed
+from rollax.serving.protocol import QUERIES
 
 MAX_ANSWER = 1 << 30
 """Maximum bytes of an answer; the weights of a policy can be large."""
@@ -23,7 +24,6 @@ _MAX_HEAD = 1 << 20
 """Maximum bytes of the rest of an answer over HTTP, and of what arrives without a request."""
 _CHUNK = 1 << 16
 _CONNECTING_S = 10.0
-_PAGES = {"hello": "/v1", "health": "/v1/health", "statistics": "/v1/statistics"}
 _SECURE = {"http": False, "https": True, "ws": False, "wss": True}
 
 Page = tuple[int, Any, bytes]
@@ -50,22 +50,6 @@ class Refused(Exception):  # noqa: N818  it carries an answer
         self.answer = answer
 
 
-class Connection(Protocol):
-    """A connection for requests."""
-
-    def request(self, verb: str, message: bytes, deadline: float) -> Answer:
-        """Sends a request and returns its answer; ConnectionLost if there is none by the deadline."""
-        ...
-
-    def alive(self) -> bool:
-        """Whether the connection, after some idle time, is still open."""
-        ...
-
-    def close(self) -> None:
-        """Closes the socket."""
-        ...
-
-
 @dataclass(frozen=True)
 class Address:
     """The address of a server, and how to connect to it.
@@ -85,12 +69,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, token: str | None = None, ca_file: str | None = None) -> Address:
-        """The address in a URL; ConfigError for a malformed one.
-
-        Args:
-            token: sent with every request.
-            ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
-        """
+        """The address in a URL; ConfigError for a malformed one. `token`, `ca_file`: as for `PolicyClient`."""
         try:
             parts = urlsplit(text)
             host, port, secure = parts.hostname, parts.port, _SECURE[parts.scheme]
@@ -99,32 +78,23 @@ class Address:
         if not host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
             raise _no_address(text)
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable() and token):
-            raise ConfigError(
-                "The token is malformed.",
-                where="token of PolicyClient",
-                got=type(token).__name__,
-                expected="a string of printable ASCII characters",
-                fix="pass the content of the server's token file, without its newline",
+            raise ConfigError("The token is malformed.", "token of PolicyClient", type(token).__name__).expected(
+                "a string of printable ASCII characters",
+                "pass the content of the server's token file, without its newline",
             )
         if ca_file is not None and not secure:
+            expected = "an address https://HOST:PORT or wss://HOST:PORT"
             raise ConfigError(
-                "ca_file requires an address with TLS.",
-                where="ca_file of PolicyClient",
-                got=f"{ca_file}, with {text}",
-                expected="an address https://HOST:PORT or wss://HOST:PORT",
-                fix="leave ca_file out, or use the address of a server with a certificate",
-            )
+                "ca_file requires an address with TLS.", "ca_file of PolicyClient", f"{ca_file}, with {text}"
+            ).expected(expected, "leave ca_file out, or use the address of a server with a certificate")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             context = ssl.create_default_context(cafile=ca_file) if secure else None
         except (OSError, ssl.SSLError, TypeError) as error:
+            got, fix = f"{ca_file} ({error})", "check the path; the file has lines -----BEGIN CERTIFICATE-----"
             raise ConfigError(
-                "The certificates of the authorities to trust cannot be loaded.",
-                where="ca_file of PolicyClient",
-                got=f"{ca_file} ({error})",
-                expected="a file in PEM format, or None for the authorities of the system",
-                fix="check the path; the file has lines -----BEGIN CERTIFICATE-----",
-            ) from error
+                "The certificates of the authorities to trust cannot be loaded.", "ca_file of PolicyClient", got
+            ).expected("a file in PEM format, or None for the authorities of the system", fix) from error
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
 
     def connect(self, deadline: float) -> Connection:
@@ -144,26 +114,19 @@ class Address:
             if plain is not None:
                 plain.close()
             if isinstance(error, ssl.SSLCertVerificationError):
+                expected = "a certificate for this host, of an authority that this machine trusts"
                 raise RequestError(
-                    "The certificate of the policy server is not trusted.",
-                    status=503,
-                    where=self.text,
-                    got=error.verify_message,
-                    expected="a certificate for this host, of an authority that this machine trusts",
-                    fix="pass its certificate as ca_file",
-                ) from error
+                    "The certificate of the policy server is not trusted.", self.text, error.verify_message, status=503
+                ).expected(expected, "pass its certificate as ca_file") from error
             if isinstance(error, OSError):
                 raise ConnectionLost(str(error)) from error
             raise
 
 
 def _no_address(text: Any) -> ConfigError:
-    return ConfigError(
-        "This is not an address of a policy server.",
-        where="address of PolicyClient",
-        got=text,
-        expected="http://HOST:PORT, https://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT",
-        fix="use the address that the server printed; ws:// is the faster one",
+    return ConfigError("This is not an address of a policy server.", "address of PolicyClient", text).expected(
+        "http://HOST:PORT, https://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT",
+        "use the address that the server printed; ws:// is the faster one",
     )
 
 
@@ -178,9 +141,11 @@ class HttpConnection:
         self._http.sock = self._reading
 
     def request(self, verb: str, message: bytes, deadline: float) -> Answer:
-        if verb in _PAGES:
-            return self.as_answer(self.fetch("GET", _PAGES[verb], deadline))
-        return self.as_answer(self.fetch("POST", f"/v1/{verb}", deadline, message))
+        """Sends a request and returns its answer; ConnectionLost if there is none by the deadline."""
+        path = "/v1" if verb == "hello" else f"/v1/{verb}"
+        if verb in QUERIES:
+            return self.as_answer(self.fetch("GET", path, deadline))
+        return self.as_answer(self.fetch("POST", path, deadline, message))
 
     @staticmethod
     def as_answer(page: Page) -> Answer:
@@ -213,6 +178,7 @@ class HttpConnection:
         return response.status, response.headers, content
 
     def alive(self) -> bool:
+        """Whether the connection, after some idle time, is still open."""
         # A server that closes an idle connection sends only the end of the stream.
         return self._http.sock is not None and not _arrived(self._socket)
 
@@ -230,13 +196,8 @@ class StreamConnection:
             from websockets.protocol import State
             from websockets.uri import parse_uri
         except ImportError as error:
-            raise not_installed(
-                "A policy client over WebSockets",
-                error,
-                where=address.text,
-                package="websockets",
-                extra="client",
-            ) from error
+            feature, package = "A policy client over WebSockets", "websockets"
+            raise not_installed(feature, error, where=address.text, package=package, extra="client") from error
         self._handshake = 0  # its bytes
         self._answers: list[bytes] = []
         self._parts = bytearray()
@@ -344,6 +305,9 @@ class StreamConnection:
         raise Refused(Answer(response.status_code, body, _seconds(response.headers.get("Retry-After"))))
 
 
+Connection = HttpConnection | StreamConnection
+
+
 def _arrived(sock: socket.socket) -> bytes | None:
     """The data that has arrived; empty at the end of the stream, None without data."""
     try:
@@ -379,7 +343,7 @@ def _seconds(text: Any) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-class _Reading:
+class _Reading(io.RawIOBase):
     """What `http.client` needs of a socket; all reads of one answer have one deadline and a limit of bytes.
 
     A timeout of a socket is for each of its reads: an answer of one byte a second would never end.
@@ -387,6 +351,9 @@ class _Reading:
 
     def __init__(self, connected: socket.socket) -> None:
         self._connected, self._deadline, self._left = connected, 0.0, 0
+
+    def readable(self) -> bool:
+        return True
 
     def begin(self, deadline: float) -> None:
         """Begins a request and its answer."""
@@ -398,9 +365,9 @@ class _Reading:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         del mode
-        return io.BufferedReader(_AnswerFile(self), _CHUNK)
+        return io.BufferedReader(self, _CHUNK)
 
-    def read_into(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int:
         self._connected.settimeout(_left(self._deadline))
         size = self._connected.recv_into(buffer)
         self._left -= size
@@ -410,16 +377,3 @@ class _Reading:
 
     def close(self) -> None:
         """Does nothing: `http.client` closes before the last answer is read; `HttpConnection` closes the socket."""
-
-
-class _AnswerFile(io.RawIOBase):
-    """The bytes of one answer."""
-
-    def __init__(self, reading: _Reading) -> None:
-        self._reading = reading
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._reading.read_into(buffer)

@@ -11,54 +11,36 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from rollax.errors import RequestError, RollaxError, WorkerError
-from rollax.serving.protocol import REQUESTS, ErrorBody, Request, StreamError
+from rollax.errors import InvalidRequestError, RequestError, RollaxError, WorkerError
+from rollax.serving.protocol import QUERIES, REQUESTS, ErrorBody, Request
 
 _log = logging.getLogger("rollax.serving")
 
-QUERIES = ("hello", "health", "statistics")
-"""The verbs without a body: GET /v1, /v1/health and /v1/statistics, and messages on the stream."""
 
 _LARGEST_TEXT = 1000
 _FIXMAP, _FIXMAP_END = 0x80, 0x8F
 
 
 class Codec:
-    """One format of messages.
-
-    Attributes:
-        content_type: content type of HTTP bodies in this format.
-    """
+    """One format of messages, "json" or "msgpack"."""
 
     def __init__(self, name: str) -> None:
         self._json = name == "json"
         self.content_type = b"application/" + name.encode()
-        if self._json:
-            self._module: Any = msgspec.json
-            self.encode = msgspec.json.Encoder(enc_hook=_json_value).encode
-            options: dict[str, Any] = {}
-        else:
-            self._module = msgspec.msgpack
-            self.encode = msgspec.msgpack.Encoder(enc_hook=_msgpack_value).encode
-            options = {"ext_hook": _refuse_extension}
-        self._bodies = {verb: self._module.Decoder(kind, **options).decode for verb, kind in REQUESTS.items()}
-        self._messages = self._module.Decoder(_Message, **options).decode
+        self._module: Any = msgspec.json if self._json else msgspec.msgpack
+        self.encode = self._module.Encoder(enc_hook=_json_value if self._json else _msgpack_value).encode
+        options = {} if self._json else {"ext_hook": _refuse_extension}
+        kinds = {None: _Message, **REQUESTS}
+        self._decode = {verb: self._module.Decoder(kind, **options).decode for verb, kind in kinds.items()}
 
-    def decode(self, verb: str, data: bytes) -> Request:
-        """Returns the body of a verb; raises RequestError."""
+    def decode(self, verb: str | None, data: bytes) -> Any:
+        """The body of a verb, or with None a message of the stream, whose class is in `VERBS`; RequestError."""
         try:
-            return self._bodies[verb](data)
+            return self._decode[verb](data)
         except _MALFORMED as error:
             raise _malformed(error) from error
 
-    def decode_message(self, data: bytes | bytearray | memoryview) -> Any:
-        """Returns a message of the stream: a request with an `id`, its class in `VERBS`; raises RequestError."""
-        try:
-            return self._messages(data)
-        except _MALFORMED as error:
-            raise _malformed(error) from error
-
-    def id_of(self, data: bytes | bytearray | memoryview) -> int | None:
+    def id_of(self, data: bytes) -> int | None:
         """Returns the id of a malformed message, or None."""
         try:
             return self._module.decode(data, type=_OnlyId).id
@@ -78,19 +60,6 @@ class Codec:
 _Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-def _message(verb: str, base: type[Request]) -> type[Request]:
-    kind: Any = msgspec.defstruct(
-        f"{base.__name__}Message",
-        [("id", _Id)],
-        bases=(base,),
-        tag_field="verb",
-        tag=verb,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
-    return kind
-
-
 class _Query(Request):
     """A request without a body."""
 
@@ -99,8 +68,14 @@ class _OnlyId(msgspec.Struct):
     id: _Id
 
 
+def _message(verb: str, base: type[Request]) -> Any:
+    """The class of a stream message: a request with an id and its verb as a tag."""
+    options: dict[str, Any] = {"kw_only": True, "forbid_unknown_fields": True}
+    return msgspec.defstruct(f"{verb}Message", [("id", _Id)], bases=(base,), tag_field="verb", tag=verb, **options)
+
+
 VERBS: dict[type[Request], str] = {
-    _message(verb, base): verb for verb, base in (*REQUESTS.items(), *((verb, _Query) for verb in QUERIES))
+    _message(verb, base): verb for verb, base in {**REQUESTS, **dict.fromkeys(QUERIES, _Query)}.items()
 }
 """Class of a stream message -> its verb."""
 
@@ -124,16 +99,10 @@ def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
     return status, ErrorBody(id=error_id, **parts), retry_after_s
 
 
-def stream_failure(error: BaseException, number: int | None) -> StreamError:
-    """Returns the response to a message of the stream that failed."""
-    status, body, retry_after_s = failure(error)
-    return StreamError(error=body, status=status, id=number, retry_after=retry_after_s)
-
-
 def _malformed(error: Exception) -> RequestError:
     if isinstance(error, msgspec.ValidationError):
         fix = "correct the field that is named there; /openapi.json has the fields of all requests"
-        return RequestError("The request does not have the fields of its verb.", status=422, got=str(error), fix=fix)
+        return InvalidRequestError("The request does not have the fields of its verb.", got=str(error), fix=fix)
     if isinstance(error, RecursionError):
         return RequestError("The request is nested too deeply.", expected="at most a few hundred levels")
     return RequestError(

@@ -20,11 +20,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from rollax.errors import RequestError
+from rollax.errors import InvalidRequestError, RequestError
 from rollax.serving import metrics
-from rollax.serving.codec import JSON, MSGPACK, QUERIES, Codec, failure
+from rollax.serving.codec import JSON, MSGPACK, Codec, failure
 from rollax.serving.openapi import description, description_page
-from rollax.serving.protocol import REQUESTS, ErrorResponse
+from rollax.serving.protocol import QUERIES, REQUESTS, ErrorResponse
 from rollax.serving.security import Access, Headers, Rates, headers_of
 from rollax.serving.stream import PATH, Stream, deny
 
@@ -79,12 +79,8 @@ _Answer = Callable[[_Request], _Reply | Awaitable[_Reply]]
 class HttpApp:
     """The ASGI application: the checks of a request, and what the endpoint of its route answers, or the error.
 
-    `GET /` and `pages` need no token, everything under /v1 requires it.
-
-    Args:
-        service: executes the verbs.
-        access: decides which requests are allowed.
-        pages: path -> response to GET; it must not contain data of the run.
+    Everything under /v1 requires the token. `pages`, path -> response to GET, do not, and must not contain data of the
+    run.
     """
 
     def __init__(self, service: Service, access: Access, pages: Mapping[str, Response] | None = None) -> None:
@@ -241,18 +237,12 @@ class HttpApp:
         given = fields.get("policy_id", [policies[0]] if len(policies) == 1 else [])
         if unknown or len(given) != 1:
             got = f"{', '.join(unknown) or len(given)}"
-            raise RequestError(
-                "The query is not a single policy_id.", status=422, where="query", got=got, expected=policies
-            )
+            raise InvalidRequestError("The query is not a single policy_id.", "query", got, expected=policies)
         return given[0]
 
 
 class _Endpoint:
-    """The endpoint of one route, which leaves its reply to `HttpApp`.
-
-    Args:
-        verb: the verb of the route; `_PAGE` for a page.
-    """
+    """The endpoint of one route, which leaves its reply to `HttpApp`; the verb is `_PAGE` for a page."""
 
     def __init__(self, app: HttpApp, verb: str, answer: _Answer) -> None:
         self._app, self._verb, self._answer = app, verb, answer
@@ -305,12 +295,8 @@ def _codec(content_type: bytes) -> Codec:
     codec = _CODECS.get(kind.strip().lower())
     if codec is None:
         raise RequestError(
-            "The body has an unknown type.",
-            status=415,
-            where="header Content-Type",
-            got=kind[:100].decode("latin-1"),
-            expected="application/json or application/msgpack",
-        )
+            "The body has an unknown type.", "header Content-Type", kind[:100].decode("latin-1"), status=415
+        ).expected("application/json or application/msgpack")
     return codec
 
 

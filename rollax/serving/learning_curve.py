@@ -13,11 +13,8 @@ _WINDOW = 100
 
 
 class LearningCurve:
-    """Means over the last 100 episodes, as a limited number of points; older ones are thinned out.
+    """Means over the last 100 episodes, as at most `most_points` points; older ones are thinned out.
 
-    Args:
-        most_points: maximum number of points.
-        clock: returns monotonic seconds.
     Attributes:
         points: dicts with `time_s` since the run began, `steps`, `reward` and `length`.
     """

@@ -32,14 +32,8 @@ def make_learning_trainer(
 ) -> Trainer:
     """A trainer whose environment is a policy server, restored from the newest checkpoint in `folder` if there is one.
 
-    Args:
-        trainer_class: class of the algorithm.
-        config: config of the trainer; the default `env` is PolicyServerEnv, with `multiagent` policies
-            MultiAgentPolicyServerEnv.
-        env_config: settings of the server; those in `config` override them.
-        folder: folder of the run.
-    Raises:
-        ConfigError, CheckpointError: the config is wrong, or the checkpoint does not fit it.
+    The default `env` is PolicyServerEnv, or MultiAgentPolicyServerEnv with `multiagent` policies; the `env_config` of
+    `config` overrides `env_config`.
     """
     several = bool((config.get("multiagent") or {}).get("policies"))
     defaults = {

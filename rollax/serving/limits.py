@@ -62,12 +62,8 @@ class Limits:
         for field in fields(self):
             value, whole = getattr(self, field.name), type(field.default) is int
             if not isinstance(value, int | float) or not value > 0 or (whole and value % 1 != 0):
-                raise ConfigError(
-                    "The limit is not a positive number.",
-                    where=field.name,
-                    got=value,
-                    expected="a whole number above 0" if whole else "a number above 0",
-                    fix=f"set {field.name} to such a number",
+                raise ConfigError("The limit is not a positive number.", field.name, value).expected(
+                    "a whole number above 0" if whole else "a number above 0", f"set {field.name} to such a number"
                 )
             if whole:
                 object.__setattr__(self, field.name, int(value))  # 1e6, as in configs
@@ -78,12 +74,7 @@ class Limits:
 
     def exceeded(self, what: str, got: int, name: str, *, wait: bool = True, fix: str | None = None) -> RequestError:
         """The error of a request beyond the limit `name`: 429 if waiting helps, otherwise 413."""
+        expected = f"at most {getattr(self, name)}"
         return RequestError(
-            what,
-            status=429 if wait else 413,
-            retry_after_s=self.retry_after_s if wait else None,
-            where=name,
-            got=got,
-            expected=f"at most {getattr(self, name)}",
-            fix=fix or ("wait, then send it again" if wait else "send fewer in one request"),
-        )
+            what, name, got, status=429 if wait else 413, retry_after_s=self.retry_after_s if wait else None
+        ).expected(expected, fix or ("wait, then send it again" if wait else "send fewer in one request"))

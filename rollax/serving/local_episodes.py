@@ -9,10 +9,11 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.core import trees
-from rollax.errors import EpisodeLostError, RequestError
+from rollax.errors import RequestError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
-from rollax.serving.readers import AgentReader
+from rollax.serving.agent_reader import AgentReader
+from rollax.serving.protocol import Episode, Trajectory
 
 
 class LocalActor(Actor):
@@ -38,57 +39,36 @@ class LocalActor(Actor):
 
 
 class LocalAgent:
-    """One agent's trajectory so far.
-
-    Attributes:
-        actor: acts for the agent.
-        policy_id: the id of its policy, where the server has several; else None.
-        memory: its policy's memory.
-        logp: log-probability of each action; None for actions without one, or not chosen by the policy.
-        t: number of the environment step of each action.
-    """
+    """One agent's trajectory so far; without a policy id where the server has only one policy."""
 
     def __init__(self, actor: LocalActor, policy_id: str | None = None) -> None:
-        self.actor, self.memory, self.policy_id = actor, AgentMemory(actor), policy_id
-        self.obs: list[Any] = []
-        self.actions: list[Any] = []
-        self.rewards: list[float] = []
-        self.logp: list[float | None] = []
-        self.t: list[int] = []
-        self.infos: list[dict[str, Any]] = []
-        self.ended: str | None = None
+        self.actor, self.memory, self.ended = actor, AgentMemory(actor), False
+        self.trajectory = Trajectory(
+            obs=[], actions=[], rewards=[], action_logp=[], t=[], infos=[], policy_id=policy_id
+        )
 
     def act(self, obs: Any, action: Any, logp: float | None, t: int) -> None:
         """Adds a step."""
-        self.obs.append(obs)
-        self.actions.append(action)
-        self.rewards.append(0.0)
-        self.logp.append(logp)
-        self.t.append(t)
-        self.infos.append({})
+        row = {"obs": obs, "actions": action, "rewards": 0.0, "action_logp": logp, "t": t, "infos": {}}
+        for name, value in row.items():
+            getattr(self.trajectory, name).append(value)
 
     def add_returns(self, reward: float, info: Mapping[str, Any] | None) -> None:
         """Adds to the reward and the info of the last step."""
-        self.rewards[-1] += reward
-        self.infos[-1].update(info or {})
+        assert self.trajectory.infos
+        self.trajectory.rewards[-1] += reward
+        self.trajectory.infos[-1].update(info or {})
         self.memory.reward += reward
 
     def end(self, obs: Any, truncated: bool) -> None:
         """Ends the trajectory; without a last observation, with the previous one."""
-        self.obs.append(self.obs[-1] if obs is None else obs)
-        self.ended = "truncated" if truncated else "terminated"
-
-    def message(self) -> dict[str, Any]:
-        """The trajectory as `rollax.serving.protocol.Trajectory`."""
-        assert self.ended is not None
-        message: dict[str, Any] = {
-            "obs": self.obs, "actions": self.actions, "rewards": self.rewards, "t": self.t, self.ended: True
-        }  # fmt: skip
-        if None not in self.logp:
-            message["action_logp"] = self.logp
-        if self.policy_id is not None:
-            message["policy_id"] = self.policy_id
-        return {**message, "infos": self.infos} if any(self.infos) else message
+        one, self.ended = self.trajectory, True
+        one.obs.append(one.obs[-1] if obs is None else obs)
+        one.terminated, one.truncated = not truncated, bool(truncated)
+        if None in (one.action_logp or ()):  # actions without a probability, or not chosen by the policy
+            one.action_logp = None
+        if not any(one.infos or ()):
+            one.infos = None
 
 
 class LocalEpisode:
@@ -108,81 +88,29 @@ class LocalEpisode:
     def is_running(self, agent_id: str) -> bool:
         """Whether an agent has acted and has not ended."""
         agent = self.agents.get(agent_id)
-        return agent is not None and agent.ended is None
+        return agent is not None and not agent.ended
 
     def running(self, agent_id: str, what: str) -> LocalAgent:
         """An agent that has acted and has not ended; RequestError otherwise."""
         if not self.is_running(agent_id):
+            expected = f"one of {[name for name, other in self.agents.items() if not other.ended]}"
             raise RequestError(
-                f"{what} is of an agent that has not acted, or has ended.",
-                status=409,
-                where=f"episode {self.id!r}",
-                got=agent_id,
-                expected=f"one of {[name for name, other in self.agents.items() if other.ended is None]}",
-                fix="call get_action or log_action first",
-            )
+                f"{what} is of an agent that has not acted, or has ended.", f"episode {self.id!r}", agent_id, status=409
+            ).expected(expected, "call get_action or log_action first")
         return self.agents[agent_id]
 
     def acting(self, agent_id: str) -> LocalAgent | None:
         """An agent that can act; None for a new one. RequestError for one that has ended."""
         agent = self.agents.get(agent_id)
-        if agent is not None and agent.ended is not None:
+        if agent is not None and agent.ended:
             raise RequestError(
-                "An agent appears again after its end.",
-                status=409,
-                where=f"episode {self.id!r}",
-                got=agent_id,
-                expected="one trajectory of each agent in an episode",
-                fix="give it a new id, or use remote inference",
-            )
+                "An agent appears again after its end.", f"episode {self.id!r}", agent_id, status=409
+            ).expected("one trajectory of each agent in an episode", "give it a new id, or use remote inference")
         return agent
 
-    def message(self) -> dict[str, Any]:
-        """The episode as `rollax.serving.protocol.Episode`."""
-        agents = {agent_id: agent.message() for agent_id, agent in self.agents.items()}
-        message = {"episode_id": self.id, "agents": agents, "policy_version": self.version}
-        return message if self.training_enabled else {**message, "training_enabled": False}
-
-
-class LocalEpisodes:
-    """The running episodes by id."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, LocalEpisode] = {}
-
-    def start(self, episode_id: str, training_enabled: bool) -> None:
-        """Starts an episode; RequestError for the id of a running one."""
-        if episode_id in self._running:
-            raise RequestError(
-                "The episode is already running.",
-                status=409,
-                where="start_episode",
-                got=episode_id,
-                fix="end it first, or leave episode_id out to get a new id",
-            )
-        self._running[episode_id] = LocalEpisode(episode_id, training_enabled)
-
-    def find(self, episode_id: str) -> LocalEpisode:
-        """A running episode; EpisodeLostError for other ids."""
-        if episode_id not in self._running:
-            raise EpisodeLostError(
-                "The episode is unknown or has ended.",
-                status=404,
-                where="PolicyClient in local mode",
-                got=episode_id,
-                fix="start one with start_episode",
-            )
-        return self._running[episode_id]
-
-    def end(self, episode_id: str) -> LocalEpisode:
-        """Removes an episode; RequestError for one without an action."""
-        episode = self._running.pop(self.find(episode_id).id)
-        if not episode.agents:
-            raise RequestError(
-                "The episode ended without an action and is dropped.",
-                status=409,
-                where="end_episode",
-                got=episode_id,
-                fix="call get_action or log_action first",
-            )
-        return episode
+    def message(self) -> Episode:
+        """The episode, once all of its agents have ended."""
+        agents = {agent_id: agent.trajectory for agent_id, agent in self.agents.items()}
+        return Episode(
+            agents=agents, episode_id=self.id, policy_version=self.version, training_enabled=self.training_enabled
+        )

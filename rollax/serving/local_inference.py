@@ -14,14 +14,14 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from rollax.core import trees
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import RequestError, text_of
+from rollax.errors import EpisodeLostError, InvalidRequestError, RequestError, text_of
 from rollax.serving.acting import Actor
+from rollax.serving.agent_reader import check_finite_number, check_same_agents
 from rollax.serving.client_calls import Calls
-from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode, LocalEpisodes
+from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode
+from rollax.serving.protocol import Episode
 from rollax.serving.remote_inference import PolicyMapping, checked_hello, reading_answer, without_policy
-from rollax.serving.request_checks import check_finite_number
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
@@ -32,7 +32,7 @@ class _Submission(NamedTuple):
     """Finished episodes that are sent in one message."""
 
     request_id: str
-    episodes: list[LocalEpisode]
+    episodes: list[Episode]
 
 
 class LocalInference:
@@ -41,17 +41,14 @@ class LocalInference:
     Args:
         calls: sends the episodes.
         pages: fetches the weights, over HTTP.
-        update_interval: seconds after which newer weights are requested.
-        policy_mapping_fn: agent id -> policy id; None: the only policy, or the one with the agent's id.
-        episodes_per_message: number of episodes in one submission.
-        explore: False for greedy actions; None: greedy if the server does not learn.
-        seed: seed of exploration.
+        update_interval, policy_mapping_fn, episodes_per_message, explore, seed: as for `PolicyClient`.
     """
 
     def __init__(
         self,
         calls: Calls,
         pages: Calls,
+        *,
         update_interval: float,
         policy_mapping_fn: PolicyMapping | None,
         episodes_per_message: int,
@@ -70,8 +67,8 @@ class LocalInference:
         self._actors: dict[str, LocalActor] = {}
         self._made_of: dict[str, dict[str, Any]] = {}  # policy id -> spaces, config, ... of its actor
         self._fetched: dict[str, tuple[str, int]] = {}  # policy id -> ETag and version of its weights
-        self._episodes = LocalEpisodes()
-        self._finished: list[LocalEpisode] = []
+        self._running: dict[str, LocalEpisode] = {}
+        self._finished: list[Episode] = []
         self._unanswered: list[_Submission] = []
 
     # The verbs.
@@ -81,7 +78,11 @@ class LocalInference:
         episode_id = uuid.uuid4().hex if episode_id is None else episode_id
         self._check_id(episode_id, "episode_id")
         with self._lock:
-            self._episodes.start(episode_id, training_enabled)
+            if episode_id in self._running:
+                raise RequestError("The episode is already running.", "start_episode", episode_id, status=409).fix(
+                    "end it first, or leave episode_id out to get a new id"
+                )
+            self._running[episode_id] = LocalEpisode(episode_id, training_enabled)
         return episode_id
 
     def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,37 +90,27 @@ class LocalInference:
             chosen: dict[str, dict[str, Any]] = {}
             waiting: dict[Actor, list[tuple[LocalEpisode, str, LocalAgent, Any]]] = {}
             for episode_id, obs in observations.items():
-                episode = self._episodes.find(episode_id)
-                by_agent = self._by_agent(obs, "observations")
+                episode, by_agent = self._find(episode_id), self._by_agent(obs, "observations")
                 chosen[episode_id] = dict.fromkeys(by_agent)
                 for agent_id, value in by_agent.items():
                     agent, row = self._agent(episode, agent_id, value)
                     waiting.setdefault(agent.actor, []).append((episode, agent_id, agent, row))
             for actor, rows in waiting.items():
                 memories, values = [agent.memory for _, _, agent, _ in rows], [row for *_, row in rows]
-                for (episode, agent_id, agent, row), (action, logp) in zip(
-                    rows, actor.act(memories, values, [None] * len(rows)), strict=True
-                ):
+                actions = actor.act(memories, values, [None] * len(rows))
+                for (episode, agent_id, agent, row), (action, logp) in zip(rows, actions, strict=True):
                     episode.agents[agent_id] = agent
                     agent.act(row, copy.deepcopy(action), logp, episode.t)  # the player may write into its copy
                     chosen[episode.id][agent_id] = action
             for episode_id in observations:
-                self._episodes.find(episode_id).step(self.version)
-        return {episode_id: self._plain(by_agent) for episode_id, by_agent in chosen.items()}
+                self._running[episode_id].step(self.version)
+        return chosen if self._several else {name: of_agent[DEFAULT_AGENT] for name, of_agent in chosen.items()}
 
     def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
         with self._lock:
-            episode = self._episodes.find(episode_id)
+            episode = self._find(episode_id)
             values, actions = self._by_agent(obs, "observations"), self._by_agent(action, "actions")
-            if values.keys() != actions.keys():
-                raise RequestError(
-                    "The logged actions are not of the same agents as the observations.",
-                    status=422,
-                    where=f"episode {episode_id!r}",
-                    got=sorted(actions),
-                    expected=sorted(values),
-                    fix="log one action for each agent that observed something",
-                )
+            check_same_agents(values, actions, episode_id)
             logged: list[tuple[str, LocalAgent, Any, Any]] = []
             for agent_id, value in values.items():
                 agent, row = self._agent(episode, agent_id, value)
@@ -135,8 +126,7 @@ class LocalInference:
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
         with self._lock:
-            episode = self._episodes.find(episode_id)
-            rewards = self._by_agent(reward, "rewards")
+            episode, rewards = self._find(episode_id), self._by_agent(reward, "rewards")
             infos = {} if info is None else self._by_agent(info, "infos")
             infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
@@ -155,15 +145,17 @@ class LocalInference:
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
         with self._lock:
-            episode = self._episodes.find(episode_id)
-            last = self._by_agent(observations, "observations")
-            self._end(episode, last, truncated)
+            self._end(self._find(episode_id), self._by_agent(observations, "observations"), truncated)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
         with self._lock:
-            last, episode = self._by_agent(obs, "observations"), self._episodes.find(episode_id)
+            last, episode = self._by_agent(obs, "observations"), self._find(episode_id)
             self._end(episode, {name: last.get(name) for name in episode.agents if episode.is_running(name)}, truncated)
-            self._finished.append(self._episodes.end(episode_id))
+            del self._running[episode_id]
+            if not episode.agents:
+                what = "The episode ended without an action and is dropped."
+                raise RequestError(what, "end_episode", episode_id, status=409).fix("call get_action first")
+            self._finished.append(episode.message())
             if len(self._finished) < self._per_message:
                 return
         self._submit_finished()
@@ -242,7 +234,7 @@ class LocalInference:
                     if len(episodes) > 1:
                         waiting.extendleft(_Submission(uuid.uuid4().hex, [episode]) for episode in reversed(episodes))
                         continue
-                    error.add_note(f"Episode {episodes[0].id!r} is lost.")
+                    error.add_note(f"Episode {episodes[0].episode_id!r} is lost.")
                     refused = refused or error
                 else:
                     waiting.popleft()
@@ -253,23 +245,25 @@ class LocalInference:
             raise refused
 
     def _submit(self, submission: _Submission) -> None:
-        episodes = [episode.message() for episode in submission.episodes]
-        answer = self._calls.call("submit_episodes", {"request_id": submission.request_id, "episodes": episodes})
+        answer = self._calls.call("submit_episodes", submission._asdict())
         with self._lock:
             for name in self.submitted:
                 self.submitted[name] += answer[name]
             self._newest = max(self._newest, answer["version"])
 
-    # Values.
+    # Episodes and values.
+
+    def _find(self, episode_id: str) -> LocalEpisode:
+        """A running episode; EpisodeLostError for other ids."""
+        if episode_id not in self._running:
+            what, where = "The episode is unknown or has ended.", "PolicyClient in local mode"
+            raise EpisodeLostError(what, where, episode_id, status=404).fix("start one with start_episode")
+        return self._running[episode_id]
 
     def _check_id(self, value: Any, where: str) -> None:
         if not isinstance(value, str) or not 0 < len(value) <= self._max_id_length:
-            raise RequestError(
-                "The server does not accept this id.",
-                status=422,
-                where=where,
-                got=value,
-                expected=f"a string of 1 to {self._max_id_length:g} characters",
+            raise InvalidRequestError("The server does not accept this id.", where, value).expected(
+                f"a string of 1 to {self._max_id_length:g} characters"
             )
 
     def _agent(self, episode: LocalEpisode, agent_id: str, obs: Any) -> tuple[LocalAgent, Any]:
@@ -279,18 +273,16 @@ class LocalInference:
             self._check_id(agent_id, "agent id")
             policy_id = self._policy_of(agent_id)
             agent = LocalAgent(self._actors[policy_id], policy_id if len(self._policies) > 1 else None)
-        return agent, _observation(agent, obs, f"observation of {episode.id!r}, {agent_id!r}", acts=True)
+        return agent, agent.actor.reader.observation(obs, f"observation of {episode.id!r}, {agent_id!r}")
 
     def _end(self, episode: LocalEpisode, last: Mapping[str, Any], truncated: bool) -> None:
         """Ends agents with their last observations, or None; if one observation is wrong, no agent ends."""
-        agents = {agent_id: episode.running(agent_id, "The end") for agent_id in last}
-        # Only with several agents, one may lack a last observation.
-        rows = {
-            agent: None
-            if last[agent_id] is None and self._several
-            else _observation(agent, last[agent_id], f"observation of {episode.id!r}, {agent_id!r}", acts=False)
-            for agent_id, agent in agents.items()
-        }
+        rows: dict[LocalAgent, Any] = {}
+        for agent_id, obs in last.items():
+            agent, where = episode.running(agent_id, "The end"), f"observation of {episode.id!r}, {agent_id!r}"
+            # Only with several agents, one may lack a last observation.
+            absent = obs is None and self._several
+            rows[agent] = None if absent else agent.actor.reader.observation(obs, where, masks=False)
         for agent, row in rows.items():
             agent.end(row, truncated)
 
@@ -308,11 +300,8 @@ class LocalInference:
             return {DEFAULT_AGENT: value}
         if not isinstance(value, Mapping):
             fix = "pass a dict, {agent id: value, ...}: the server has several agents"
-            raise RequestError(f"The {what} are not by agent.", status=422, got=value, expected="a dict", fix=fix)
+            raise InvalidRequestError(f"The {what} are not by agent.", got=value).expected("a dict", fix)
         return value
-
-    def _plain(self, by_agent: dict[str, Any]) -> Any:
-        return by_agent if self._several else by_agent[DEFAULT_AGENT]
 
 
 def _seed(seed: int | None, number: int) -> int | None:
@@ -326,20 +315,10 @@ def _is_numpy_scalar(value: Any) -> bool:
 
 def _info(info: Any, where: str) -> dict[str, Any]:
     if not isinstance(info, Mapping):
-        raise RequestError("The info is not a dict.", status=422, where=where, got=info, expected="a dict")
+        raise InvalidRequestError("The info is not a dict.", where, info, expected="a dict")
     try:
         return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent to an address http://
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise RequestError(
-            "The info cannot be sent to a policy server.",
-            status=422,
-            where=where,
-            got=text_of(error),
-            expected="numbers, strings, arrays, lists, and dicts with strings as keys",
-            fix="convert the value to one of these",
+        raise InvalidRequestError("The info cannot be sent to a policy server.", where, text_of(error)).expected(
+            "numbers, strings, arrays, lists, and dicts with strings as keys", "convert the value to one of these"
         ) from error
-
-
-def _observation(agent: LocalAgent, obs: Any, where: str, *, acts: bool) -> Any:
-    """An observation in the dtypes of its space; RequestError as from the server."""
-    return trees.index(agent.actor.reader.columns([obs], lambda _: where, masks=acts), 0)

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import html
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import msgspec
 
-from rollax.serving.protocol import (
-    PROTOCOL_VERSION,
-    REQUESTS,
-    Action,
-    Actions,
-    Done,
-    ErrorResponse,
-    Health,
-    Hello,
-    Started,
-    Submitted,
-)
+from rollax.serving import protocol
+from rollax.serving.protocol import REQUESTS, ErrorResponse
 
 RESPONSES: dict[str, type[msgspec.Struct]] = {
-    "start_episode": Started,
-    "get_action": Action,
-    "get_actions": Actions,
-    "log_action": Done,
-    "log_returns": Done,
-    "end_agents": Done,
-    "end_episode": Done,
-    "submit_episodes": Submitted,
+    "start_episode": protocol.Started,
+    "get_action": protocol.Action,
+    "get_actions": protocol.Actions,
+    "log_action": protocol.Done,
+    "log_returns": protocol.Done,
+    "end_agents": protocol.Done,
+    "end_episode": protocol.Done,
+    "submit_episodes": protocol.Submitted,
 }
 """Verb -> its response."""
 
@@ -51,8 +43,8 @@ _SCHEMAS = "#/components/schemas/"
 _QUERY_ERRORS = (401, 403, 422, 429, 500, 503)
 _FILE_ERRORS = (400, 401, 403, 404, 422, 429, 500, 503)
 _TAGS = {
-    "/v1": ("hello", "What the server is: protocol version, policies and their spaces, addresses, limits.", Hello),
-    "/v1/health": ("health", "Whether the server answers requests.", Health),
+    "/v1": ("hello", "The server: its protocol, policies with their spaces, addresses and limits.", protocol.Hello),
+    "/v1/health": ("health", "Whether the server answers requests.", protocol.Health),
     "/v1/statistics": ("statistics", "What the live page shows.", None),
 }
 
@@ -60,7 +52,7 @@ _TAGS = {
 def description() -> dict[str, Any]:
     """Returns the OpenAPI description."""
     requests, responses = list(REQUESTS.values()), list(dict.fromkeys(RESPONSES.values()))
-    kinds = [*requests, *responses, Hello, Health, ErrorResponse]
+    kinds = [*requests, *responses, protocol.Hello, protocol.Health, ErrorResponse]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS + "{name}")
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, Any] = {}
@@ -81,12 +73,9 @@ def description() -> dict[str, Any]:
         paths[f"/v1/{verb}"] = {"post": operation}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "rollax policy server", "version": str(PROTOCOL_VERSION), "description": _ABOUT},
+        "info": {"title": "rollax policy server", "version": str(protocol.PROTOCOL_VERSION), "description": _ABOUT},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}, {}],
     }
 
@@ -94,11 +83,13 @@ def description() -> dict[str, Any]:
 def description_page() -> str:
     """Returns an HTML page with the verbs, their fields and their errors."""
     found = description()
-    parts = []
-    for path, methods in found["paths"].items():
-        for method, operation in methods.items():
-            parts.append(_section(path, method, operation, found["components"]["schemas"]))
-    return _PAGE.format(about=html.escape(_ABOUT), routes="\n".join(parts))
+    sections = [
+        _section(path, method, operation, found["components"]["schemas"])
+        for path, methods in found["paths"].items()
+        for method, operation in methods.items()
+    ]
+    page = Template((Path(__file__).parent / "docs.html").read_text(encoding="utf-8"))
+    return page.substitute(about=html.escape(_ABOUT), routes="\n".join(sections))
 
 
 def _operation(verb: str, summary: str, answer: dict[str, Any], statuses: tuple[int, ...]) -> dict[str, Any]:
@@ -117,16 +108,11 @@ def _file_operation(verb: str, summary: str) -> dict[str, Any]:
     operation = _operation(verb, summary, content, _FILE_ERRORS)
     tag = {"ETag": {"schema": {"type": "string"}, "description": "changes with the version of the weights"}}
     operation["responses"]["200"]["headers"] = tag
-    operation["responses"]["304"] = {"description": "The version is that of If-None-Match."}
+    operation["responses"]["304"] = {"description": "If-None-Match names the current version."}
+    optional = {"required": False, "schema": {"type": "string"}}
     operation["parameters"] = [
-        {
-            "name": "policy_id",
-            "in": "query",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": "may be left out if there is one policy",
-        },
-        {"name": "If-None-Match", "in": "header", "required": False, "schema": {"type": "string"}},
+        {**optional, "name": "policy_id", "in": "query", "description": "may be left out if there is one policy"},
+        {**optional, "name": "If-None-Match", "in": "header"},
     ]
     return operation
 
@@ -175,19 +161,3 @@ _ABOUT = (
     "binary as msgpack. A token, if the server requires one, is sent as Authorization: Bearer; browsers offer the "
     "subprotocols rollax and bearer.<base64url of the token> with the WebSocket."
 )
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>rollax policy server</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
-h2 {{ font-size: 1.1rem; margin: 2rem 0 0 }} h3 {{ font-size: .9rem; margin: .6rem 0 .2rem; opacity: .7 }}
-table {{ border-collapse: collapse }} td {{ padding: .1rem 1rem .1rem 0 }} section {{ overflow-x: auto }}
-</style>
-<h1>rollax policy server</h1>
-<p>{about}</p>
-<p>The same as <a href="/openapi.json">OpenAPI</a>.</p>
-{routes}
-</html>
-"""

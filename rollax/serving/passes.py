@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from rollax.core import trees
@@ -19,6 +20,7 @@ _FILLS_A_PASS = 16
 """Number of rows from which on a request does not wait for others to share its forward pass."""
 
 
+@dataclass(slots=True, eq=False)
 class Part:
     """The rows of a request that one policy acts on.
 
@@ -28,21 +30,18 @@ class Part:
         actions: the actions of all rows, once they are chosen.
     """
 
-    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rewards", "rows")
+    actor: Actor
+    columns: trees.Tree
+    rows: int
+    memories: Sequence[AgentMemory] = ()
+    given: Sequence[Any] = ()
+    agents: Sequence[tuple[str, str]] = ()
+    rewards: Sequence[float] = ()
+    actions: Sequence[Any] = ()
 
-    def __init__(
-        self,
-        actor: Actor,
-        columns: trees.Tree,
-        rows: int,
-        memories: Sequence[AgentMemory] = (),
-        given: Sequence[Any] = (),
-        agents: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.actor, self.columns, self.rows = actor, columns, rows
-        self.memories, self.given, self.agents = memories, given, agents
-        self.rewards = [memory.take_reward() for memory in memories]  # now; later rewards belong to this part's action
-        self.actions: list[Any] = []
+    def __post_init__(self) -> None:
+        # Now, because later rewards belong to the action of this part.
+        self.rewards = [memory.take_reward() for memory in self.memories]
 
 
 OnDone = Callable[[Exception | None], None]
@@ -58,8 +57,6 @@ class Passes:
     Short passes run in the thread of the event loop; long passes, and compilations, in a separate thread. All methods
     are called in the thread of the event loop.
 
-    Args:
-        remembers: whether actions depend on the memory of an agent.
     Attributes:
         actions, batches: numbers of chosen actions and of turns.
     """

@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollax.env.external.queue import EnvStoppedError
 from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.limits import Limits
-from rollax.serving.sessions import Key, Session, Sessions
+from rollax.serving.sessions import Agents, Key, Session, Sessions
 from rollax.serving.values import plain
 
 Response = Any
 """A struct of `rollax.serving.protocol`, or for `statistics` a dict."""
 
+Result = Any
+"""A response, or what can be awaited for it and has `add_done_callback`: a `PendingRequest` or a future."""
+
 
 class PendingActions:
     """The requests for actions that the backend executes; all methods run in the event loop's thread, except `finish`.
-
-    Args:
-        sessions: the running episodes.
-        limits: limits on waiting observations.
-        clock: returns monotonic seconds.
-        multi_agent: whether the acting agents are recorded.
 
     Attributes:
         count: number of observations that wait for an action.
@@ -48,32 +46,19 @@ class PendingActions:
         self._loop, self._thread = loop, threading.get_ident()
 
     def begin(
-        self,
-        client: Hashable,
-        sessions: list[Session],
-        agents: Mapping[str, frozenset[str]],
-        *,
-        single: bool,
-        key: Key | None,
+        self, client: Hashable, sessions: list[Session], agents: Agents, *, single: bool, key: Key | None
     ) -> PendingRequest:
         """Adds a request, for agents by episode id, which the caller passes to the backend.
 
-        Args:
-            single: whether the response is one action.
-            key: identifies the request if it is sent again.
-        Raises:
-            RequestError: one of the agents already waits, or too many observations wait.
+        `single`: whether the response is one action. RequestError if one of the agents already waits, or too many do.
         """
         self._sessions.refuse_waiting(agents)
         count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)
-        if count > self._limits.max_pending:
-            raise self._limits.exceeded("Too many observations are waiting for an action.", count, "max_pending")
-        if mine > self._limits.max_pending_per_client:
-            raise self._limits.exceeded(
-                "Too many observations of this client are waiting for an action.", mine, "max_pending_per_client"
-            )
+        for waiting, name in ((count, "max_pending"), (mine, "max_pending_per_client")):
+            if waiting > getattr(self._limits, name):
+                raise self._limits.exceeded("Too many observations are waiting for an action.", waiting, name)
         self.count, self._by_client[client] = count, mine
-        request = PendingRequest(client, sessions, agents, single, key)
+        request = PendingRequest(client, sessions, agents, single=single, key=key)
         self._sessions.begin_waiting(agents)
         self._requests.add(request)
         if key is not None:
@@ -142,6 +127,7 @@ class PendingActions:
         request.finish(response)
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request for actions that the backend executes; it can be awaited.
 
@@ -149,22 +135,15 @@ class PendingRequest:
         done: whether it has a response or an error.
     """
 
-    __slots__ = ("_callbacks", "_error", "_response", "agents", "client", "done", "key", "sessions", "single")
-
-    def __init__(
-        self,
-        client: Hashable,
-        sessions: list[Session],
-        agents: Mapping[str, frozenset[str]],
-        single: bool,
-        key: Key | None,
-    ) -> None:
-        self.client, self.sessions, self.agents = client, sessions, agents
-        self.single, self.key = single, key
-        self.done = False
-        self._response: Response = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[PendingRequest], None]] = []
+    client: Hashable
+    sessions: list[Session]
+    agents: Agents
+    single: bool
+    key: Key | None
+    done: bool = False
+    _response: Response = None
+    _error: BaseException | None = None
+    _callbacks: list[Callable[[PendingRequest], None]] = field(default_factory=list)
 
     def __await__(self) -> Generator[Any, None, Response]:
         # A future of its own for each caller, so that cancelling it does not affect others.
@@ -208,7 +187,7 @@ def as_request_error(error: RollaxError, status: int) -> RequestError:
         return error
     if isinstance(error, EnvStoppedError):
         return shutting_down(1.0)
-    parts: dict[str, Any] = dict(error.parts)
-    found = RequestError(parts.pop("what"), status=status, **parts)
+    parts: dict[str, Any] = error.parts
+    found = RequestError(**parts, status=status)
     found.__cause__ = error
     return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
 from rollax.serving.backend import Backend, OnActions, hello_of
+from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.passes import Part, Passes
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted
 from rollax.serving.weights import policy_to_bytes
 
 log = logging.getLogger("rollax.serving")
-_EPISODES_AVERAGED = 100
 _MOST_AGENTS = 4_096
 
 
@@ -34,7 +34,6 @@ class PolicyBackend(Backend):
     Requests that arrive together share forward passes; see `Passes`.
 
     Args:
-        runners: policy id -> policy.
         mapping: (agent id, episode id) -> policy id; None for a single policy.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
         explore: False for greedy actions.
@@ -52,29 +51,20 @@ class PolicyBackend(Backend):
     ) -> None:
         for name, value in (("explore", explore), ("multi_agent", multi_agent)):
             if not isinstance(value, bool):
-                raise ConfigError(
-                    f"The value of {name} is invalid.",
-                    where=f"{name} of PolicyBackend",
-                    got=value,
-                    expected="True or False",
-                    fix=f"pass one of them, or leave {name} out",
+                raise ConfigError(f"The value of {name} is invalid.", f"{name} of PolicyBackend", value).expected(
+                    "True or False", f"pass one of them, or leave {name} out"
                 )
         if len(runners) > 1 and (mapping is None or not multi_agent):
-            raise ConfigError(
-                "The server has several policies, but no mapping from agents to policies.",
-                where="multi_agent, policy_mapping",
-                got=sorted(runners),
-                expected="several agents, and a mapping from agent ids to policy ids",
-                fix="pass policy_mapping (--policy-mapping), and leave multi_agent (--single-agent) out",
-            )
+            what = "The server has several policies, but no mapping from agents to policies."
+            expected = "several agents, and a mapping from agent ids to policy ids"
+            fix = "pass policy_mapping (--policy-mapping), and leave multi_agent (--single-agent) out"
+            raise ConfigError(what, "multi_agent, policy_mapping", sorted(runners), expected=expected, fix=fix)
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._version = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
         self._passes = Passes(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
-        self._rewards: deque[float] = deque(maxlen=_EPISODES_AVERAGED)
-        self._lengths: deque[int] = deque(maxlen=_EPISODES_AVERAGED)
-        self._counts = {"episodes_total": 0, "episodes_submitted": 0}
+        self._curve, self._submitted = LearningCurve(), 0
 
     @classmethod
     def from_checkpoint(
@@ -190,7 +180,7 @@ class PolicyBackend(Backend):
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
         episode = self._episodes.pop(episode_id)
-        self._count_episode(episode.reward, episode.length)
+        self._curve.add(episode.reward, episode.length)
 
     def drop_episode(self, episode_id: str) -> None:
         self._episodes.pop(episode_id, None)
@@ -199,8 +189,8 @@ class PolicyBackend(Backend):
         for episode in episodes:
             rewards = [sum(trajectory.rewards) for trajectory in episode.agents.values()]
             lengths = [len(trajectory.rewards) for trajectory in episode.agents.values()]
-            self._count_episode(float(sum(rewards)), max(lengths))
-        self._counts["episodes_submitted"] += len(episodes)
+            self._curve.add(float(sum(rewards)), max(lengths))
+        self._submitted += len(episodes)
         return Submitted(accepted=0, too_old=0, version=self._version)
 
     def weights(self, policy_id: str) -> bytes:
@@ -212,19 +202,14 @@ class PolicyBackend(Backend):
         return policy_to_onnx(self.actors[policy_id].runner)
 
     def statistics(self) -> dict[str, Any]:
-        played = len(self._rewards)
         return {
-            **self._counts,
+            "episodes_total": self._curve.episodes,
+            "episodes_submitted": self._submitted,
             "actions_total": self._passes.actions,
             "batches_total": self._passes.batches,
-            "episode_reward_mean": sum(self._rewards) / played if played else None,
-            "episode_len_mean": sum(self._lengths) / played if played else None,
+            "episode_reward_mean": self._curve.reward,
+            "episode_len_mean": self._curve.length,
         }
-
-    def _count_episode(self, reward: float, length: int) -> None:
-        self._rewards.append(reward)
-        self._lengths.append(length)
-        self._counts["episodes_total"] += 1
 
     def _actor(self, episode_id: str | None, agent_id: str | None) -> Actor:
         """The actor of an agent; a mapping is called once for each agent of an episode."""
@@ -236,13 +221,8 @@ class PolicyBackend(Backend):
         if agent_id not in episode.actors:
             if len(episode.actors) >= _MOST_AGENTS:
                 raise RequestError(
-                    "The episode has too many agents.",
-                    status=413,
-                    where=f"episode {episode_id!r}",
-                    got=len(episode.actors) + 1,
-                    expected=f"at most {_MOST_AGENTS} different ids",
-                    fix="reuse the ids of agents, or end agents",
-                )
+                    "The episode has too many agents.", f"episode {episode_id!r}", len(episode.actors) + 1, status=413
+                ).expected(f"at most {_MOST_AGENTS} different ids", "reuse the ids of agents, or end agents")
             episode.actors[agent_id] = self.actors[self._mapping(agent_id, episode_id)]
         return episode.actors[agent_id]
 
@@ -263,15 +243,14 @@ class PolicyBackend(Backend):
         return actions
 
 
+@dataclass(slots=True)
 class _Episode:
     """A running episode: the memories and the actors of its agents, and its reward and length so far."""
 
-    __slots__ = ("actors", "agents", "length", "reward")
-
-    def __init__(self) -> None:
-        self.agents: dict[str, AgentMemory] = {}
-        self.actors: dict[str, Actor] = {}
-        self.reward, self.length = 0.0, 0
+    agents: dict[str, AgentMemory] = field(default_factory=dict)
+    actors: dict[str, Actor] = field(default_factory=dict)
+    reward: float = 0.0
+    length: int = 0
 
 
 def _on_logged(error: Exception | None) -> None:

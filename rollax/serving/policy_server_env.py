@@ -13,7 +13,7 @@ from gymnasium import Space
 from rollax.config.stored import space_from_json
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.registry import id_without_module
-from rollax.errors import ConfigError, RollaxError, nearest
+from rollax.errors import ConfigError, RollaxError
 from rollax.rollout.worker import RolloutWorker
 from rollax.runs.results import read_results
 from rollax.serving.learning_curve import LearningCurve
@@ -38,13 +38,7 @@ class _Served:
         self._settings = {**_DEFAULTS, **env_config}
         unknown = sorted(set(env_config) - set(_DEFAULTS))
         if unknown:
-            raise ConfigError(
-                "Unknown key.",
-                where=f"env_config of {type(self).__name__}",
-                got=unknown[0],
-                expected=f"one of {sorted(_DEFAULTS)}",
-                fix=nearest(unknown[0], _DEFAULTS),
-            )
+            raise ConfigError.unknown("key", unknown[0], _DEFAULTS, f"env_config of {type(self).__name__}")
         return _spaces(self._settings)
 
     @property
@@ -52,9 +46,7 @@ class _Served:
         """The running server; a ConfigError if no worker samples this environment."""
         if self._server is None:
             raise ConfigError(
-                "The server is not running.",
-                where=type(self).__name__,
-                fix="create a trainer or a worker with this env",
+                "The server is not running.", type(self).__name__, fix="create a trainer or a worker with this env"
             )
         return self._server
 
@@ -72,10 +64,9 @@ class _Served:
         if not worker.sampler.record:
             raise ConfigError(
                 "A policy server cannot be evaluated: no client plays evaluation episodes.",
-                where=f"env of evaluation, {type(self).__name__}",
+                f"env of evaluation, {type(self).__name__}",
                 expected="an environment that can be stepped",
-                fix="set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out",
-            )
+            ).fix("set evaluation_config={'env': ..., 'env_config': {}}, or leave evaluation_interval out")
         settings, index = self._settings, getattr(self._context, "worker_index", 0)
         backend = TrainingBackend(
             self._external_episodes,
@@ -126,15 +117,14 @@ class PolicyServerEnv(_Served, ExternalEnv):
     def __init__(self, env_config: Mapping[str, Any]) -> None:
         observation_space, action_space = self._configure(env_config)
         if self._settings["agents"] is not None:
-            raise ConfigError(
-                "agents is given, but the environment has a single agent.",
-                where="env_config key 'agents'",
-                got=self._settings["agents"],
-                expected="None",
-                fix="leave it out, or use MultiAgentPolicyServerEnv",
-            )
+            what = "agents is given, but the environment has a single agent."
+            fix = "leave it out, or use MultiAgentPolicyServerEnv"
+            raise ConfigError(what, "env_config key 'agents'", self._settings["agents"], expected="None", fix=fix)
         if observation_space is None or action_space is None:
-            raise _no_spaces(type(self).__name__)
+            raise ConfigError("The policy server has no spaces.", f"env_config of {type(self).__name__}").expected(
+                "observation_space and action_space, or spaces_of",
+                'set them, such as env_config={"spaces_of": "CartPole-v1"}',
+            )
         ExternalEnv.__init__(self, observation_space, action_space)
 
 
@@ -145,12 +135,8 @@ class MultiAgentPolicyServerEnv(_Served, ExternalMultiAgentEnv):
         spaces = self._configure(env_config)
         agents = self._settings["agents"]
         if isinstance(agents, str):
-            raise ConfigError(
-                "agents is a single string.",
-                where="env_config key 'agents'",
-                got=agents,
-                expected="a list of ids",
-                fix=f"write [{agents!r}]",
+            raise ConfigError("agents is a single string.", "env_config key 'agents'", agents).expected(
+                "a list of ids", f"write [{agents!r}]"
             )
         self.possible_agents = None if agents is None else list(agents)
         ExternalMultiAgentEnv.__init__(self, *spaces)
@@ -178,12 +164,8 @@ def _spaces(settings: Mapping[str, Any]) -> tuple[Space | None, Space | None]:
         for name in ("observation_space", "action_space"):
             if settings[name] is not None:
                 raise ConfigError(
-                    "Both a space and spaces_of are given.",
-                    where=f"env_config key {name!r}",
-                    got=settings[name],
-                    expected="observation_space and action_space, or spaces_of",
-                    fix="leave one of them out",
-                )
+                    "Both a space and spaces_of are given.", f"env_config key {name!r}", settings[name]
+                ).expected("observation_space and action_space, or spaces_of", "leave one of them out")
         env = gym.make(id_without_module(settings["spaces_of"], "env_config key 'spaces_of'"))
         try:
             return env.observation_space, env.action_space
@@ -212,12 +194,3 @@ def _curve_of(run_folder: str | Path | None) -> LearningCurve:
         with suppress(RollaxError):  # a new run
             curve.restore(read_results(Path(run_folder))[0])
     return curve
-
-
-def _no_spaces(name: str) -> ConfigError:
-    return ConfigError(
-        "The policy server has no spaces.",
-        where=f"env_config of {name}",
-        expected="observation_space and action_space, or spaces_of",
-        fix='set them, such as env_config={"spaces_of": "CartPole-v1"}',
-    )

@@ -136,6 +136,9 @@ REQUESTS: dict[str, type[Request]] = {
 }
 """Verb -> its request; each is POST /v1/<verb>, and the field `verb` of a message on /v1/stream."""
 
+QUERIES = ("hello", "health", "statistics")
+"""The verbs without a body: GET /v1, /v1/health and /v1/statistics, and messages on the stream."""
+
 
 class PolicyInfo(msgspec.Struct):
     """One policy: its spaces as JSON (`rollax.config.stored.space_to_json`), and whether it has memory."""

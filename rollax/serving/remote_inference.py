@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollax.core.numbers import numeric_array
-from rollax.errors import RequestError, text_of
+from rollax.errors import InvalidRequestError, RequestError, text_of
 from rollax.serving.client_calls import Calls
 from rollax.serving.protocol import PROTOCOL_VERSION
 
@@ -22,11 +22,7 @@ PolicyMapping = Callable[[str], str]
 
 
 class RemoteInference:
-    """Sends each verb to the server.
-
-    Args:
-        policy_mapping_fn: agent id -> policy id, for the types of actions; None: the policy with the agent's id.
-    """
+    """Sends each verb to the server; the mapping of agents to policies determines the types of actions."""
 
     def __init__(self, calls: Calls, policy_mapping_fn: PolicyMapping | None = None) -> None:
         self.version = -1
@@ -88,14 +84,10 @@ def checked_hello(calls: Calls) -> dict[str, Any]:
     """The answer to hello, whose request limit is used from now on; RequestError for another protocol."""
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
+        what = "The policy server has a different version of the protocol."
         raise RequestError(
-            "The policy server has a different version of the protocol.",
-            status=501,
-            where=calls.address.text,
-            got=f"protocol {hello.get('protocol')} of {hello.get('server')}",
-            expected=f"protocol {PROTOCOL_VERSION}",
-            fix="install the same version of rollax on both sides",
-        )
+            what, calls.address.text, f"protocol {hello.get('protocol')} of {hello.get('server')}", status=501
+        ).expected(f"protocol {PROTOCOL_VERSION}", "install the same version of rollax on both sides")
     with reading_answer(calls.address.text, "hello"):
         limit = hello["limits"]["max_body_bytes"]
         calls.max_bytes = None if limit is None else float(limit)
@@ -110,14 +102,11 @@ def reading_answer(address: str, verb: str) -> Iterator[None]:
     try:
         yield
     except _MALFORMED as error:
+        what = "The answer of the policy server is malformed."
+        expected = "the fields that /openapi.json of a policy server describes"
         raise RequestError(
-            "The answer of the policy server is malformed.",
-            status=502,
-            where=f"{address}, {verb}",
-            got=f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_TEXT],
-            expected="the fields that /openapi.json of a policy server describes",
-            fix="check that a policy server of this version of rollax runs at this address",
-        ) from error
+            what, f"{address}, {verb}", f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_TEXT], status=502
+        ).expected(expected, "check that a policy server of this version of rollax runs at this address") from error
 
 
 def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) -> Convert:
@@ -155,14 +144,9 @@ def _checked(convert: Convert) -> Convert:
 
 def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> RequestError:
     """The error of an agent that is mapped to an unknown policy."""
-    return RequestError(
-        "The agent has no policy.",
-        status=422,
-        where="policy_mapping_fn of PolicyClient",
-        got=f"{policy_id!r} for agent {agent_id!r}",
-        expected=f"one of {policies}",
-        fix="pass the policy_mapping_fn of the server",
-    )
+    return InvalidRequestError(
+        "The agent has no policy.", "policy_mapping_fn of PolicyClient", f"{policy_id!r} for agent {agent_id!r}"
+    ).expected(f"one of {policies}", "pass the policy_mapping_fn of the server")
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:

@@ -50,37 +50,24 @@ def check_address(host: str, token: str | None) -> None:
     """Raises ConfigError if `host` is reachable from other machines and there is no token, or one is unusable."""
     for name, value in (("host", host), ("token", "" if token is None else token)):
         if not isinstance(value, str):
-            raise ConfigError(
-                f"{name} is not a string.",
-                where=f"{name} of PolicyServer",
-                got=value,
-                expected="a text",
-                fix="write it in quotes",
+            raise ConfigError(f"{name} is not a string.", f"{name} of PolicyServer", value).expected(
+                "a text", "write it in quotes"
             )
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+        what, expected = "The token of the policy server is invalid.", "printable ASCII characters without spaces"
         raise ConfigError(
-            "The token of the policy server is invalid.",
-            where="token",
-            got="an empty text" if not token else "a text with spaces or characters outside printable ASCII",
-            expected="printable ASCII characters without spaces",
-            fix='python -c "import secrets; print(secrets.token_urlsafe())" > token.txt',
-        )
+            what, "token", "an empty text" if not token else "a text with spaces or characters outside printable ASCII"
+        ).expected(expected, 'python -c "import secrets; print(secrets.token_urlsafe())" > token.txt')
     if token is None and not is_loopback(host):
         raise ConfigError(
-            "A policy server without a token is reachable from this machine only.",
-            where="host",
-            got=host,
-            expected="127.0.0.1, ::1 or localhost, or a token",
-            fix="pass token=..., or --token-file with the token in a file",
+            "A policy server without a token is reachable from this machine only.", "host", host
+        ).expected(
+            "127.0.0.1, ::1 or localhost, or a token", "pass token=..., or --token-file with the token in a file"
         )
 
 
 def read_token(file: Path, where: str = "--token-file") -> str:
-    """Returns the token in a file: its only line.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not one line of printable ASCII.
-    """
+    """The token in a file: its only line. ConfigError if it cannot be read, or is not one line of printable ASCII."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
@@ -88,13 +75,10 @@ def read_token(file: Path, where: str = "--token-file") -> str:
         fix = "check the path and the permissions of the file"
         raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})", fix=fix) from error
     if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
+        expected = f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces"
         raise ConfigError(
-            "The file does not contain a valid token.",
-            where=f"{where} {file}",
-            got=f"{len(text)} characters",
-            expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
-            fix=f"create one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
-        )
+            "The file does not contain a valid token.", f"{where} {file}", f"{len(text)} characters"
+        ).expected(expected, f"create one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}")
     return text
 
 
@@ -114,7 +98,6 @@ class Access:
     Origin: absent, the origin of this server's own pages, or one of `allowed_origins`.
 
     Args:
-        host: the address or name that the server listens on.
         token: required as `Authorization: Bearer`; None if there is none.
         allowed_origins: origins of foreign pages, as browsers send them ("https://example.org"); "*" for all.
         allowed_hosts: further names of this server, without a port.
@@ -132,9 +115,7 @@ class Access:
         check_address(host, token)
         for name, given in (("allowed_origins", allowed_origins), ("allowed_hosts", allowed_hosts)):
             if isinstance(given, str):
-                raise ConfigError(
-                    f"{name} is a single string.", where=name, got=given, expected="a list", fix=f"write [{given!r}]"
-                )
+                raise ConfigError(f"{name} is a single string.", name, given).expected("a list", f"write [{given!r}]")
         self._token = None if token is None else _digest(token.encode())
         self._origins = frozenset(_origin(origin) for origin in allowed_origins)
         self._names = _LOCAL_NAMES | {host.lower()} | {_allowed_host(name) for name in allowed_hosts}
@@ -145,23 +126,15 @@ class Access:
         """Raises RequestError (403) for a foreign Host or Origin."""
         host = headers.get(b"host", b"")
         if not self._knows_host(host):
+            expected = "an IP address, localhost, or a name that the server was started with"
             raise RequestError(
-                "The name in the Host header is not a name of this server.",
-                status=403,
-                where="header Host",
-                got=_shown(host),
-                expected="an IP address, localhost, or a name that the server was started with",
-                fix="start the server with this name among allowed_hosts",
-            )
+                "The name in the Host header is not a name of this server.", "header Host", _shown(host), status=403
+            ).expected(expected, "start the server with this name among allowed_hosts")
         origin = headers.get(b"origin")
         if origin is not None and not self._same_origin(origin, host) and not self.allows_origin(origin):
             raise RequestError(
-                "Pages of this origin may not use the server.",
-                status=403,
-                where="header Origin",
-                got=_shown(origin),
-                fix="start the server with this origin among allowed_origins (--allow-origin)",
-            )
+                "Pages of this origin may not use the server.", "header Origin", _shown(origin), status=403
+            ).fix("start the server with this origin among allowed_origins (--allow-origin)")
 
     def check(self, headers: Headers, client: str) -> None:
         """Raises RequestError for a foreign Host or Origin (403) and a missing or wrong token (401, or 429)."""
@@ -174,13 +147,10 @@ class Access:
         wait = self._wrong_tokens.take(client)
         if wait:
             raise RequestError("Too many requests with a wrong token.", status=429, retry_after_s=wait)
+        expected = "Bearer, a space, and the token that the server was started with"
         raise RequestError(
-            "The token is missing." if given is None else "The token is wrong.",
-            status=401,
-            where="header Authorization",
-            expected="Bearer, a space, and the token that the server was started with",
-            fix="give the server's token to the client, as in PolicyClient(address, token=...)",
-        )
+            "The token is missing." if given is None else "The token is wrong.", "header Authorization", status=401
+        ).expected(expected, "give the server's token to the client, as in PolicyClient(address, token=...)")
 
     def allows_origin(self, origin: bytes) -> bool:
         """Whether pages of this foreign origin may use the server."""
@@ -270,11 +240,8 @@ def _host_name(host: bytes) -> str | None:
 
 def _allowed_host(name: str) -> str:
     if _host_name(name.encode()) != name.lower():
-        raise ConfigError(
-            "An allowed host is not only a name.",
-            where="allowed_hosts",
-            got=name,
-            expected='a name without scheme and port: "example.org"',
+        raise ConfigError("An allowed host is not only a name.", "allowed_hosts", name).expected(
+            'a name without scheme and port: "example.org"'
         )
     return name.lower()
 
@@ -285,11 +252,8 @@ def _origin(origin: str) -> str:
     parts = urlsplit(origin)
     if not parts.scheme or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ConfigError(
-            "An allowed origin is not of the form that browsers send.",
-            where="allowed_origins",
-            got=origin,
-            expected='a scheme and a host, and a port if it is not the usual one: "https://example.org:8443"',
-        )
+            "An allowed origin is not of the form that browsers send.", "allowed_origins", origin
+        ).expected('a scheme and a host, and a port if it is not the usual one: "https://example.org:8443"')
     return f"{parts.scheme}://{parts.netloc}".lower()
 
 

@@ -19,7 +19,7 @@ from rollax.errors import ConfigError, not_installed
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.metrics import Metrics
-from rollax.serving.security import Access, check_address
+from rollax.serving.security import Access
 from rollax.serving.service import Service
 
 log = logging.getLogger("rollax.serving")
@@ -62,30 +62,18 @@ class PolicyServer:
         limits: Limits | None = None,
         pages: Mapping[str, Any] | None = None,
     ) -> None:
-        check_address(host, token)
         if not isinstance(service, Backend) and not callable(getattr(service, "call", None)):
-            raise ConfigError(
-                "The value cannot be served.",
-                where="PolicyServer",
-                got=type(service).__name__,
-                expected="a Backend, such as PolicyBackend.from_checkpoint(path), or a Service",
+            raise ConfigError("The value cannot be served.", "PolicyServer", type(service).__name__).expected(
+                "a Backend, such as PolicyBackend.from_checkpoint(path), or a Service"
             )
         if limits is not None and not isinstance(service, Backend):
             raise ConfigError(
-                "Limits are given with a Service, which has its own.",
-                where="limits of PolicyServer",
-                got=limits,
-                expected="a Backend with limits, or a Service",
-                fix="pass them to the Service",
-            )
+                "Limits are given with a Service, which has its own.", "limits of PolicyServer", limits
+            ).expected("a Backend with limits, or a Service", "pass them to the Service")
         if key is not None and certificate is None:
             raise ConfigError(
-                "A private key is given without a certificate, so TLS would be off.",
-                where="certificate, key",
-                got=f"key {key}",
-                expected="both, or neither",
-                fix="pass the certificate chain too",
-            )
+                "A private key is given without a certificate, so TLS would be off.", "certificate, key", f"key {key}"
+            ).expected("both, or neither", "pass the certificate chain too")
         self.service = Service(service, limits) if isinstance(service, Backend) else service
         access = Access(host, token, allowed_origins, allowed_hosts, self.service.limits.wrong_tokens_per_s)
         self._tls = None if certificate is None else _tls(certificate, key)
@@ -113,11 +101,8 @@ class PolicyServer:
     def start(self) -> PolicyServer:
         """Starts the server; returns itself. ConfigError for a server that was started before."""
         if self._thread.ident is not None:
-            raise ConfigError(
-                "The policy server was already started.",
-                where="PolicyServer.start",
-                got=self.address,
-                fix="create a new PolicyServer; `with PolicyServer(...)` starts it, too",
+            raise ConfigError("The policy server was already started.", "PolicyServer.start", self.address).fix(
+                "create a new PolicyServer; `with PolicyServer(...)` starts it, too"
             )
         self._thread.start()
         self._ready.result()
@@ -298,13 +283,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
-        raise ConfigError(
-            "The server cannot listen on this address.",
-            where="host, port",
-            got=f"{host}:{port} ({error})",
-            expected="an address of this machine and a free port",
-            fix="choose another port, or 0 for any free one",
-        ) from error
+        what = "The server cannot listen on this address."
+        expected, fix = "an address of this machine and a free port", "choose another port, or 0 for any free one"
+        raise ConfigError(what, "host, port", f"{host}:{port} ({error})", expected=expected, fix=fix) from error
     listening.setblocking(False)
     return listening
 
@@ -315,11 +296,8 @@ def _tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ssl.SSLError) as error:
+        fix = "check the paths, and that the key is that of the first certificate in the chain"
         raise ConfigError(
-            "The TLS certificate cannot be loaded.",
-            where="certificate, key",
-            got=f"{certificate}, {key} ({error})",
-            expected="files in PEM format: the certificate chain, and its private key without a password",
-            fix="check the paths, and that the key is that of the first certificate in the chain",
-        ) from error
+            "The TLS certificate cannot be loaded.", "certificate, key", f"{certificate}, {key} ({error})"
+        ).expected("files in PEM format: the certificate chain, and its private key without a password", fix) from error
     return context

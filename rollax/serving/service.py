@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from rollax.errors import ConfigError, RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
-from rollax.serving.pending import PendingActions, PendingRequest, Response, as_request_error, shutting_down
+from rollax.serving.pending import PendingActions, Response, Result, as_request_error, shutting_down
 from rollax.serving.readers import Readers
 from rollax.serving.sessions import DROPPED, EXPIRED, NOBODY, Key, Session, Sessions
 
@@ -26,11 +26,6 @@ _REMEMBERED_SUBMISSIONS = 1_000
 class Service:
     """Executes requests of all transports. All methods run in the thread of the event loop.
 
-    Args:
-        backend: chooses the actions.
-        limits: the limits.
-        clock: returns monotonic seconds.
-
     Attributes:
         addresses: addresses of all servers of the run, for `hello`; set by the transport.
     """
@@ -39,33 +34,20 @@ class Service:
         self, backend: Backend, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if limits is not None and not isinstance(limits, Limits):
-            raise ConfigError(
-                "The limits have the wrong type.",
-                where="limits",
-                got=limits,
-                expected="rollax.serving.limits.Limits",
-                fix="pass Limits(...), such as Limits(max_episodes=10)",
+            raise ConfigError("The limits have the wrong type.", "limits", limits).expected(
+                "rollax.serving.limits.Limits", "pass Limits(...), such as Limits(max_episodes=10)"
             )
         self.backend, self.limits = backend, limits or Limits()
         self.addresses: list[str] = []
         self._clock = clock
-        self._hello = backend.hello()
+        self._description = backend.hello()
         self.sessions = Sessions(self.limits, clock)
-        self._readers = Readers(backend, self.limits, self._hello)
-        self._verbs: dict[str, Callable[[Any, Hashable], Response | PendingRequest | asyncio.Future[Response]]] = {
-            "hello": self._say_hello,
-            "health": self._health,
-            "statistics": self._statistics,
-            "start_episode": self._start_episode,
-            "get_action": self._get_action,
-            "get_actions": self._get_actions,
-            "log_action": self._log_action,
-            "log_returns": self._log_returns,
-            "end_agents": self._end_agents,
-            "end_episode": self._end_episode,
-            "submit_episodes": self._submit_episodes,
+        self._readers = Readers(backend, self.limits, self._description)
+        # The method of each verb has its name.
+        self._verbs: dict[str, Callable[[Any, Hashable], Result]] = {
+            verb: getattr(self, f"_{verb}") for verb in (*messages.QUERIES, *messages.REQUESTS)
         }
-        self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._hello.multi_agent)
+        self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._description.multi_agent)
         self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
         self._submitting = 0  # those that run or wait
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,21 +77,17 @@ class Service:
             self._executor.shutdown(wait=True, cancel_futures=True)
         self.backend.close()
 
-    def call(self, verb: str, request: Any, client: Hashable) -> Response | PendingRequest | asyncio.Future[Response]:
-        """Executes a request; returns its response, or what can be awaited for it and has `add_done_callback`.
+    def call(self, verb: str, request: Any, client: Hashable) -> Result:
+        """Executes a request of a client; returns its response, or what can be awaited for it.
 
-        Args:
-            verb: one of `protocol.REQUESTS`, or "hello", "health" or "statistics".
-            request: the struct of the verb; None for those without a body.
-            client: the sender.
+        `request` is the struct of the verb; None for `protocol.QUERIES`.
+
         Raises:
             RequestError: the request is not executed. Awaiting the response may raise it too.
         """
         function = self._verbs.get(verb)
         if function is None:
-            raise RequestError(
-                "Unknown verb.", status=404, where="verb", got=verb, expected=f"one of {sorted(self._verbs)}"
-            )
+            raise RequestError("Unknown verb.", "verb", verb, status=404, expected=f"one of {sorted(self._verbs)}")
         if self._closed:
             raise shutting_down(self.limits.retry_after_s)
         try:
@@ -149,22 +127,20 @@ class Service:
 
     # The verbs.
 
-    def _say_hello(self, request: None, client: Hashable) -> messages.Hello:
-        hello = self._hello
+    def _hello(self, request: None, client: Hashable) -> messages.Hello:
+        hello = self._description
         hello.version = self.backend.version
         hello.addresses, hello.limits = self.addresses, self.limits.as_numbers()
         return hello
 
     def _health(self, request: None, client: Hashable) -> messages.Health:
-        return messages.Health(
-            version=self.backend.version, episodes=len(self.sessions), pending=self._pending.count, status="ok"
-        )
+        return messages.Health("ok", self.backend.version, len(self.sessions), self._pending.count)
 
     def _statistics(self, request: None, client: Hashable) -> dict[str, Any]:
         sessions = self.sessions
         counts = {
             "version": self.backend.version,
-            "learns": self._hello.learns,
+            "learns": self._description.learns,
             "pending": self._pending.count,
             "episodes_running": len(sessions),
             "episodes_started": sessions.started,
@@ -175,12 +151,10 @@ class Service:
         return {**counts, **self.backend.statistics()}
 
     def _start_episode(self, request: messages.StartEpisode, client: Hashable) -> messages.Started:
-        repeated = None
-        if request.request_id is not None:
-            self._readers.check_id(request.request_id, "request_id")
-            repeated = self.sessions.started_by(request.request_id)
-        if repeated is not None and request.episode_id in (None, repeated):
-            return messages.Started(repeated)
+        if (key := self._key(request)) is not None:
+            repeated = self.sessions.started_by(key[1])
+            if repeated is not None and request.episode_id in (None, repeated):
+                return messages.Started(repeated)
         if request.episode_id is not None:
             self._readers.check_id(request.episode_id, "episode_id")
         session = self.sessions.start(request.episode_id, client)
@@ -193,22 +167,18 @@ class Service:
             self.sessions.remember_start(request.request_id, session.id)
         return messages.Started(session.id)
 
-    def _get_action(self, request: messages.GetAction, client: Hashable) -> Response | PendingRequest:
+    def _get_action(self, request: messages.GetAction, client: Hashable) -> Result:
         return self._request_actions({request.episode_id: request.obs}, self._key(request), client, single=True)
 
-    def _get_actions(self, request: messages.GetActions, client: Hashable) -> Response | PendingRequest:
-        count = len(request.observations)
-        if not count:
+    def _get_actions(self, request: messages.GetActions, client: Hashable) -> Result:
+        if not request.observations:
             return messages.Actions({}, self.backend.version)
-        if count > self.limits.max_episodes_per_request:
-            raise self.limits.exceeded(
-                "Too many episodes in one request.", count, "max_episodes_per_request", wait=False
-            )
+        self._check_count(request.observations)
         return self._request_actions(request.observations, self._key(request), client, single=False)
 
     def _request_actions(
         self, observations: Mapping[str, Any], key: Key | None, client: Hashable, *, single: bool
-    ) -> Response | PendingRequest:
+    ) -> Result:
         if key is not None:
             known = self.sessions.response_to(next(iter(observations)), key)
             if known is not None:
@@ -256,31 +226,21 @@ class Service:
             obs = self._readers.last(session, request.obs)
             if not session.acted:
                 self._drop(session, DROPPED)
+                expected = "get_action or log_action between start_episode and end_episode"
                 raise RequestError(
-                    "The episode ended without an action and is dropped.",
-                    status=409,
-                    where="episode_id",
-                    got=session.id,
-                    expected="get_action or log_action between start_episode and end_episode",
-                    fix="start an episode only if an agent will act in it",
-                )
+                    "The episode ended without an action and is dropped.", "episode_id", session.id, status=409
+                ).expected(expected, "start an episode only if an agent will act in it")
             self.backend.end_episode(session.id, obs, request.truncated)
             self.sessions.end(session, key=self._key(request), response=messages.Done())
 
         return self._once(request, end)
 
-    def _submit_episodes(
-        self, request: messages.SubmitEpisodes, client: Hashable
-    ) -> Response | asyncio.Future[Response]:
-        count, key, known = len(request.episodes), None, None
-        if count > self.limits.max_episodes_per_request:
-            raise self.limits.exceeded(
-                "Too many episodes in one request.", count, "max_episodes_per_request", wait=False
-            )
-        if request.request_id is not None:
-            self._readers.check_id(request.request_id, "request_id")
+    def _submit_episodes(self, request: messages.SubmitEpisodes, client: Hashable) -> Result:
+        key, known, named = None, None, self._key(request)
+        self._check_count(request.episodes)
+        if named is not None:
             # Including the content, because another client may use the same id for a request without an episode.
-            key = request.request_id, _fingerprint(request)
+            key = named[1], _fingerprint(request)
             known = self._submitted.get(key)
         if known is None:
             if self._submitting >= self.limits.max_submissions:
@@ -333,14 +293,14 @@ class Service:
         return self._loop.run_in_executor(self._executor, run)
 
     def _check_policy(self, policy_id: str) -> None:
-        if policy_id not in self._hello.policies:
-            raise RequestError(
-                "Unknown policy.",
-                status=404,
-                where="policy_id",
-                got=policy_id,
-                expected=f"one of {sorted(self._hello.policies)}",
-            )
+        if policy_id not in self._description.policies:
+            expected = f"one of {sorted(self._description.policies)}"
+            raise RequestError("Unknown policy.", "policy_id", policy_id, status=404, expected=expected)
+
+    def _check_count(self, episodes: Collection[Any]) -> None:
+        name = "max_episodes_per_request"
+        if len(episodes) > getattr(self.limits, name):
+            raise self.limits.exceeded("Too many episodes in one request.", len(episodes), name, wait=False)
 
 
 def _fingerprint(request: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -15,17 +16,25 @@ _REMEMBERED_RESPONSES = 4
 _REMEMBERED_ENDS = 20_000
 
 EXPIRED, ENDED, DROPPED = "expired", "ended", "dropped"
+_ENDED = {
+    EXPIRED: "The episode was dropped, because it was idle for too long.",
+    ENDED: "The episode has ended.",
+    DROPPED: "The episode was dropped, because it ended without an action.",
+}
 NOBODY: frozenset[str] = frozenset()
 
 Key = tuple[type, str]
 """The type and the request id of a request; clients may use an id once for each verb."""
 
+Agents = Mapping[str, frozenset[str]]
+"""Episode id -> agents."""
 
+
+@dataclass(slots=True, eq=False)
 class Session:
     """A running episode.
 
     Attributes:
-        id: the episode's id.
         client: the client that started it.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
         acted: whether any agent has acted.
@@ -33,14 +42,12 @@ class Session:
         responses: key -> response, or the pending request, of its last requests.
     """
 
-    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses")
-
-    def __init__(self, episode_id: str, client: Hashable, now: float) -> None:
-        self.id, self.client = episode_id, client
-        self.agents: set[str] = set()
-        self.acted = False
-        self.last_response = now
-        self.responses: OrderedDict[Key, Any] | None = None
+    id: str
+    client: Hashable
+    last_response: float
+    agents: set[str] = field(default_factory=set)
+    acted: bool = False
+    responses: OrderedDict[Key, Any] | None = None
 
     def remember(self, key: Key, response: Any) -> None:
         """Stores a response for a repeated request."""
@@ -53,10 +60,6 @@ class Session:
 
 class Sessions:
     """The running episodes by id.
-
-    Args:
-        limits: limits on running episodes.
-        clock: returns monotonic seconds.
 
     Attributes:
         waiting: episode id -> its agents with a pending request, for episodes that have any. It is separate from the
@@ -84,23 +87,21 @@ class Sessions:
         return len(self._by_client)
 
     def start(self, episode_id: str | None, client: Hashable) -> Session:
-        """Starts an episode; without an id, with a new one.
-
-        Raises:
-            RequestError: an episode with this id is running, or too many are running.
-        """
+        """Starts an episode; without an id, with a new one. RequestError if it or too many others are running."""
         if episode_id is None:
             episode_id = uuid.uuid4().hex
         elif episode_id in self._running:
-            raise RequestError(
-                "The episode is already running.",
-                status=409,
-                where="episode_id",
-                got=episode_id,
-                expected="an id that no running episode has",
-                fix="end it first, or leave episode_id out to get a new id",
+            raise RequestError("The episode is already running.", "episode_id", episode_id, status=409).expected(
+                "an id that no running episode has", "end it first, or leave episode_id out to get a new id"
             )
-        self._refuse_too_many(client)
+        for running, name in (
+            (len(self._running), "max_episodes"),
+            (self._by_client.get(client, 0), "max_episodes_per_client"),
+        ):
+            if running >= getattr(self._limits, name):
+                drops = f"the server drops those that are idle for {self._limits.idle_timeout_s:g} s"
+                fix = f"end episodes that are over; {drops}"
+                raise self._limits.exceeded("Too many running episodes.", running, name, fix=fix)
         session = Session(episode_id, client, self._clock())
         self._running[episode_id] = session
         self._by_client[client] += 1
@@ -108,24 +109,8 @@ class Sessions:
         self.started += 1
         return session
 
-    def _refuse_too_many(self, client: Hashable) -> None:
-        limits = self._limits
-        for running, name in (
-            (len(self._running), "max_episodes"),
-            (self._by_client.get(client, 0), "max_episodes_per_client"),
-        ):
-            if running >= getattr(limits, name):
-                fix = (
-                    f"end episodes that are over; the server drops those that are idle for {limits.idle_timeout_s:g} s"
-                )
-                raise limits.exceeded("Too many running episodes.", running, name, fix=fix)
-
     def running(self, episode_id: str) -> Session:
-        """The running episode.
-
-        Raises:
-            RequestError: 410 if it has ended, 404 if it is unknown.
-        """
+        """The running episode; RequestError with 410 if it has ended, 404 if it is unknown."""
         session = self._running.get(episode_id)
         if session is None:
             raise self._not_running(episode_id)
@@ -140,19 +125,12 @@ class Sessions:
 
     def _not_running(self, episode_id: str) -> RequestError:
         ended = self._ended.get(episode_id)
-        if ended is None:
-            what, status, fix = "Unknown episode.", 404, "call start_episode first, and use the id that it returns"
-        elif ended[0] == EXPIRED:
-            what, status = "The episode was dropped, because it was idle for too long.", 410
-            fix = f"start another one; the idle time is limited to {self._limits.idle_timeout_s:g} s"
-        elif ended[0] == DROPPED:
-            what, status = "The episode was dropped, because it ended without an action.", 410
-            fix = "start another one with start_episode"
-        else:
-            what, status, fix = "The episode has ended.", 410, "start another one with start_episode"
-        return RequestError(
-            what, status=status, where="episode_id", got=episode_id, expected="the id of a running episode", fix=fix
-        )
+        what, status, fix = "Unknown episode.", 404, "call start_episode first, and use the id that it returns"
+        if ended is not None:
+            what, status, fix = _ENDED[ended[0]], 410, "start another one with start_episode"
+            if ended[0] == EXPIRED:
+                fix += f"; the idle time is limited to {self._limits.idle_timeout_s:g} s"
+        return RequestError(what, "episode_id", episode_id, status=status).expected("the id of a running episode", fix)
 
     def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
         """Removes a running episode; its last request can still be repeated."""
@@ -199,16 +177,12 @@ class Sessions:
             both = self.waiting[episode_id].intersection(agents[episode_id])
             if both:
                 of_agents = "".join(f", agent {agent!r}," for agent in sorted(both) if agent)
-                raise RequestError(
-                    "The episode is waiting for an action.",
-                    status=409,
-                    where="episode_id",
-                    got=f"a second request for {episode_id!r}{of_agents} before the first is answered",
-                    expected="one request at a time for each agent of an episode",
-                    fix="wait for the action",
+                got = f"a second request for {episode_id!r}{of_agents} before the first is answered"
+                raise RequestError("The episode is waiting for an action.", "episode_id", got, status=409).expected(
+                    "one request at a time for each agent of an episode", "wait for the action"
                 )
 
-    def begin_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
+    def begin_waiting(self, agents: Agents) -> None:
         """Adds a pending request for agents that do not wait yet, episode id -> agents."""
         if self.waiting.keys().isdisjoint(agents):
             self.waiting.update(agents)
@@ -217,7 +191,7 @@ class Sessions:
         self.waiting.update(agents)
         self.waiting.update(others)
 
-    def end_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
+    def end_waiting(self, agents: Agents) -> None:
         """Removes the pending request for agents."""
         waited = list(map(self.waiting.pop, agents, repeat(NOBODY)))
         if waited == list(agents.values()):  # no other agents wait in these episodes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from rollax.errors import RequestError
-from rollax.serving.codec import JSON, QUERIES, VERBS, Codec, failure, stream_failure
-from rollax.serving.protocol import ErrorResponse
+from rollax.serving.codec import JSON, VERBS, Codec, failure
+from rollax.serving.protocol import QUERIES, ErrorResponse, StreamError
 from rollax.serving.security import SUBPROTOCOL, Headers, headers_of
 
 if TYPE_CHECKING:
@@ -72,20 +72,15 @@ class _Messages:
         try:
             wait = self._app.rates.take(self._address)
             if wait:
-                number = codec.id_of(data)
                 raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait)
-            try:
-                request = codec.decode_message(data)
-            except RequestError:
-                number = codec.id_of(data)
-                raise
+            request = codec.decode(None, data)
             number, verb = request.id, VERBS[type(request)]
             if verb in QUERIES:
                 response = self._app.query(verb, self._headers)
             else:
                 response = self._app.service.call(verb, request, self._client)
         except Exception as error:
-            self._fail(codec, error, number, verb, started)
+            self._fail(codec, error, codec.id_of(data) if number is None else number, verb, started)
             return
         if hasattr(response, "add_done_callback"):
             response.add_done_callback(partial(self._on_done, codec, number, verb, started))
@@ -108,6 +103,6 @@ class _Messages:
         self._app.metrics.observe(verb, 200, time.perf_counter() - started)
 
     def _fail(self, codec: Codec, error: BaseException, number: int | None, verb: str, started: float) -> None:
-        response = stream_failure(error, number)
-        self._connection.respond(codec.encode(response), codec)
-        self._app.metrics.observe(verb, response.status, time.perf_counter() - started)
+        status, body, retry_after_s = failure(error)
+        self._connection.respond(codec.encode(StreamError(body, status, number, retry_after_s)), codec)
+        self._app.metrics.observe(verb, status, time.perf_counter() - started)

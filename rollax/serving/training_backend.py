@@ -6,6 +6,8 @@ import threading
 import uuid
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from rollax.env.external.episode import ByAgent
 from rollax.env.external.episodes import ExternalEpisodes
 from rollax.env.external.queue import EnvStoppedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import EnvError, PolicyError, RequestError
+from rollax.errors import EnvError, InvalidRequestError, PolicyError, RequestError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.worker import RolloutWorker
 from rollax.serving.backend import Backend, OnActions, hello_of
@@ -30,11 +32,7 @@ _MOST_AGENTS = 10_000
 class TrainingBackend(Backend):
     """Passes requests to the sampler of a worker, whose thread chooses the actions.
 
-    Args:
-        episodes: episodes of the external environment that the worker samples.
-        worker: has the policies.
-        multi_agent: whether observations, actions and rewards are dicts by agent id.
-        curve: the learning curve of the run so far, for `statistics`.
+    `episodes` belong to the external environment that the worker samples; `curve` is the learning curve so far.
     """
 
     def __init__(
@@ -49,8 +47,11 @@ class TrainingBackend(Backend):
         self.curve = LearningCurve() if curve is None else curve
         self._episodes, self._several = episodes, multi_agent
         self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
-        self._of_agents: dict[str, PolicyRunner] = {}
-        self._returned: dict[Hashable, frozenset[str]] = {}  # by agent, what repeated calls of the mapping returned
+        self._runner_of = lru_cache(_MOST_AGENTS)(self._mapped)
+        # By agent, what repeated calls of the mapping returned. A mapping may change, as in a league; whether it is
+        # random is determined once.
+        mapping: Any = worker.policy_of
+        self._returned = lru_cache(_MOST_AGENTS)(lambda agent: frozenset(mapping.returned(agent)))
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()  # for counts and curve, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
@@ -95,13 +96,9 @@ class TrainingBackend(Backend):
         try:
             self._episodes.log(episode_id, values, self._by_agent(action), blocking=False)
         except QueueFullError as error:
-            raise RequestError(
-                "Too many logged actions are waiting for the sampler.",
-                status=429,
-                retry_after_s=_RETRY_AFTER_S,
-                got=error.parts.get("got"),
-                fix="wait, then send it again",
-            ) from None
+            what = "Too many logged actions are waiting for the sampler."
+            got, fix = error.parts.get("got"), "wait, then send it again"
+            raise RequestError(what, got=got, status=429, retry_after_s=_RETRY_AFTER_S, fix=fix) from None
         running.steps += 1
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
@@ -177,25 +174,17 @@ class TrainingBackend(Backend):
         """The policy of an agent."""
         if self._only is not None or agent_id is None:
             return self._only or next(iter(self.worker.runners.values()))
-        name = str(agent_id)
-        runner = self._of_agents.get(name)
-        if runner is None:
-            assert self.worker.policy_of is not None
-            try:
-                runner = self.worker.runners[self.worker.policy_of(name, None)]
-            except PolicyError as error:
-                raise RequestError(
-                    "The agent has no policy.",
-                    status=422,
-                    where="agent id",
-                    got=name,
-                    expected="an agent for which policy_mapping_fn(agent_id) returns a policy id",
-                    fix="use another agent id; a policy mapping for a server depends on the agent id only",
-                ) from error
-            if len(self._of_agents) >= _MOST_AGENTS:
-                self._of_agents.clear()
-            self._of_agents[name] = runner
-        return runner
+        return self._runner_of(str(agent_id))
+
+    def _mapped(self, agent_id: str) -> PolicyRunner:
+        assert self.worker.policy_of is not None
+        try:
+            return self.worker.runners[self.worker.policy_of(agent_id, None)]
+        except PolicyError as error:
+            raise InvalidRequestError("The agent has no policy.", "agent id", agent_id).expected(
+                "an agent for which policy_mapping_fn(agent_id) returns a policy id",
+                "use another agent id; a policy mapping for a server depends on the agent id only",
+            ) from error
 
     def _by_agent(self, value: Any) -> ByAgent:
         return value if self._several else {DEFAULT_AGENT: value}
@@ -203,27 +192,19 @@ class TrainingBackend(Backend):
     def _check_policy(self, policy_id: str | None, learning: frozenset[str], where: str) -> None:
         """Refuses a trajectory if the policy that acted is not the policy that would learn from it."""
         if policy_id is not None and {policy_id} != learning:
-            raise RequestError(
-                "The server maps the agent to another policy than the one that acted.",
-                status=422,
-                where=where,
-                got=f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(learning)))}",
-                expected="the same policy_mapping_fn here and on the server, which is not random",
-                fix="pass the server's mapping to the client; use remote inference if the mapping is random",
-            )
+            what = "The server maps the agent to another policy than the one that acted."
+            got = f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(learning)))}"
+            expected = "the same policy_mapping_fn here and on the server, which is not random"
+            fix = "pass the server's mapping to the client; use remote inference if the mapping is random"
+            raise InvalidRequestError(what, where, got).expected(expected, fix)
 
     def _policies_of(self, agent: Hashable) -> frozenset[str]:
         """The policies that may learn from an agent: several if the mapping is random."""
         mapping, runner = self.worker.policy_of, self._runner(agent)  # refuses an agent without a policy
         if mapping is None or self._only is not None:
             return frozenset({runner.policy.name})
-        if agent not in self._returned:
-            if len(self._returned) >= _MOST_AGENTS:
-                self._returned.clear()
-            self._returned[agent] = frozenset(mapping.returned(agent))
-        # A mapping may change, as in a league; whether it is random is determined once.
-        random = len(self._returned[agent]) > 1
-        return self._returned[agent] if random else frozenset({mapping(agent, None)})
+        returned = self._returned(agent)
+        return returned if len(returned) > 1 else frozenset({mapping(agent, None)})
 
     def _on_policy(self, policies: Iterable[str]) -> list[str]:
         """Those of the policies that do not learn from logged actions."""
@@ -231,15 +212,10 @@ class TrainingBackend(Backend):
 
     def _check_off_policy(self, policies: Iterable[str]) -> None:
         for policy_id in self._on_policy(policies):
-            raise RequestError(
-                "The policy learns only from its own actions, but got a logged one.",
-                status=422,
-                where=f"policy {policy_id!r}",
-                got="an action that the policy has not chosen, or without action_logp and policy_version",
-                expected="actions of this policy",
-                fix="use get_action, start the episode with training_enabled false, or serve an off-policy algorithm "
-                "such as DQN",
-            )
+            what = "The policy learns only from its own actions, but got a logged one."
+            got = "an action that the policy has not chosen, or without action_logp and policy_version"
+            fix = "use get_action, start the episode with training_enabled false, or serve an algorithm such as DQN"
+            raise InvalidRequestError(what, f"policy {policy_id!r}", got).expected("actions of this policy", fix)
 
     # Episodes played elsewhere.
 
@@ -315,13 +291,13 @@ class TrainingBackend(Backend):
             self.curve.add(reward, steps)
 
 
+@dataclass(slots=True)
 class _Running:
     """A running episode: whether it is trained on, and its reward and steps so far."""
 
-    __slots__ = ("reward", "steps", "trains")
-
-    def __init__(self, trains: bool) -> None:
-        self.trains, self.reward, self.steps = trains, 0.0, 0
+    trains: bool
+    reward: float = 0.0
+    steps: int = 0
 
 
 class _Step(NamedTuple):

@@ -14,62 +14,83 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.core.numbers import all_finite, numeric_array
+from rollax.core.space_codec import Where
 from rollax.core.spaces import Path, bounds, path_text
 from rollax.core.trees import Tree, concat
-from rollax.errors import RequestError
+from rollax.errors import InvalidRequestError
 
-Where = Callable[[int], str]
-"""Row -> the location of a value in an error message."""
-
-_PACKED = frozenset({"dtype", "shape", "data"})
-_DTYPES = frozenset(
-    [
-        "|b1",
-        "|i1",
-        "|u1",
-        *(f"<{kind}{size}" for kind, sizes in (("i", "248"), ("u", "248"), ("f", "248")) for size in sizes),
-    ]
-)
+_SIZES = {"|b": "1", "|i": "1", "|u": "1", "<i": "248", "<u": "248", "<f": "248"}
+_DTYPES = frozenset(kind + size for kind, sizes in _SIZES.items() for size in sizes)
 _MAX_AXES = 32
 _NUMBERS = frozenset({int, float})
+_PLAIN = frozenset({int, float, bool, str})
+_STRINGS = frozenset({str})
 
 
 class SpaceValues:
     """Converts transferred values to values of a space, many at once.
 
     Args:
-        space: the space.
         largest: the largest absolute value of a number, unless a bound of the space is higher; None: no limit.
         bounded: whether values outside the bounds of a Box are refused.
     """
 
     def __init__(self, space: Space, *, largest: float | None = None, bounded: bool = False) -> None:
-        self._largest, self._bounded = largest, bounded
-        self._root = _node(space, (), self)
+        self._read = _reader(space, (), largest, bounded)
 
     def columns(self, values: Sequence[Any], where: Where) -> Tree:
-        """Columns of N values in the dtypes of the space, at least one.
-
-        Raises:
-            RequestError: a value that is not in the space; `where(row)` is its location.
-        """
+        """Columns of N > 0 values in the dtypes of the space; InvalidRequestError for a value that is not in it."""
         try:
-            return self._root.columns(values)
-        except _MisfitError as error:
+            return self._read(values, where)
+        except InvalidRequestError:
             if len(values) == 1:
-                raise error.located(where(0)) from None
-        # Reads the values one by one to find the first wrong one.
-        rows = []
-        for row, value in enumerate(values):
-            try:
-                rows.append(self._root.columns([value]))
-            except _MisfitError as error:
-                raise error.located(where(row)) from None
-        return concat(rows)
+                raise
+            # One by one, to find the first wrong one; they may also be right, but not have one dtype.
+            return concat([self._read([value], lambda _, row=row: where(row)) for row, value in enumerate(values)])
 
 
-_PLAIN = frozenset({int, float, bool, str})
-_STRINGS = frozenset({str})
+def _reader(space: Space, path: Path, largest: float | None, bounded: bool) -> Callable[[Sequence[Any], Where], Tree]:
+    """A function that reads values of a space; made once, because a walk takes longer than reading a few numbers."""
+    place = path_text(path)
+    if isinstance(space, spaces.Dict):
+        keys = space.spaces.keys()
+        # Keys of JSON objects are strings.
+        by_name = {str(key): (key, _reader(part, (*path, key), largest, bounded)) for key, part in space.spaces.items()}
+
+        def named(value: Any, where: Where) -> dict[str, Any]:
+            if isinstance(value, dict):
+                if value.keys() == by_name.keys():
+                    return value
+                if value.keys() == keys:
+                    return {str(key): part for key, part in value.items()}
+            got = f"keys {sorted(map(str, value))}" if isinstance(value, dict) else _shown(value)
+            raise _misfit("The keys of the value are not those of its space.", where(0) + place, got, sorted(by_name))
+
+        def read_dicts(values: Sequence[Any], where: Where) -> Tree:
+            rows = [named(value, where) for value in values]
+            return {key: read([row[name] for row in rows], where) for name, (key, read) in by_name.items()}
+
+        return read_dicts
+    if isinstance(space, spaces.Tuple):
+        readers = [_reader(part, (*path, i), largest, bounded) for i, part in enumerate(space.spaces)]
+
+        def read_tuples(values: Sequence[Any], where: Where) -> Tree:
+            for value in values:
+                if not isinstance(value, list | tuple) or len(value) != len(readers):
+                    got = f"{len(value)} parts" if isinstance(value, list | tuple) else _shown(value)
+                    what, expected = (
+                        "The length of the value is not that of its space.",
+                        f"a list of {len(readers)} parts",
+                    )
+                    raise _misfit(what, where(0) + place, got, expected)
+            return tuple(read([value[i] for value in values], where) for i, read in enumerate(readers))
+
+        return read_tuples
+    return _Leaf(space, place, largest, bounded).columns
+
+
+def _misfit(what: str, where: str, got: Any, expected: Any) -> InvalidRequestError:
+    return InvalidRequestError(what, where, got).expected(expected, "send values of the space that GET /v1 shows")
 
 
 def plain(value: Any) -> Any:
@@ -87,91 +108,35 @@ def plain(value: Any) -> Any:
     return value
 
 
-def unpack(packed: Mapping[str, Any], where: str = "packed array") -> np.ndarray:
-    """The array of a packed array, read-only, checked before memory is allocated.
-
-    Raises:
-        RequestError: a wrong key, dtype or shape, or another number of bytes; `where` is its location.
-    """
-    try:
-        return _unpacked(packed)
-    except _MisfitError as error:
-        raise error.located(where) from None
-
-
-class _MisfitError(Exception):
-    """A value is not in its space; `located` returns the error of the request."""
-
-    def __init__(self, what: str, path: Path, got: Any, expected: Any) -> None:
-        super().__init__(what)
-        self._what, self._path, self._got, self._expected = what, path, got, expected
-
-    def located(self, where: str) -> RequestError:
-        return RequestError(
-            self._what,
-            status=422,
-            where=where + path_text(self._path),
-            got=self._got,
-            expected=self._expected,
-            fix="send values of the space that GET /v1 shows",
-        )
-
-
-def _node(space: Space, path: Path, owner: SpaceValues) -> Any:
-    if isinstance(space, spaces.Dict):
-        return _DictNode(space, path, owner)
-    if isinstance(space, spaces.Tuple):
-        return _TupleNode(space, path, owner)
-    return _Leaf(space, path, owner._largest, owner._bounded)
-
-
-class _DictNode:
-    def __init__(self, space: spaces.Dict, path: Path, owner: SpaceValues) -> None:
-        self._path, self._keys = path, space.spaces.keys()
-        # Keys of JSON objects are strings.
-        self._parts = {str(key): (key, _node(part, (*path, key), owner)) for key, part in space.spaces.items()}
-
-    def columns(self, values: Sequence[Any]) -> dict[Any, Tree]:
-        named = [self._named(value) for value in values]
-        return {key: node.columns([value[name] for value in named]) for name, (key, node) in self._parts.items()}
-
-    def _named(self, value: Any) -> dict[str, Any]:
-        """The parts of a value by name; keys in msgpack can have other types than strings."""
-        if isinstance(value, dict):
-            if value.keys() == self._parts.keys():
-                return value
-            if value.keys() == self._keys:
-                return {str(key): part for key, part in value.items()}
-        got = f"keys {sorted(map(str, value))}" if isinstance(value, dict) else _shown(value)
-        raise _MisfitError("The keys of the value are not those of its space.", self._path, got, sorted(self._parts))
-
-
-class _TupleNode:
-    def __init__(self, space: spaces.Tuple, path: Path, owner: SpaceValues) -> None:
-        self._path = path
-        self._parts = [_node(part, (*path, i), owner) for i, part in enumerate(space.spaces)]
-
-    def columns(self, values: Sequence[Any]) -> tuple[Tree, ...]:
-        for value in values:
-            if not isinstance(value, list | tuple) or len(value) != len(self._parts):
-                got = f"{len(value)} parts" if isinstance(value, list | tuple) else _shown(value)
-                expected = f"a list of {len(self._parts)} parts"
-                raise _MisfitError("The length of the value is not that of its space.", self._path, got, expected)
-        return tuple(node.columns([value[i] for value in values]) for i, node in enumerate(self._parts))
+def unpack(packed: Any, where: str = "packed array") -> np.ndarray:
+    """The read-only array of a packed array, checked before memory is allocated; InvalidRequestError if malformed."""
+    expected = "{dtype: one of " + ", ".join(sorted(_DTYPES)) + "; shape: a list of counts; data: bytes}"
+    if not isinstance(packed, dict) or packed.keys() != {"dtype", "shape", "data"}:
+        raise _misfit("The packed array has the wrong keys.", where, _shown(packed), expected)
+    dtype, shape, data = packed["dtype"], packed["shape"], packed["data"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise _misfit("The packed array has an unknown dtype.", where, _shown(dtype), expected)
+    counts = isinstance(shape, list | tuple) and len(shape) <= _MAX_AXES
+    if not counts or any(type(n) is not int or n < 0 for n in shape):
+        raise _misfit("The shape of the packed array is malformed.", where, _shown(shape), expected)
+    if not isinstance(data, bytes):
+        raise _misfit("The data of the packed array is not bytes.", where, _shown(data), expected)
+    size = math.prod(shape) * int(dtype[2:])
+    if len(data) != size:
+        raise _misfit("The data of the packed array has the wrong size.", where, f"{len(data)} bytes", f"{size} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 class _Leaf:
     """Reads the values of a Box, Discrete, MultiDiscrete or MultiBinary."""
 
-    def __init__(self, space: Space, path: Path, largest: float | None, bounded: bool) -> None:
+    def __init__(self, space: Space, place: str, largest: float | None, bounded: bool) -> None:
         assert space.dtype is not None
-        self._space, self._path, self._dtype = space, path, space.dtype
+        self._space, self._place, self._dtype = space, place, space.dtype
         self._shape = tuple(space.shape or ())
         self._size = math.prod(self._shape)
-        self._packed_shape = list(self._shape)
-        low, high = bounds(space)
+        self._low, self._high = low, high = bounds(space)
         box = isinstance(space, spaces.Box)
-        self._low, self._high = low, high
         self._bounded = not box or (bounded and bool((np.isfinite(low) | np.isfinite(high)).any()))
         self._largest = None
         if largest is not None and box and self._dtype.kind == "f":
@@ -180,32 +145,38 @@ class _Leaf:
         self._vector = len(self._shape) == 1 and self._dtype.str in ("<f4", "<f8") and not self._bounded
         self._most_squares = min(1e38, self._largest or math.inf) ** 2
 
-    def columns(self, values: Sequence[Any]) -> np.ndarray:
+    def columns(self, values: Sequence[Any], where: Where) -> np.ndarray:
         """[N, *shape] in the dtype of the space."""
         if type(values[0]) is dict:
-            column = self._packed(values)
+            column = self._packed(values, where)
         elif self._vector and (column := self._vectors(values)) is not None:
             return column
         else:
-            try:
-                column = numeric_array(values)
-            except OverflowError:
-                raise self._misfit(f"A number cannot be represented in {self._dtype}.", values[0]) from None
-            except TypeError:
-                raise self._misfit("The value does not consist of numbers.", values[0]) from None
-            except ValueError:
-                raise self._misfit("The value has the wrong shape.", values[0]) from None
-            if column.dtype.kind not in "fiub":
-                raise self._misfit("The value does not consist of numbers.", values[0])
+            column = self._array(values, where)
         if column.shape[1:] != self._shape:
-            raise self._misfit("The value has the wrong shape.", f"shape {column.shape[1:]}")
+            raise self._misfit("The value has the wrong shape.", f"shape {column.shape[1:]}", where)
         if column.dtype != self._dtype:
-            column = self._cast(column)
+            column = self._cast(column, where)
         if column.dtype.kind == "f":
-            self._check_finite(column)
+            self._check_size(column, where)
         if self._bounded and ((column < self._low) | (column > self._high)).any():
-            raise self._misfit("The value is out of bounds.", values[0])
+            raise self._misfit("The value is out of bounds.", _shown(values[0]), where)
         return column
+
+    def _array(self, values: Sequence[Any], where: Where) -> np.ndarray:
+        """[N, ...] from nested lists of numbers."""
+        try:
+            column = numeric_array(values)
+            if column.dtype.kind in "fiub":
+                return column
+            what = "The value does not consist of numbers."
+        except OverflowError:
+            what = f"A number cannot be represented in {self._dtype}."
+        except TypeError:
+            what = "The value does not consist of numbers."
+        except ValueError:
+            what = "The value has the wrong shape."
+        raise self._misfit(what, _shown(values[0]), where)
 
     def _vectors(self, values: Sequence[Any]) -> np.ndarray | None:
         """[N, *shape] from lists of numbers, the common case; None for all that needs a closer look."""
@@ -221,83 +192,49 @@ class _Leaf:
         # With a smaller sum of squares, no number is NaN, too large, or infinite in float32.
         return column.astype(self._dtype) if np.vdot(flat, flat) < self._most_squares else None
 
-    def _packed(self, values: Sequence[Any]) -> np.ndarray:
+    def _packed(self, values: Sequence[Any], where: Where) -> np.ndarray:
         """[N, *shape] from packed arrays; arrays of equal dtype are read at once."""
-        first = values[0]
-        dtype = first.get("dtype")
+        dtype, shape = values[0].get("dtype"), list(self._shape)
         if isinstance(dtype, str) and dtype in _DTYPES:
             size = self._size * int(dtype[2:])
-            alike = True
             for value in values:
-                alike = (
-                    alike
-                    and type(value) is dict
-                    and len(value) == 3
-                    and value.get("dtype") == dtype
-                    and value.get("shape") == self._packed_shape
-                    and type(data := value.get("data")) is bytes
-                    and len(data) == size
-                )
-            if alike:
+                alike = type(value) is dict and len(value) == 3 and value.get("dtype") == dtype
+                data = value.get("data") if alike and value.get("shape") == shape else None
+                if type(data) is not bytes or len(data) != size:
+                    break
+            else:
                 data = b"".join([value["data"] for value in values])
                 return np.frombuffer(data, dtype).reshape(len(values), *self._shape)
-        arrays = [_unpacked(value, self._path) for value in values]
+        arrays = [unpack(value, where(0) + self._place) for value in values]
         if any(array.shape != self._shape for array in arrays):
-            raise self._misfit("The value has the wrong shape.", f"shape {arrays[0].shape}")
+            raise self._misfit("The value has the wrong shape.", f"shape {arrays[0].shape}", where)
         return np.stack(arrays)
 
-    def _cast(self, column: np.ndarray) -> np.ndarray:
+    def _cast(self, column: np.ndarray, where: Where) -> np.ndarray:
         with np.errstate(all="ignore"):
             cast = column.astype(self._dtype)
             if self._dtype.kind == "f" and all_finite(cast):
                 return cast
             lost = (cast != column) if self._dtype.kind != "f" else np.isinf(cast) & np.isfinite(column)
         if lost.any():
-            raise self._misfit(f"A number cannot be represented in {self._dtype}.", column[lost].flat[0].item())
+            what = f"A number cannot be represented in {self._dtype}."
+            raise self._misfit(what, _shown(column[lost].flat[0].item()), where)
         return cast
 
-    def _check_finite(self, column: np.ndarray) -> None:
+    def _check_size(self, column: np.ndarray, where: Where) -> None:
         if not all_finite(column):
-            raise self._misfit("A number is not finite.", str(column[~np.isfinite(column)].flat[0]))
+            raise self._misfit("A number is not finite.", str(column[~np.isfinite(column)].flat[0]), where)
         if self._largest is not None and column.size and not np.abs(column).max() <= self._largest:
-            raise self._misfit(
-                "A number is too large.",
-                column.flat[int(np.abs(column).argmax())].item(),
-                f"at most {self._largest:g} in absolute value",
-            )
+            got = str(column.flat[int(np.abs(column).argmax())].item())
+            raise self._misfit("A number is too large.", got, where, f"at most {self._largest:g} in absolute value")
 
-    def _misfit(self, what: str, got: Any, expected: Any = None) -> _MisfitError:
-        shown = got if isinstance(got, str) and got.startswith("shape") else _shown(got)
-        return _MisfitError(what, self._path, shown, self._space if expected is None else expected)
-
-
-def _unpacked(packed: Any, path: Path = ()) -> np.ndarray:
-    expected = "{dtype: one of " + ", ".join(sorted(_DTYPES)) + "; shape: a list of counts; data: bytes}"
-    if not isinstance(packed, dict) or packed.keys() != _PACKED:
-        raise _MisfitError("The packed array has the wrong keys.", path, _shown(packed), expected)
-    dtype, shape, data = packed["dtype"], packed["shape"], packed["data"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise _MisfitError("The packed array has an unknown dtype.", path, _shown(dtype), expected)
-    counts = isinstance(shape, list | tuple) and len(shape) <= _MAX_AXES
-    if not counts or any(type(n) is not int or n < 0 for n in shape):
-        raise _MisfitError("The shape of the packed array is malformed.", path, _shown(shape), expected)
-    if not isinstance(data, bytes):
-        raise _MisfitError("The data of the packed array is not bytes.", path, _shown(data), expected)
-    size = math.prod(shape) * int(dtype[2:])
-    if len(data) != size:
-        raise _MisfitError(
-            "The data of the packed array has the wrong size.", path, f"{len(data)} bytes", f"{size} bytes"
-        )
-    return np.frombuffer(data, dtype).reshape(shape)
+    def _misfit(self, what: str, got: str, where: Where, expected: Any = None) -> InvalidRequestError:
+        return _misfit(what, where(0) + self._place, got, self._space if expected is None else expected)
 
 
 def _shown(value: Any) -> str:
     """A value in an error message, without its whole content."""
-    text = repr(value) if not isinstance(value, list | dict | bytes) or len(value) <= 8 else ""
-    return (
-        text
-        if 0 < len(text) <= 120
-        else f"{type(value).__name__} of {len(value)}"
-        if hasattr(value, "__len__")
-        else text[:120]
-    )
+    text = "" if isinstance(value, list | dict | bytes) and len(value) > 8 else repr(value)
+    if 0 < len(text) <= 120:
+        return text
+    return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else text[:120]

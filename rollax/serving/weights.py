@@ -52,14 +52,10 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
     """
     policy = runner.policy
     if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
+        got = f"class {path_of(policy.made_by)}, model {getattr(policy.config, 'model', None)!r}"
         raise RequestError(
-            "Clients do not have the code of this policy.",
-            status=409,
-            where=f"policy {policy.name!r}",
-            got=f"class {path_of(policy.made_by)}, model {getattr(policy.config, 'model', None)!r}",
-            expected="a policy and a model of rollax",
-            fix="use remote inference, or get the policy as ONNX",
-        )
+            "Clients do not have the code of this policy.", f"policy {policy.name!r}", got, status=409
+        ).expected("a policy and a model of rollax", "use remote inference, or get the policy as ONNX")
     description = {
         "format": FORMAT,
         "version": version,
@@ -116,8 +112,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
 def update_policy(runner: PolicyRunner, data: bytes) -> int:
     """Sets newer weights of a policy from `policy_from_bytes`, without another compilation; returns their version.
 
-    Raises:
-        CheckpointError, PolicyError: the bytes are damaged, or of another policy; nothing has changed.
+    CheckpointError or PolicyError if the bytes are damaged, or of another policy; nothing has changed then.
     """
     description = read_description(data)
     arrays = storage.bytes_to_arrays(data, _WHERE)
@@ -137,11 +132,7 @@ def update_policy(runner: PolicyRunner, data: bytes) -> int:
 
 
 def read_description(data: bytes) -> dict[str, Any]:
-    """The description in the metadata of a policy's bytes.
-
-    Raises:
-        CheckpointError: the bytes are damaged, or of another format.
-    """
+    """The description in the metadata of a policy's bytes; CheckpointError if they are damaged or of another format."""
     # safetensors: 8 bytes with the length of a JSON header, the header, the arrays.
     length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
     if not 0 < length <= min(len(data) - 8, _MAX_HEADER):

@@ -21,11 +21,9 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
     """Raises ConfigError if layers of these names would learn from single rows alone."""
     size = min(size or 2 for size in (plan.minibatch_size, plan.microbatch_size))
     if size == 1 == max_seq_len and (names := sorted(layers)):
-        raise ConfigError(
-            "Batch normalization requires minibatches of more than one row.",
-            where,
-            f"minibatches of 1 row, and the layers {names}",
-        ).expected("minibatches of 2 or more rows", "raise sgd_minibatch_size, or use nn.LayerNorm")
+        what = "Batch normalization requires minibatches of more than one row."
+        got, expected = f"minibatches of 1 row, and the layers {names}", "minibatches of 2 or more rows"
+        raise ConfigError(what, where, got, expected=expected, fix="raise sgd_minibatch_size, or use nn.LayerNorm")
 
 
 @contextmanager

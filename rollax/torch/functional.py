@@ -74,11 +74,8 @@ def _check_name(name: str, module: Mapping[str, Any]) -> None:
     # A class under this name is an earlier version, if a cell of a notebook is run again.
     if name.isidentifier() and isinstance(module.get(name, object), type):
         return
+    got = f"{name!r}" + (f", the name of {module[name]!r}" if name in module else "")
+    expected = "the name of the variable that the class is assigned to"
     raise PolicyError(
-        "The class could not be found again by its name.",
-        "torch_algorithm, argument name",
-        f"{name!r}" + (f", the name of {module[name]!r}" if name in module else ""),
-    ).expected(
-        "the name of the variable that the class is assigned to",
-        'give both the same name: `Imitation = torch_algorithm(imitation, name="Imitation")`',
-    )
+        "The class could not be found again by its name.", "torch_algorithm, argument name", got
+    ).expected(expected, 'give both the same name: `Imitation = torch_algorithm(imitation, name="Imitation")`')

@@ -35,12 +35,10 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
         )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
+        expected = "one that takes the gradients as they are, such as Adam, SGD or RMSprop"
         raise PolicyError(
             "The optimizer calls the loss itself, several times in each step.", where, type(optimizer).__name__
-        ).expected(
-            "one that takes the gradients as they are, such as Adam, SGD or RMSprop",
-            "return torch.optim.Adam(params, lr=0.0)",
-        )
+        ).expected(expected, "return torch.optim.Adam(params, lr=0.0)")
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PolicyError("The optimizer accepts only sparse gradients.", where, type(optimizer).__name__).expected(
             "an optimizer of dense gradients, such as Adam, SGD or RMSprop",
@@ -49,12 +47,9 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     own = set(model.parameters())  # also untrained ones, which have neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
-        raise PolicyError(
-            "The optimizer has parameters that are not the model's.", where, f"{others} other parameters"
-        ).expected(
-            f"parameters of the model, a {type(model).__name__}",
-            "make their module an attribute of make_model's module",
-        )
+        what = "The optimizer has parameters that are not the model's."
+        got, fix = f"{others} other parameters", "make their module an attribute of make_model's module"
+        raise PolicyError(what, where, got, expected=f"parameters of the model, a {type(model).__name__}", fix=fix)
     if isinstance(rates, Mapping):
         _check_parts(optimizer, rates, where)
     else:
@@ -77,11 +72,8 @@ def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where:
     accepted = {float(np.float32(rate)) for rate in (0.0, default, *used)}  # rates may be tensors, of 32 bits
     rates = {float(np.float32(group["lr"])) for group in optimizer.param_groups if "lr" in group}
     if len(rates) > 1 or not rates <= accepted:
-        raise PolicyError(
-            "The learning rate of the optimizer would be overwritten.",
-            where,
-            f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}",
-        ).expected(
+        got = f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}"
+        raise PolicyError("The learning rate of the optimizer would be overwritten.", where, got).expected(
             f"lr=0.0: each step sets it by learning_rates(), now {' or '.join(dict.fromkeys(map(str, used)))}",
             "set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "
             "learning_rates() return "

@@ -42,11 +42,9 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
         found[name] = _arrays(value, names)
         for _, part in _parts(value, ""):
             if not isinstance(part, _STATE) and _hides_state(part, stored, _DEPTH):
-                raise CheckpointError(
-                    "State would be lost: networks or tensors are inside an object that a checkpoint does not store.",
-                    f"{policy.label}, attribute {name!r}",
-                    f"{type(part).__name__} ({type(part).__module__})",
-                ).expected(
+                what = "State would be lost: networks or tensors are inside an object that a checkpoint does not store."
+                got = f"{type(part).__name__} ({type(part).__module__})"
+                raise CheckpointError(what, f"{policy.label}, attribute {name!r}", got).expected(
                     "modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
                     "make them attributes of the policy, and for a scheduler use the key `lr_schedule` or override "
                     "learning_rates(); or store them in get_state, restore them in set_state, and set "

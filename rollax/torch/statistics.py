@@ -20,11 +20,8 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
         try:
             statistics[name] = as_tensor(value, device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise PolicyError(
-                "A statistic is not a number.",
-                f"statistic {name!r} of the loss",
-                f"{type(value).__name__}: {value!r}"[:200],
-            ).expected(
+            got = f"{type(value).__name__}: {value!r}"[:200]
+            raise PolicyError("A statistic is not a number.", f"statistic {name!r} of the loss", got).expected(
                 "a tensor, an array or a number", "return a number, or leave it out of this minibatch"
             ) from error
     return statistics

@@ -36,11 +36,8 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
     """
     parameters = parameters_of(model)
     if not parameters:
-        raise PolicyError(
-            "The model has no parameters to train.",
-            f"policy class {where}, make_model",
-            f"{type(model).__name__}, without parameters",
-        ).expected(
+        got = f"{type(model).__name__}, without parameters"
+        raise PolicyError("The model has no parameters to train.", f"policy class {where}, make_model", got).expected(
             "a model with trained parameters", "keep the parameters in nn.Parameter, as layers such as nn.Linear do"
         )
     if not isinstance(rates, Mapping):

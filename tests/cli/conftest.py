@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.cli import app
 from rollax.core.storage import from_json_bytes, read_directory
 from rollax.runs import run_folder
+from tests.cli.command_line import invoke
 from tests.cli.fake_algorithm import FakeTrainer
 
 Command = Callable[..., Result]
@@ -50,11 +50,11 @@ def rollax(cwd: Path, without_drawing: None, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)
     monkeypatch.setattr("rollax.cli.commands.open_trainer", open_fake)
 
-    def run(*arguments: Any) -> Result:
+    def run(*arguments: Any, code: int = 0) -> Result:
         words = [str(argument) for argument in arguments]
         names_env = any(word.startswith(("--env", "-f", "--resume")) for word in words)
         env = ["--env=Fake-v0"] if "--run=FAKE" in words and not names_env else []
-        return CliRunner().invoke(app, [*words, *env])
+        return invoke(*words, *env, code=code)
 
     return run
 

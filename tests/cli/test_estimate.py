@@ -7,11 +7,10 @@ import logging
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from rollax import DatasetWriter, PGTrainer, RecordedTrajectory, load_policy, open_dataset
-from rollax.cli import app
 from rollax.cli.estimate import progress_on_stderr
+from tests.cli.command_line import invoke
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,7 @@ def made(tmp_path_factory) -> tuple[str, str]:
 
 
 def test_the_same_policy_has_the_value_of_the_data(made) -> None:
-    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], "--methods", "is,wis,wpdis", "--json"])
-    assert done.exit_code == 0, done.output
+    done = invoke("estimate", made[0], "--input", made[1], "--methods", "is,wis,wpdis", "--json")
     found = json.loads(done.stdout)
     value = sum(0.9**step for step in range(5))
     assert found["v_behavior"] == pytest.approx(value)
@@ -62,10 +60,7 @@ def test_json_has_null_without_an_estimate(made, tmp_path) -> None:
     with DatasetWriter(tmp_path, *spaces, actions_of="policy") as writer:
         for number in range(2):
             writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
-    done = CliRunner().invoke(
-        app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "is,wis", "--greedy", "--json"]
-    )
-    assert done.exit_code == 0, done.output
+    done = invoke("estimate", made[0], "--input", str(tmp_path), "--methods", "is,wis", "--greedy", "--json")
     methods = json.loads(done.stdout, parse_constant=pytest.fail)["methods"]
     assert (methods["is"]["v_target"], methods["wis"]["v_target"]) == (0, None)
 
@@ -80,8 +75,7 @@ def test_progress_is_shown_on_stderr_and_warnings_are_not(capsys) -> None:
 
 
 def test_a_table(made) -> None:
-    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], "--methods", "wis"])
-    assert done.exit_code == 0, done.output
+    done = invoke("estimate", made[0], "--input", made[1], "--methods", "wis")
     lines = done.stdout.splitlines()
     assert lines[0] == "12 episodes, 60 steps, γ = 0.9"
     assert lines[1].endswith("95% interval")
@@ -98,8 +92,7 @@ def test_a_table(made) -> None:
     ],
 )
 def test_refused_options(made, options: list[str], expected: str) -> None:
-    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], *options])
-    assert done.exit_code == 2
+    done = invoke("estimate", made[0], "--input", made[1], *options, code=2)
     assert expected in done.stderr
 
 
@@ -110,7 +103,6 @@ def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path, caplog) -> None:
         trainer.train()
     cut = sum(one.cut for one in open_dataset(tmp_path).trajectories())
     assert 1 <= cut <= 2
-    done = CliRunner().invoke(app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "wis"])
-    assert done.exit_code == 0, done.output
+    done = invoke("estimate", made[0], "--input", str(tmp_path), "--methods", "wis")
     assert f"warning: {cut} of " in done.stdout
     assert caplog.text == ""  # as a terminal shows both

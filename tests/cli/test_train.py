@@ -17,8 +17,7 @@ from rollax.runs.results import draw_curves
 
 def test_writes_a_run_folder(rollax, lines, cwd, monkeypatch):
     monkeypatch.setattr(run_folder, "draw_curves", draw_curves)
-    done = rollax("train", "--run=FAKE", "--env=My/Env-v0", "--stop-iterations=3")
-    assert done.exit_code == 0, done.output
+    rollax("train", "--run=FAKE", "--env=My/Env-v0", "--stop-iterations=3")
     (run,) = (cwd / "runs").iterdir()
     assert run.name.startswith("FAKE-My-Env-v0-20")
     assert run.name.endswith("-1")
@@ -56,14 +55,13 @@ def test_videos_are_proposed_with_the_extra_that_they_need(installed, rollax, mo
 
 def test_two_runs_have_two_folders(rollax, cwd):
     for _ in range(2):
-        assert rollax("train", "--run=FAKE", "--stop-iterations=1").exit_code == 0
+        rollax("train", "--run=FAKE", "--stop-iterations=1")
     assert sorted(run.name[-2:] for run in (cwd / "runs").iterdir()) == ["-1", "-2"]
 
 
 def test_refuses_a_folder_in_use(rollax, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here").exit_code == 0
-    again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
-    assert again.exit_code == 2
+    rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here", code=2)
     assert "The folder contains another run.\n  where:    --out" in again.output
     assert "--resume=here continues that run" in again.output
 
@@ -82,18 +80,16 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     ],
 )
 def test_stop_conditions(rollax, lines, options, iterations):
-    done = rollax("train", "--run=FAKE", "--out=here", "--no-evaluate", *options)
-    assert done.exit_code == 0, done.output
+    rollax("train", "--run=FAKE", "--out=here", "--no-evaluate", *options)
     assert len(lines(Path("here"))) == iterations
 
 
 def test_a_missed_goal_is_printed_and_fails_only_with_must_reach(rollax):
     options = ["train", "--run=FAKE", "--stop-reward=1000", "--stop-iterations=2"]
     done = rollax(*options)
-    assert done.exit_code == 0
     assert "the reward goal was not reached" in done.output
-    assert rollax(*options, "--must-reach").exit_code == 3
-    assert rollax("train", "--run=FAKE", "--stop-reward=20", "--stop-iterations=9", "--must-reach").exit_code == 0
+    rollax(*options, "--must-reach", code=3)
+    rollax("train", "--run=FAKE", "--stop-reward=20", "--stop-iterations=9", "--must-reach")
 
 
 def test_the_command_line_overrides_the_file(rollax, cwd):
@@ -101,7 +97,7 @@ def test_the_command_line_overrides_the_file(rollax, cwd):
         "run: FAKE\nenv: A-v0\nconfig: {lr: 3e-4, model: {width: 1, depth: 2}}\n"
         "stop: {training_iteration: 9, time_total_s: 100}\n"
     )
-    done = rollax(
+    rollax(
         "train",
         "-f",
         "fake.yaml",
@@ -111,7 +107,6 @@ def test_the_command_line_overrides_the_file(rollax, cwd):
         "--out=here",
         '--config={"model": {"width": 5}}',
     )
-    assert done.exit_code == 0, done.output
     config = json.loads((cwd / "here" / "config.json").read_text())
     assert config["env"] == "B-v0"
     assert config["stop"] == {"training_iteration": 1, "time_total_s": 100}
@@ -123,8 +118,7 @@ def test_the_command_line_overrides_the_file(rollax, cwd):
 def test_single_settings(rollax, cwd):
     settings = ["--set=lr=1e-4", "--set=model.depths=[64, 64]", "--set", "model.name=yes", "--set=env_config.g="]
     config = '--config={"model": {"width": 5}, "lr": 3, "seed": 1}'
-    done = rollax("train", "--run=FAKE", config, *settings, "--stop-iterations=1", "--out=here")
-    assert done.exit_code == 0, done.output
+    rollax("train", "--run=FAKE", config, *settings, "--stop-iterations=1", "--out=here")
     written = json.loads((cwd / "here" / "config.json").read_text())["config"]
     assert written["lr"] == 1e-4
     assert written["model"] == {"width": 5, "depths": [64, 64], "name": True}
@@ -152,33 +146,31 @@ def test_the_last_checkpoints_and_the_best_one_are_kept(rollax, cwd):
 
 
 def test_a_run_can_be_repeated_from_its_config(rollax, lines, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=2", "--seed=3", "--out=one").exit_code == 0
-    assert rollax("train", "-f", "one/config.json", "--out=two").exit_code == 0
+    rollax("train", "--run=FAKE", "--stop-iterations=2", "--seed=3", "--out=one")
+    rollax("train", "-f", "one/config.json", "--out=two")
     assert (cwd / "one" / "config.json").read_text() == (cwd / "two" / "config.json").read_text()
     assert lines(cwd / "one") == lines(cwd / "two")
 
 
 def test_checkpoint_frequency(rollax, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=2", "--out=here").exit_code == 0
+    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=2", "--out=here")
     names = [path.name for path in sorted((cwd / "here" / "checkpoints").iterdir())]
     assert names == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
 
 
 def test_resume_continues_the_whole_curve(rollax, lines, cwd):
     rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=3", "--out=one", "--seed=4")
-    done = rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
-    assert done.exit_code == 0, done.output
+    rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
     assert [line["training_iteration"] for line in lines(cwd / "two")] == [1, 2, 3, 4]
     assert json.loads((cwd / "two" / "config.json").read_text())["config"]["seed"] == 4
     # A run folder means its newest checkpoint.
-    done = rollax("train", "--resume=one", "--stop-iterations=6", "--out=three")
+    rollax("train", "--resume=one", "--stop-iterations=6", "--out=three")
     assert [line["training_iteration"] for line in lines(cwd / "three")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folder(rollax, cwd):
     rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=one", "--no-evaluate")
-    done = rollax("train", "--resume=one", "--stop-iterations=2")
-    assert done.exit_code == 2
+    done = rollax("train", "--resume=one", "--stop-iterations=2", code=2)
     assert "The limit is already reached before training begins." in done.output
     assert "Training was aborted" not in done.output
     assert not list((cwd / "runs").glob("*"))
@@ -186,13 +178,12 @@ def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folde
 
 def test_resume_refuses_another_algorithm(rollax):
     rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=one")
-    done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2")
-    assert done.exit_code == 2
+    done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2", code=2)
     assert "The checkpoint belongs to a different algorithm" in done.output
 
 
 def test_results_are_strict_json_and_scalars_reach_tensorboard(rollax, lines, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here").exit_code == 0
+    rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here")
     first = lines(cwd / "here")[0]
     assert first["episode_reward_mean"] is None
     assert first["info"]["learner"]["default_policy"] == {"kl": 0.5, "total_loss": None}
@@ -238,8 +229,7 @@ def test_a_callback_ends_the_run(rollax, lines, cwd):
 
 def test_an_error_is_short_and_keeps_the_files(rollax, lines, cwd):
     options = ("train", "--run=FAKE", "--checkpoint-frequency=1", '--config={"fail_at": 3}')
-    done = rollax(*options, "--out=here")
-    assert done.exit_code == 2
+    done = rollax(*options, "--out=here", code=2)
     assert done.output.endswith("error: A sub-environment raised.\n  where:    sub-environment 3\n")
     assert "Checkpoint:       here/checkpoints/checkpoint_000002" in done.output
     assert len(lines(cwd / "here")) == 2
@@ -248,11 +238,11 @@ def test_an_error_is_short_and_keeps_the_files(rollax, lines, cwd):
 
 def test_the_traceback_of_user_code_is_shown_and_the_librarys_only_on_request(rollax):
     options = ("train", "--run=FAKE", '--config={"fail_at": 1}')
-    out = rollax(*options).output
+    out = rollax(*options, code=2).output
     assert "fake_algorithm.py" in out
     assert "ValueError: the wheel fell off\nerror: A sub-environment raised." in out
     assert "fit.py" not in out
-    assert "fit.py" in rollax(*options, "--traceback").output
+    assert "fit.py" in rollax(*options, "--traceback", code=2).output
 
 
 def test_notes_of_an_error_are_shown(capsys):
@@ -264,9 +254,8 @@ def test_notes_of_an_error_are_shown(capsys):
 
 
 def test_a_bug_keeps_its_traceback(rollax):
-    done = rollax("train", "--run=FAKE", '--config={"bug_at": 1}', "--out=here")
+    done = rollax("train", "--run=FAKE", '--config={"bug_at": 1}', "--out=here", code=1)
     assert isinstance(done.exception, ZeroDivisionError)
-    assert done.exit_code == 1
 
 
 def test_a_failed_save_fails(rollax, monkeypatch):
@@ -274,8 +263,7 @@ def test_a_failed_save_fails(rollax, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tests.cli.fake_algorithm.FakeTrainer.save", full)
-    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
-    assert done.exit_code == 2
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here", code=2)
     assert "The checkpoint was not saved." in done.output
     assert "No space left on device" in done.output
     assert "Checkpoint:       none was saved" in done.output
@@ -287,7 +275,6 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
 
     monkeypatch.setattr("rollax.runs.run_folder.draw_curves", full)
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
-    assert done.exit_code == 0
     assert "The learning curve was not drawn" in done.output
     assert "Checkpoint:       here/checkpoints/checkpoint_000001" in done.output
 
@@ -322,8 +309,7 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
     ],
 )
 def test_wrong_arguments(rollax, cwd, options, message):
-    done = rollax("train", *options)
-    assert done.exit_code == 2
+    done = rollax("train", *options, code=2)
     assert message in done.output
     assert not (cwd / "runs").exists()
 
@@ -342,37 +328,32 @@ def test_wrong_arguments(rollax, cwd, options, message):
     ],
 )
 def test_an_unknown_option(rollax, given, fix):
-    done = rollax("train", "--run=FAKE", *given)
-    assert done.exit_code == 2
+    done = rollax("train", "--run=FAKE", *given, code=2)
     assert "There is no such option.\n  where:    rollax train\n" in done.output
     assert fix in done.output
 
 
 @pytest.mark.parametrize("given", ["--run", "--stop-iterations", "--set", "--traceback=3"])
 def test_a_known_option_without_its_value(rollax, given):
-    done = rollax("train", "--env=CartPole-v1", given)
-    assert done.exit_code == 2
+    done = rollax("train", "--env=CartPole-v1", given, code=2)
     assert f"Option '{given.partition('=')[0]}'" in done.output
     assert "no such option" not in done.output.lower()
 
 
 @pytest.mark.parametrize("given", ["-l", "extra"])
 def test_an_unknown_argument(rollax, given):
-    done = rollax("train", "--run=FAKE", given)
-    assert done.exit_code == 2
+    done = rollax("train", "--run=FAKE", given, code=2)
     assert given in done.output
     assert "--set" not in done.output
 
 
 @pytest.mark.parametrize(("given", "iterations"), [("2", 2), ("2e0", 2), ("2.0", 2), ("0_2", 2)])
 def test_a_whole_number_in_any_notation(rollax, cwd, given, iterations):
-    done = rollax("train", "--run=FAKE", f"--stop-iterations={given}", "--out=run")
-    assert done.exit_code == 0, done.output
+    rollax("train", "--run=FAKE", f"--stop-iterations={given}", "--out=run")
     assert len((cwd / "run" / "result.jsonl").read_text().splitlines()) == iterations
 
 
 @pytest.mark.parametrize("given", ["1.5", "many", "nan", "inf", ""])
 def test_no_whole_number(rollax, given):
-    done = rollax("train", "--run=FAKE", f"--stop-timesteps={given}")
-    assert done.exit_code == 2
+    done = rollax("train", "--run=FAKE", f"--stop-timesteps={given}", code=2)
     assert "is not a whole number, such as 100000 or 1e5" in done.output

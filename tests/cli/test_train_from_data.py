@@ -7,12 +7,11 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from rollax import load_policy
-from rollax.cli import app
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.writer import DatasetWriter
+from tests.cli.command_line import invoke
 
 SMALL = ["--run=DQN", "--set=train_batch_size=4", "--set=updates_per_step=5", "--set=timesteps_per_iteration=20"]
 SMALL += ["--set=model.fcnet_hiddens=[4]", "--seed=0"]
@@ -33,17 +32,15 @@ def data(tmp_path, monkeypatch, without_drawing):
 
 
 def train(*words):
-    return CliRunner().invoke(app, ["train", *SMALL, *words])
+    return invoke("train", *SMALL, *words)
 
 
 @pytest.mark.long
 def test_without_an_environment(data, tmp_path):
     done = train(f"--input={data}", "--stop-iterations=2", "--out=run")
-    assert done.exit_code == 0, done.output
     assert "training_iteration 2 reached 2 (40 steps" in done.output
     assert "Watch the policy" not in done.output
-    resumed = CliRunner().invoke(app, ["train", "--resume=run", "--stop-iterations=3", "--out=more"])
-    assert resumed.exit_code == 0, resumed.output
+    resumed = invoke("train", "--resume=run", "--stop-iterations=3", "--out=more")
     assert "(60 steps" in resumed.output
     policy = load_policy(tmp_path / "more" / "checkpoints" / "checkpoint_000003")  # loading it does not read the data
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
@@ -53,7 +50,6 @@ def test_without_an_environment(data, tmp_path):
 def test_the_estimates_of_the_last_evaluation_are_shown(data):
     estimates = ["--set=off_policy_estimation_methods=[dm]", "--set=evaluation_interval=1", "--set=gamma=0.9"]
     done = train(f"--input={data}", *estimates, "--stop-iterations=1", "--out=run")
-    assert done.exit_code == 0, done.output
     # Each recorded episode has 10 rewards of 1: (1 - 0.9^10) / (1 - 0.9) = 6.513.
     assert re.search(r"Estimate: +default_policy, dm: [\d.]+ \([\d.]+ to [\d.]+\), the data 6.513", done.output)
 
@@ -62,9 +58,8 @@ def test_the_estimates_of_the_last_evaluation_are_shown(data):
 def test_the_last_iteration_ends_with_the_run(data):
     # Iterations have 5 updates of 4 rows; 8 rows are left for the second one, and 3 for the third of the resumed run.
     done = train(f"--input={data}", "--stop-timesteps=28", "--out=run")
-    assert done.exit_code == 0, done.output
     assert "timesteps_total 28 reached 28" in done.output
-    resumed = CliRunner().invoke(app, ["train", "--resume=run", "--stop-timesteps=51", "--out=more"])
+    resumed = invoke("train", "--resume=run", "--stop-timesteps=51", "--out=more")
     assert "timesteps_total 52 reached 51" in resumed.output
 
 
@@ -72,7 +67,6 @@ def test_the_last_iteration_ends_with_the_run(data):
 def test_then_online(data):
     online = ["--env=CartPole-v1", "--then-online", "--set=offline_timesteps=20", "--set=learning_starts=4"]
     done = train(f"--input={data}", "--input=data/*", *online, "--stop-timesteps=60", "--no-evaluate", "--out=run")
-    assert done.exit_code == 0, done.output
     assert "timesteps_total 60 reached 60" in done.output
 
 
@@ -87,6 +81,5 @@ def test_then_online(data):
 )
 def test_errors(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["train", "--run=DQN", "--env=CartPole-v1", *words])
-    assert done.exit_code == 2
+    done = invoke("train", "--run=DQN", "--env=CartPole-v1", *words, code=2)
     assert message in done.output

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
 
 from rollax.rollout.policy_runner import PolicyRunner
 from tests.serving.served_policies import CONTINUOUS, LSTM, runner
-from tests.serving.service_session import Session
-from tests.serving.stand_in_backend import StandIn
-
-
-@pytest.fixture
-def serve():
-    """Runs a test's coroutine with a service, which is closed in any case."""
-
-    def run(play: Any, backend: StandIn | None = None, **limits: Any) -> Session:
-        async def main() -> Session:
-            session = Session(backend or StandIn(), **limits)
-            try:
-                await play(session)
-            finally:
-                session.service.close()
-            return session
-
-        return asyncio.run(main())
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +20,12 @@ def recurrent() -> PolicyRunner:
 @pytest.fixture(scope="module")
 def plain() -> PolicyRunner:
     return runner()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
+    """Runs tests that are coroutines."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True

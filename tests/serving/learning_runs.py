@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rollax.serving.protocol import Actions, Episode, Trajectory
+from tests.waiting import until
 
-LONG = 60.0
 TINY = {"fcnet_hiddens": [4]}
-
-
-def until(condition: Callable[[], Any], within_s: float = LONG) -> None:
-    """Waits until another thread makes a condition true."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(1e-3)
 
 
 class Answers(list):

@@ -18,6 +18,11 @@ MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": OBS})
 AGENTS = {"a": (OBS, ACTIONS), "b": (OBS, ACTIONS), "boxes": (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (1,)))}
 
 
+def _recorded(name: str) -> Any:
+    """A method that records its arguments under this name."""
+    return lambda self, *arguments: self._call(name, *arguments)
+
+
 class StandIn(Backend):
     """Answers every request with the action 2.
 
@@ -61,13 +66,15 @@ class StandIn(Backend):
             raise PolicyError("No such agent.", got=agent_id)
         return AGENTS[agent_id]
 
+    @property
+    def verbs(self) -> list[str]:
+        """The names of the calls."""
+        return [call[0] for call in self.calls]
+
     def _call(self, *call: Any) -> None:
         if self.refuses:
             raise RequestError("The backend refuses.", status=418)
         self.calls.append(call)
-
-    def start_episode(self, episode_id: str, training_enabled: bool) -> None:
-        self._call("start", episode_id, training_enabled)
 
     def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
         if self.refuses:
@@ -85,20 +92,9 @@ class StandIn(Backend):
         }
         on_done(Actions(actions, self.version) if result is None else result)
 
-    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
-        self._call("log_action", episode_id, obs, action)
-
-    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
-        self._call("log_returns", episode_id, reward, info)
-
-    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
-        self._call("end_agents", episode_id, observations, truncated)
-
-    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
-        self._call("end", episode_id, obs, truncated)
-
-    def drop_episode(self, episode_id: str) -> None:
-        self._call("drop", episode_id)
+    start_episode, log_action, log_returns, end_agents, end_episode, drop_episode = map(
+        _recorded, ("start", "log_action", "log_returns", "end_agents", "end", "drop")
+    )
 
     def submit(self, episodes: list[Episode]) -> Submitted:
         self._call("submit", episodes)

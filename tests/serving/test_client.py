@@ -156,6 +156,7 @@ def test_a_malformed_address_is_refused(address):
         {"update_interval": 5.0},
         {"episodes_per_message": 2},
         {"policy_mapping_fn": {"agent0": "left"}},
+        {"inference_mode": "far"},
         {"inference_mode": "local", "update_interval": "5"},
         {"inference_mode": "local", "update_interval": -1},
         {"inference_mode": "local", "explore": "no"},

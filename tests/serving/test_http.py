@@ -26,8 +26,8 @@ from tests.serving.wire import (
     place,
     read_all,
     serving,
-    wait_until,
 )
+from tests.waiting import until
 
 BODIES = {
     "start_episode": ({"episode_id": "a", "training_enabled": False}, {"episode_id": "a"}),
@@ -178,11 +178,11 @@ def test_actions_can_be_ready_later():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)
-        wait_until(lambda: service.waiting, "no request has arrived")
+        until(lambda: service.waiting, "no request has arrived")
         service.answer(0, protocol.Action(7, 3))
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.sendall(head(Connection="close") + ACTION)
-        wait_until(lambda: len(service.waiting) == 2, "no second request has arrived")
+        until(lambda: len(service.waiting) == 2, "no second request has arrived")
         service.answer(1, RequestError("Lost.", status=410))
         assert read_all(connection).startswith(b"HTTP/1.1 410")
 
@@ -244,6 +244,6 @@ def test_pending_requests_are_answered_when_the_server_stops():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)
-        wait_until(lambda: service.waiting, "no request has arrived")
+        until(lambda: service.waiting, "no request has arrived")
         server.stop()
         assert read_all(connection)[:12] in (b"HTTP/1.1 500", b"")

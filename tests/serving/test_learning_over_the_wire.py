@@ -15,7 +15,7 @@ from examples.stateless_cartpole import CONFIG as LSTM_CONFIG
 from examples.stateless_cartpole import StatelessCartPole
 from rollax import DQNTrainer, MultiAgentPolicyServerEnv, PolicyServerEnv, PPOTrainer, Trainer
 from rollax.serving.client import PolicyClient
-from tests.serving.learning_runs import LONG
+from tests.waiting import LONG
 
 pytestmark = pytest.mark.learning
 SEEDS = (0, 1, 2)
@@ -215,54 +215,27 @@ def greedy(trainer: Trainer, policy_id: str, env_name: str, episodes: int = 10) 
     return total / episodes
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scheme", ["http", "ws"])
-def test_ppo_with_eight_clients(scheme, seed):
-    assert learned(PPOTrainer, {**PPO}, seed, scheme=scheme)[0] >= 475
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_dqn_by_logged_actions_alone(seed):
-    assert learned(DQNTrainer, {**DQN}, seed, play=logs, scheme="ws")[0] >= 475
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_local_inference_with_ppo(seed):
-    assert learned(PPOTrainer, {**PPO}, seed, mode="local")[0] >= 475
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_local_inference_with_dqn(seed):
-    assert learned(DQNTrainer, {**DQN}, seed, mode="local")[0] >= 475
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_two_agents_with_two_policies(seed):
-    policies = {"left": None, "right": None}
-    multiagent = {"policies": policies, "policy_mapping_fn": {name: name for name in policies}.__getitem__}
-    rewards = learned(
+PAIR = {"policies": {"left": None, "right": None}, "policy_mapping_fn": {"left": "left", "right": "right"}.__getitem__}
+STATELESS = {name: value for name, value in LSTM_CONFIG.items() if name != "num_envs_per_worker"}
+CASES: dict[str, tuple[type[Trainer], dict[str, Any], dict[str, Any]]] = {
+    "PPO over HTTP": (PPOTrainer, PPO, {}),
+    "PPO over WebSockets": (PPOTrainer, PPO, {"scheme": "ws"}),
+    "DQN by logged actions alone": (DQNTrainer, DQN, {"play": logs, "scheme": "ws"}),
+    "local inference with PPO": (PPOTrainer, PPO, {"mode": "local"}),
+    "local inference with DQN": (DQNTrainer, DQN, {"mode": "local"}),
+    "two agents with two policies": (
         PPOTrainer,
-        {**PPO, "multiagent": multiagent},
-        seed,
-        play=plays_pairs,
-        scheme="ws",
-        policy_ids=("left", "right"),
-    )
-    assert min(rewards) >= 475
+        {**PPO, "multiagent": PAIR},
+        {"play": plays_pairs, "scheme": "ws", "policy_ids": ("left", "right")},
+    ),
+    "LSTM on stateless CartPole": (PPOTrainer, STATELESS, {"env_name": "stateless", "scheme": "ws", "bar": 450.0}),
+    "a masked game": (PPOTrainer, PPO, {"env_name": "masked", "scheme": "ws"}),
+    "two workers with two ports": (PPOTrainer, {**PPO, "num_workers": 2, "num_cpus_per_worker": 0.5}, {"scheme": "ws"}),
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_lstm_on_stateless_cartpole(seed):
-    config = {name: value for name, value in LSTM_CONFIG.items() if name != "num_envs_per_worker"}
-    assert learned(PPOTrainer, config, seed, env_name="stateless", scheme="ws", bar=450.0)[0] >= 450
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_masked_game(seed):
-    assert learned(PPOTrainer, {**PPO}, seed, env_name="masked", scheme="ws")[0] >= 475
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_two_workers_with_two_ports(seed):
-    config = {**PPO, "num_workers": 2, "num_cpus_per_worker": 0.5}
-    assert learned(PPOTrainer, config, seed, scheme="ws")[0] >= 475
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_learns(name, seed):
+    trainer_class, config, settings = CASES[name]
+    assert min(learned(trainer_class, {**config}, seed, **settings)) >= settings.get("bar", 475.0)

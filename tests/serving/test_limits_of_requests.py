@@ -30,8 +30,8 @@ from tests.serving.wire import (
     read_all,
     send_until_it_breaks,
     serving,
-    wait_until,
 )
+from tests.waiting import until
 
 QUICK = Limits(request_timeout_s=0.05, max_body_bytes=1000, max_header_bytes=2000)
 
@@ -95,7 +95,7 @@ def test_a_chunked_body_that_is_too_large_is_cut_off(server):
     with connected(server) as connection:
         connection.sendall(CHUNKED)
         send_until_it_breaks(connection, chunk)
-    wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
+    until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 
 def test_each_part_of_a_body_is_counted_once():
@@ -198,7 +198,7 @@ def test_a_request_that_waits_for_its_action_is_not_slow():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)
-        wait_until(lambda: service.waiting, "no request has arrived")
+        until(lambda: service.waiting, "no request has arrived")
         for found in list(server._connections):
             found.tick(1e12)  # after a thousand years
         service.answer(0, protocol.Action(1, 1))
@@ -210,12 +210,12 @@ def test_connections_are_bounded_and_freed():
     with serving(limits=limits) as server:
         with ExitStack() as stack:
             kept = [stack.enter_context(connected(server)) for _ in range(5)]
-            wait_until(lambda: server.metrics.connections == 5, "a connection is missing")
+            until(lambda: server.metrics.connections == 5, "a connection is missing")
             for _ in range(3):
                 assert read_all(stack.enter_context(connected(server))) == b""
             kept[0].sendall(head() + ACTION)
             assert kept[0].recv(65536).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+        until(lambda: server.metrics.connections == 0, "a connection is left")
         assert ask(server, "/v1/health").status == 200
 
 
@@ -223,7 +223,7 @@ def test_connections_of_one_address_are_bounded():
     with serving(limits=Limits(max_connections_per_client=2)) as server, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(connected(server))
-        wait_until(lambda: server.metrics.connections == 2, "a connection is missing")
+        until(lambda: server.metrics.connections == 2, "a connection is missing")
         assert read_all(stack.enter_context(connected(server))) == b""
 
 
@@ -242,7 +242,7 @@ def test_lost_connections_are_cleaned_up():
             for _ in range(5):
                 with connected(server) as connection:
                     connection.sendall(sent)
-        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+        until(lambda: server.metrics.connections == 0, "a connection is left")
         for index in range(len(service.waiting)):
             service.answer(index, protocol.Action(1, 1))
         assert ask(server, "/v1/health").status == 200

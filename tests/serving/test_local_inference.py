@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, ConfigError, EpisodeLostError, PolicyClient, RequestError
+from rollax import DQN, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.served_policies import CONTINUOUS, RecordingBackend, runner, served
@@ -186,28 +186,6 @@ def test_logged_actions_have_no_probability(discrete, server):
     assert (sent.actions[1], list(sent.rewards), sent.infos) == (2, [2.5, 0.0], [{"key": 1}, {}])
 
 
-def test_wrong_calls_are_refused_and_change_nothing(discrete, server):
-    with local(server.address) as client:
-        episode = client.start_episode("e")
-        with pytest.raises(RequestError, match="The episode is already running"):
-            client.start_episode("e")
-        with pytest.raises(RequestError, match="has not acted"):
-            client.log_returns(episode, 1.0)
-        with pytest.raises(EpisodeLostError, match="unknown"):
-            client.get_action("nobody", SEEN[0])
-        with pytest.raises(RequestError, match="not finite"):
-            client.get_action(episode, [np.nan, 0.0])
-        with pytest.raises(RequestError, match=r"wrong shape(.|\n)*observation of 'e'"):
-            client.get_action(episode, [0.0])
-        client.get_action(episode, SEEN[0])
-        client.end_episode(episode, SEEN[1])
-        with pytest.raises(EpisodeLostError):
-            client.end_episode(episode, SEEN[1])
-        with pytest.raises(RequestError, match="without an action"):
-            client.end_episode(client.start_episode(), SEEN[0])
-    assert len(discrete.episodes) == 1
-
-
 def test_threads_share_a_client(discrete, server):
     failures = []
 
@@ -283,24 +261,38 @@ def test_masked_actions_and_nested_observations():
     assert np.asarray(sent.obs["action_mask"]).shape == (11, 3)
 
 
-def test_wrong_observations_and_actions_are_refused_at_once(discrete, server):
+def test_wrong_calls_are_refused_at_once_and_change_nothing(discrete, server):
     """Otherwise the server would refuse the whole episode at its end."""
+
+    def refused(says, call, *arguments):
+        with pytest.raises(RequestError, match=says):
+            call(*arguments)
+
     with local(server.address) as client:
-        with pytest.raises(RequestError, match="The server does not accept this id"):
-            client.start_episode(5)  # type: ignore[arg-type]
-        episode = client.start_episode()
-        client.get_action(episode, SEEN[0])
+        refused("The server does not accept this id", client.start_episode, 5)
+        client.start_episode("e")
+        refused("The episode is already running", client.start_episode, "e")
+        client.log_returns("e", 0.0)
+        refused("A reward is of an agent that has not acted", client.log_returns, "e", 1.0)
+        refused("unknown", client.get_action, "nobody", SEEN[0])
+        refused("not finite", client.get_action, "e", [np.nan, 0.0])
+        refused(r"wrong shape(.|\n)*observation of 'e'", client.get_action, "e", [0.0])
+        client.get_action("e", SEEN[0])
         for action in (3, "1", [1]):
-            with pytest.raises(RequestError, match="action of"):
-                client.log_action(episode, SEEN[1], action)
+            refused("action of", client.log_action, "e", SEEN[1], action)
         for info in ([1], {"a": object()}):
-            with pytest.raises(RequestError, match="The info"):
-                client.log_returns(episode, 1.0, info)  # type: ignore[arg-type]
-        client.log_returns(episode, 0.5, {"a": np.arange(2), "b": float("nan")})
-        with pytest.raises(RequestError, match="None"):
-            client.end_episode(episode, None)
-        client.end_episode(episode, SEEN[1])
-    sent = discrete.episodes[-1].agents["agent0"]
+            refused("The info", client.log_returns, "e", 1.0, info)
+        for reward, says in ((np.nan, "NaN"), (np.inf, "too large"), (1e39, "too large"), ("1", "not a number")):
+            refused(rf"The reward is {says}(.|\n)*where: +reward of", client.log_returns, "e", reward)
+        client.log_returns("e", np.float32(0.5), {"a": np.arange(2), "b": float("nan")})
+        refused("None", client.end_episode, "e", None)
+        refused("wrong shape", client.end_episode, "e", np.zeros(3))
+        client.end_episode("e", SEEN[1])
+        with pytest.raises(EpisodeLostError):
+            client.end_episode("e", SEEN[1])
+        refused("without an action", client.end_episode, client.start_episode(), SEEN[0])
+    [episode] = discrete.episodes
+    sent = episode.agents["agent0"]
     assert (list(sent.rewards), sent.infos) == ([0.5], [{"a": [0, 1], "b": None}])
 
 
@@ -312,43 +304,6 @@ def test_an_infinite_observation_is_refused_at_once():
             client.get_action(episode, [np.inf, 0.0])
         with pytest.raises(RequestError, match="too large"):
             client.get_action(episode, [1e30, 0.0])
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ConfigError, match="inference_mode"):
-        PolicyClient("http://localhost:9900", inference_mode="far")
-
-
-@pytest.mark.parametrize(
-    ("reward", "says"), [(np.nan, "NaN"), (np.inf, "too large"), (1e39, "too large"), ("1", "not a number")]
-)
-def test_a_reward_that_is_no_number_is_refused_at_once(discrete, server, reward, says):
-    with local(server.address) as client:
-        episode = client.start_episode()
-        client.get_action(episode, SEEN[0])
-        client.log_returns(episode, np.float32(0.5))
-        with pytest.raises(RequestError, match=rf"The reward is {says}(.|\n)*where: +reward of"):
-            client.log_returns(episode, reward)
-        client.end_episode(episode, SEEN[1])
-    assert discrete.episodes[-1].agents["agent0"].rewards == [0.5]
-
-
-def test_a_reward_before_the_first_action_is_zero_or_refused(discrete, server):
-    with local(server.address) as client:
-        episode = client.start_episode()
-        client.log_returns(episode, 0.0)
-        with pytest.raises(RequestError, match="A reward is of an agent that has not acted"):
-            client.log_returns(episode, 1.0)
-
-
-def test_a_wrong_last_observation_does_not_end_an_episode(discrete, server):
-    with local(server.address) as client:
-        episode = client.start_episode()
-        client.get_action(episode, SEEN[0])
-        with pytest.raises(RequestError, match="wrong shape"):
-            client.end_episode(episode, np.zeros(3))
-        client.end_episode(episode, SEEN[1])
-    assert len(discrete.episodes) == 1
 
 
 def test_other_episodes_of_a_refused_message_are_submitted(discrete, server):

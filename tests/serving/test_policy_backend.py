@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,14 @@ from tests.algorithms.envs import TwoAgents
 from tests.serving.served_policies import CONTINUOUS, DISCRETE, LSTM, SingleEpisode, observations, runner
 
 
-def serve(backend: PolicyBackend, play: Any) -> None:
-    """Runs a coroutine with an attached backend, which is closed in any case."""
-
-    async def main() -> None:
-        backend.attach(asyncio.get_running_loop())
-        try:
-            await play()
-        finally:
-            backend.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def attached(backend: PolicyBackend) -> AsyncIterator[None]:
+    """Attaches a backend to the event loop, and closes it in any case."""
+    backend.attach(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        backend.close()
 
 
 def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Actions]:
@@ -51,11 +49,11 @@ def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Acti
 
 
 @pytest.mark.long
-def test_state_is_kept_per_episode(recurrent):
+async def test_state_is_kept_per_episode(recurrent):
     backend = PolicyBackend({"default_policy": recurrent})
     single = {name: SingleEpisode(recurrent) for name in "abc"}
 
-    async def play() -> None:
+    async with attached(backend):
         for name in "abc":
             backend.start_episode(name, True)
         for step, names in enumerate(["abc", "a", "cb", "abc", "b", "ab"]):
@@ -80,15 +78,13 @@ def test_state_is_kept_per_episode(recurrent):
         np.testing.assert_allclose(
             (await ask(backend, {"a": first})).actions["a"], SingleEpisode(recurrent).act(first), rtol=1e-5
         )
-
-    serve(backend, play)
     assert backend.hello().policies["default_policy"].recurrent
 
 
-def test_a_logged_action_comes_before_the_next_request(recurrent):
+async def test_a_logged_action_comes_before_the_next_request(recurrent):
     backend, single = PolicyBackend({"default_policy": recurrent}), SingleEpisode(recurrent)
 
-    async def play() -> None:
+    async with attached(backend):
         backend.start_episode("e", True)
         seen, taken = observations(3), CONTINUOUS.high
         for obs, reward in zip(seen[:2], (3.0, -2.0), strict=True):
@@ -99,13 +95,11 @@ def test_a_logged_action_comes_before_the_next_request(recurrent):
         got = await ask(backend, {"e": seen[2]})
         np.testing.assert_allclose(got.actions["e"], single.act(seen[2]), rtol=1e-5)
 
-    serve(backend, play)
 
-
-def test_requests_that_arrive_together_share_a_pass(plain):
+async def test_requests_that_arrive_together_share_a_pass(plain):
     backend = PolicyBackend({"default_policy": plain})
 
-    async def play() -> None:
+    async with attached(backend):
         names = [str(number) for number in range(20)]
         seen = observations(20)
         for name in names:
@@ -118,44 +112,38 @@ def test_requests_that_arrive_together_share_a_pass(plain):
             ]
         assert backend.statistics()["actions_total"] == 40
 
-    serve(backend, play)
 
-
-def test_it_can_serve_a_second_server_after_the_first(plain):
+async def test_it_can_serve_a_second_server_after_the_first(plain):
     backend = PolicyBackend({"default_policy": plain})
 
-    async def play() -> None:
-        seen = observations(1)[0]
-        backend.start_episode("e", True)
-        got = await asyncio.wait_for(ask(backend, {"e": seen}), 60.0)
-        assert got.actions["e"] == plain.compute_single_action(seen)
-
-    serve(backend, play)
-    serve(backend, play)
+    seen = observations(1)[0]
+    for _ in range(2):
+        async with attached(backend):
+            backend.start_episode("e", True)
+            got = await asyncio.wait_for(ask(backend, {"e": seen}), 60.0)
+            assert got.actions["e"] == plain.compute_single_action(seen)
 
 
-def test_passes_have_a_maximum_size(plain, monkeypatch):
+async def test_passes_have_a_maximum_size(plain, monkeypatch):
     monkeypatch.setattr("rollax.serving.acting._MOST_ROWS", 8)
     backend = PolicyBackend({"default_policy": plain})
 
-    async def play() -> None:
+    async with attached(backend):
         seen = observations(20)
         for number in range(20):
             backend.start_episode(str(number), True)
         got = await ask(backend, {str(number): obs for number, obs in enumerate(seen)})
         assert list(got.actions.values()) == [plain.compute_single_action(obs) for obs in seen]
 
-    serve(backend, play)
 
-
-def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
+async def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
     two = {"first": runner(policy_id="first"), "second": recurrent}
     backend = PolicyBackend(
         two, lambda agent, episode: "second" if agent.startswith("s") else "first", multi_agent=True
     )
     single = {name: SingleEpisode(recurrent) for name in ("s1", "s2")}
 
-    async def play() -> None:
+    async with attached(backend):
         backend.start_episode("e", True)
         for agents in (["f", "s1"], ["s2"], ["s1", "s2", "f"]):
             obs = dict(zip(agents, observations(len(agents)), strict=True))
@@ -177,24 +165,17 @@ def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
         assert backend.spaces_of("e", "f")[1] == DISCRETE
         backend.log_action("e", {"s2": obs}, {"s2": CONTINUOUS.low})
         backend.end_episode("e", {}, False)
-
-    serve(backend, play)
     assert backend.statistics()["episode_reward_mean"] == 6.0
 
 
-def test_actions_are_random_only_with_explore(plain):
-    drawn = {}
+async def test_actions_are_random_only_with_explore(plain):
     for explore in (False, True):
         backend = PolicyBackend({"default_policy": plain}, explore=explore)
-
-        async def play(backend: PolicyBackend = backend, explore: bool = explore) -> None:
+        async with attached(backend):
             backend.start_episode("e", True)
             seen = np.zeros(2, np.float32)
-            drawn[explore] = {(await ask(backend, {"e": seen})).actions["e"] for _ in range(50)}
-
-        serve(backend, play)
-    assert len(drawn[False]) == 1
-    assert len(drawn[True]) > 1
+            drawn = {(await ask(backend, {"e": seen})).actions["e"] for _ in range(50)}
+        assert (len(drawn) > 1) == explore
 
 
 @pytest.mark.parametrize("name", ["explore", "multi_agent"])
@@ -203,12 +184,12 @@ def test_switches_are_booleans(plain, name):
         PolicyBackend({"default_policy": plain}, **{name: "no"})
 
 
-def test_a_failed_pass_fails_its_requests_and_no_others():
+async def test_a_failed_pass_fails_its_requests_and_no_others():
     broken = runner()
     backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
 
-    async def play() -> None:
+    async with attached(backend):
         for name in "ab":
             backend.start_episode(name, True)
         seen = observations(1)[0]
@@ -220,8 +201,6 @@ def test_a_failed_pass_fails_its_requests_and_no_others():
             broken.policy.set_weights(weights)
             assert (await ask(backend, {"a": seen})).actions == {"a": broken.compute_single_action(seen)}
 
-    serve(backend, play)
-
 
 class OneActionTooFewPolicy(JaxPolicy):
     def act_greedily(self, obs_batch: Any) -> Any:
@@ -232,10 +211,10 @@ class OneActionTooFew(PPO):
     policy_class = OneActionTooFewPolicy
 
 
-def test_a_policy_with_too_few_actions_fails_its_requests():
+async def test_a_policy_with_too_few_actions_fails_its_requests():
     backend = PolicyBackend({"default_policy": runner(OneActionTooFew)})
 
-    async def play() -> None:
+    async with attached(backend):
         for name in "ab":
             backend.start_episode(name, True)
         for _ in range(2):
@@ -244,21 +223,17 @@ def test_a_policy_with_too_few_actions_fails_its_requests():
                 assert isinstance(one, PolicyError)
                 assert "policy 'default_policy', algorithm OneActionTooFew" in str(one)
 
-    serve(backend, play)
 
-
-def test_a_failed_pass_of_a_logged_action_is_logged(caplog):
+async def test_a_failed_pass_of_a_logged_action_is_logged(caplog):
     broken = runner(action_space=CONTINUOUS, model=LSTM)
     backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
     broken.policy.set_weights({name: np.full_like(value, np.nan) for name, value in weights.items()})
 
-    async def play() -> None:
+    async with attached(backend):
         backend.start_episode("e", True)
         backend.log_action("e", observations(1)[0], CONTINUOUS.high)
         await asyncio.sleep(0)  # the pass is done, or begins in the thread that the end waits for
-
-    serve(backend, play)
     assert "The memory of an agent does not contain a logged action: the forward pass failed" in caplog.text
     assert "NonFiniteError" in caplog.text
 
@@ -274,10 +249,10 @@ def test_warming_up_compiles_all_sizes():
     backend.close()
 
 
-def test_it_does_not_learn_but_counts_episodes(plain):
+async def test_it_does_not_learn_but_counts_episodes(plain):
     backend = PolicyBackend({"default_policy": plain}, version=5)
 
-    async def play() -> None:
+    async with attached(backend):
         assert not backend.hello().learns
         backend.start_episode("e", True)
         got = await ask(backend, {"e": observations(1)[0]})
@@ -291,8 +266,6 @@ def test_it_does_not_learn_but_counts_episodes(plain):
         assert (answer.accepted, answer.too_old, answer.version) == (0, 0, 5)
         backend.start_episode("dropped", True)
         backend.drop_episode("dropped")
-
-    serve(backend, play)
     statistics = backend.statistics()
     assert statistics["episodes_total"] == 2
     assert statistics["episode_reward_mean"] == 4.0

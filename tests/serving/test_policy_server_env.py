@@ -11,6 +11,7 @@ from rollax.core.space_json import space_to_json
 from rollax.serving.client import PolicyClient
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from tests.serving.learning_runs import TINY
+from tests.waiting import meanwhile
 
 CONFIG = {
     "env_config": {"spaces_of": "CartPole-v1", "port": 0},
@@ -33,24 +34,14 @@ def server_env(trainer):
     return env
 
 
-def while_training(trainer, play):
-    """Runs one iteration during which a client plays."""
-    raised = []
+def while_training(trainer, play, call=None):
+    """The result of an iteration, or another call, during which a client plays."""
 
     def run():
-        try:
-            with PolicyClient(server_env(trainer).address) as client:
-                play(client)
-        except BaseException as error:
-            raised.append(error)
+        with PolicyClient(server_env(trainer).address) as client:
+            play(client)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    result = trainer.train()
-    thread.join(60)
-    if raised:
-        raise raised[0]
-    return result
+    return meanwhile(run, call or trainer.train)
 
 
 def play_cartpole(client, steps=24):
@@ -123,14 +114,10 @@ class TestServing:
         with pytest.raises(ConfigError, match="no environment to evaluate in"):
             trainer.fit({"evaluation_reward_mean": 1.0}, progress="none")
 
-        def play():
-            with PolicyClient(server_env(trainer).address) as client:
-                play_cartpole(client)
+        def fit():
+            return trainer.fit({"training_iteration": trainer.iteration + 1}, progress="none")
 
-        player = threading.Thread(target=play)
-        player.start()
-        result = trainer.fit({"training_iteration": trainer.iteration + 1}, progress="none")
-        player.join(60)
+        result = while_training(trainer, play_cartpole, fit)
         assert result.reached == "training_iteration"
         assert result.last["evaluation"] is None
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from rollax import PGTrainer
-from rollax.cli import app
 from rollax.cli.serve import read_token
 from rollax.errors import ConfigError
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.cli.command_line import invoke
+from tests.serving.serve_process import serving
 
 
 @pytest.fixture(scope="module")
@@ -34,33 +25,8 @@ def checkpoint(tmp_path_factory) -> Path:
         return Path(trainer.save(folder))
 
 
-@contextmanager
-def serving(*arguments: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process of `rollax serve`, and its port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollax", "serve", *map(str, arguments), "--port=0"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    killer = threading.Timer(300, process.kill)  # a server that prints nothing would hang the test
-    killer.start()
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
-        assert found is not None, line or process.communicate()[1]
-        yield process, int(found[1])
-    finally:
-        killer.cancel()
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def ask(port: int, verb: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+def ask(address: str, verb: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
     try:
         sent = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", f"/v1/{verb}".rstrip("/"), sent, headers)
@@ -76,25 +42,21 @@ def ask(port: int, verb: str, body: Any = None, **headers: str) -> tuple[int, An
 def test_a_checkpoint_is_served_until_a_signal(checkpoint, tmp_path, number, code):
     (tmp_path / "token").write_text("secret\n")
     arguments = (checkpoint, f"--token-file={tmp_path / 'token'}", "--max-episodes=1", "--idle-timeout=60")
-    with serving(*arguments) as (process, port):
-        assert ask(port, "")[0] == 401
+    with serving(*arguments) as (process, address, _):
+        assert ask(address, "")[0] == 401
         token = {"Authorization": "Bearer secret"}
-        status, hello = ask(port, "", **token)
+        status, hello = ask(address, "", **token)
         assert (status, hello["limits"]["max_episodes"], hello["limits"]["idle_timeout_s"]) == (200, 1, 60)
-        _, started = ask(port, "start_episode", {}, **token)
-        status, error = ask(port, "start_episode", {}, **token)
+        _, started = ask(address, "start_episode", {}, **token)
+        status, error = ask(address, "start_episode", {}, **token)
         assert (status, error["error"]["where"]) == (429, "max_episodes")
-        status, action = ask(port, "get_action", {**started, "obs": [0.0, 0.0, 0.0, 0.0]}, **token)
+        status, action = ask(address, "get_action", {**started, "obs": [0.0, 0.0, 0.0, 0.0]}, **token)
         assert status == 200
         assert action["action"] in (0, 1)
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert (out, err) == ("", "")
-
-
-def serve(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["serve", *map(str, arguments)])
 
 
 @pytest.mark.long
@@ -116,9 +78,8 @@ def serve(*arguments: Any) -> Any:
     ],
 )
 def test_a_policy_that_cannot_be_served_is_a_readable_error(checkpoint, arguments, message):
-    result = serve(*(argument.replace("{checkpoint}", str(checkpoint)) for argument in arguments))
-    assert result.exit_code == 2, result.output
-    assert message in result.output
+    given = [argument.replace("{checkpoint}", str(checkpoint)) for argument in arguments]
+    assert message in invoke("serve", *given, code=2).output
 
 
 def test_a_token_file_has_one_line(tmp_path):

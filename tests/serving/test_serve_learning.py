@@ -4,21 +4,16 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rollax.cli import app
 from rollax.runs.run_lock import RunLock
 from rollax.serving.client import PolicyClient
-from tests.serving.learning_runs import until
+from tests.cli.command_line import invoke
+from tests.serving.serve_process import serving
+from tests.waiting import until
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = {
     "env_config": {"spaces_of": "CartPole-v1"},
     "model": {"fcnet_hiddens": [4]},
@@ -43,36 +38,9 @@ WORKERS = {
 }
 
 
-@contextmanager
 def learning(out, run="DQN", config=CONFIG):
-    """A process of `rollax serve --run`, and the address of its first worker."""
-    arguments = [
-        f"--run={run}",
-        f"--config={json.dumps(config)}",
-        f"--out={out}",
-        "--checkpoint-frequency-s=0",
-        "--port=0",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollax", "serve", *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    killer = threading.Timer(300, process.kill)
-    killer.start()
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert found is not None, line or process.communicate()[1]
-        yield process, found[0], line
-    finally:
-        killer.cancel()
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    """A process of `rollax serve --run`, the address of its first worker, and the line that it has printed."""
+    return serving(f"--run={run}", f"--config={json.dumps(config)}", f"--out={out}", "--checkpoint-frequency-s=0")
 
 
 def play(address, steps):
@@ -130,7 +98,7 @@ def test_a_worker_without_clients_delays_neither_learning_nor_the_end(run, tmp_p
         player = threading.Thread(target=play_until, args=(address, stop))
         player.start()
         try:
-            until(lambda: len(checkpoints(out)) >= 2, 240.0)
+            until(lambda: len(checkpoints(out)) >= 2, within_s=240.0)
         finally:
             stop.set()
             player.join()
@@ -163,15 +131,12 @@ def play_until(address, stop):
 )
 def test_errors(arguments, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
-    assert result.exit_code == 2
-    assert says in result.stderr
+    assert says in invoke("serve", "--port=0", *arguments, code=2).stderr
 
 
 def test_a_folder_of_a_running_server_is_refused_before_the_server_starts(tmp_path):
     arguments = ["--run=DQN", "--port=0", "--set=env_config.spaces_of=CartPole-v1", f"--out={tmp_path}"]
     with RunLock(tmp_path, "here"):
-        result = CliRunner().invoke(app, ["serve", *arguments])
-    assert result.exit_code == 2
+        result = invoke("serve", *arguments, code=2)
     assert f"process {os.getpid()}" in result.stderr
     assert list(tmp_path.iterdir()) == []

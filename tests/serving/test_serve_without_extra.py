@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.pages import REPOSITORY
+
 SCRIPT = (
     "import sys\n"
     "sys.modules['msgspec'] = None\n"  # so its import raises ModuleNotFoundError

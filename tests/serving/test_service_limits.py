@@ -9,45 +9,40 @@ import pytest
 
 from rollax.errors import ConfigError
 from rollax.serving.limits import Limits
-from rollax.serving.protocol import GetActions, StartEpisode
+from rollax.serving.protocol import StartEpisode
 from rollax.serving.service import Service
-from tests.serving.service_session import X, refused
+from tests.serving.service_session import X, refused, with_service
 from tests.serving.stand_in_backend import StandIn
 
 
-def test_idle_time_counts_from_the_response(serve):
-    async def play(session):
-        session.start()
-        session.start("waits")
-        waiting = session.act("waits")
-        session.now = 9.0
-        first = session.act()
-        session.now = 15.0
-        session.backend.answer()
-        session.backend.answer()
-        await asyncio.gather(first, waiting)
-        session.now = 24.0
-        assert session.service.expire() == 0
-        session.now = 25.5
-        assert session.service.expire() == 2
-        assert "idle for too long" in str(refused(410, session.act))
-        assert session.service.sessions.expired == 2
-
-    backend = StandIn(answers=False)
-    serve(play, backend, idle_timeout_s=10.0)
-    assert backend.calls[2:] == [("drop", "e"), ("drop", "waits")]
+@with_service(answers=False, idle_timeout_s=10.0)
+async def test_idle_time_counts_from_the_response(session):
+    session.start()
+    session.start("waits")
+    waiting = session.act("waits")
+    session.now = 9.0
+    first = session.act()
+    session.now = 15.0
+    session.backend.answer()
+    session.backend.answer()
+    await asyncio.gather(first, waiting)
+    session.now = 24.0
+    assert session.service.expire() == 0
+    session.now = 25.5
+    assert session.service.expire() == 2
+    assert "idle for too long" in str(refused(410, session.act))
+    assert session.service.sessions.expired == 2
+    assert session.backend.calls[2:] == [("drop", "e"), ("drop", "waits")]
 
 
-def test_an_episode_that_waits_for_an_action_is_not_idle(serve):
-    async def play(session):
-        session.start()
-        future = session.act()
-        session.now = 1000.0
-        assert session.service.expire() == 0
-        session.backend.answer()
-        assert (await future).action == 2
-
-    serve(play, StandIn(answers=False), idle_timeout_s=10.0)
+@with_service(answers=False, idle_timeout_s=10.0)
+async def test_an_episode_that_waits_for_an_action_is_not_idle(session):
+    session.start()
+    future = session.act()
+    session.now = 1000.0
+    assert session.service.expire() == 0
+    session.backend.answer()
+    assert (await future).action == 2
 
 
 def test_limits_must_be_an_instance_of_limits():
@@ -55,12 +50,10 @@ def test_limits_must_be_an_instance_of_limits():
         Service(StandIn(), {"max_episodes": 3})  # pyright: ignore[reportArgumentType]
 
 
-def test_an_infinite_limit_is_null_in_every_encoding(serve):
-    async def greet(session):
-        limits = session("hello").limits
-        assert (limits["idle_timeout_s"], limits["requests_per_s"]) == (None, 5.0)
-
-    serve(greet, idle_timeout_s=float("inf"), requests_per_s=5.0)
+@with_service(idle_timeout_s=float("inf"), requests_per_s=5.0)
+async def test_an_infinite_limit_is_null_in_every_encoding(session):
+    limits = session("hello").limits
+    assert (limits["idle_timeout_s"], limits["requests_per_s"]) == (None, 5.0)
 
 
 def test_a_timer_drops_idle_episodes():
@@ -78,75 +71,65 @@ def test_a_timer_drops_idle_episodes():
     asyncio.run(main())
 
 
-def test_caps_on_episodes(serve):
-    async def play(session):
-        session.start("1")
-        session.start("2")
-        error = refused(429, session.start, "3")
-        assert (error.parts["where"], error.retry_after_s) == ("max_episodes_per_client", 0.5)
-        session.client = "another"
-        session.start("3")
-        assert refused(429, session.start, "4").parts["where"] == "max_episodes"
-        session.client = "me"
-        session.act("1")
-        session.end("1")
-        session.start("4")
-        assert session("statistics")["clients"] == 2
-
-    serve(play, max_episodes=3, max_episodes_per_client=2, retry_after_s=0.5)
+@with_service(max_episodes=3, max_episodes_per_client=2, retry_after_s=0.5)
+async def test_caps_on_episodes(session):
+    session.start("1")
+    session.start("2")
+    error = refused(429, session.start, "3")
+    assert (error.parts["where"], error.retry_after_s) == ("max_episodes_per_client", 0.5)
+    session.client = "another"
+    session.start("3")
+    assert refused(429, session.start, "4").parts["where"] == "max_episodes"
+    session.client = "me"
+    session.act("1")
+    session.end("1")
+    session.start("4")
+    assert session("statistics")["clients"] == 2
 
 
-def test_caps_on_pending_requests(serve):
-    async def play(session):
-        for name in "abcd":
-            session.start(name)
-        futures = [session.act("a"), session.act("b")]
-        error = refused(429, session.act, "c")
-        assert (error.parts["where"], error.retry_after_s) == ("max_pending_per_client", 1.0)
-        session.client = "another"
-        futures.append(session.act("c"))
-        assert refused(429, session.act, "d").parts["where"] == "max_pending"
-        refused(413, session, "get_actions", GetActions(observations=dict.fromkeys("abcde", X)))
-        for _ in range(3):
-            session.backend.answer()
-        await asyncio.gather(*futures)
-        futures = [session.act("d")]
+@with_service(answers=False, max_pending=3, max_pending_per_client=2, max_episodes_per_request=4)
+async def test_caps_on_pending_requests(session):
+    for name in "abcd":
+        session.start(name)
+    futures = [session.act("a"), session.act("b")]
+    error = refused(429, session.act, "c")
+    assert (error.parts["where"], error.retry_after_s) == ("max_pending_per_client", 1.0)
+    session.client = "another"
+    futures.append(session.act("c"))
+    assert refused(429, session.act, "d").parts["where"] == "max_pending"
+    refused(413, session, "get_actions", observations=dict.fromkeys("abcde", X))
+    for _ in range(3):
         session.backend.answer()
-        await asyncio.gather(*futures)
+    await asyncio.gather(*futures)
+    futures = [session.act("d")]
+    session.backend.answer()
+    await asyncio.gather(*futures)
 
-    serve(play, StandIn(answers=False), max_pending=3, max_pending_per_client=2, max_episodes_per_request=4)
 
-
-def test_ids_are_limited(serve):
-    async def play(session):
-        for name in ("", "x" * 9):
-            refused(422, session.start, name)
-            refused(422, session.start, "e", request_id=name)
-        session.start("x" * 8)
-
-    serve(play, max_id_length=8)
+@with_service(max_id_length=8)
+async def test_ids_are_limited(session):
+    for name in ("", "x" * 9):
+        refused(422, session.start, name)
+        refused(422, session.start, "e", request_id=name)
+    session.start("x" * 8)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e10, True, {"a": 1.0}])
-def test_rewards_of_a_learning_server_are_finite_and_limited(serve, reward):
-    async def play(session):
-        session.start()
-        session.act()
-        refused(422, session.reward, reward)
-        session.reward(1e6)
-
-    serve(play, StandIn(learns=True))
+@with_service(learns=True)
+async def test_rewards_of_a_learning_server_are_finite_and_limited(session, reward):
+    session.start()
+    session.act()
+    refused(422, session.reward, reward)
+    session.reward(1e6)
 
 
-def test_infos_of_a_learning_server_are_plain(serve):
-    async def play(session):
-        session.start()
-        session.act()
-        deep: Any = "x"
-        for _ in range(40):
-            deep = [deep]
-        for info in ({"a": float("nan")}, {"a": b"bytes"}, {"a": deep}, {"a": {1: 2}}, {"a": 2**70}):
-            refused(422, session.reward, 1.0, info=info)
-        session.reward(1.0, info={"a": {"b": [1, 2.5, True, None, "text"]}})
-
-    serve(play, StandIn(learns=True))
+@with_service(learns=True)
+async def test_infos_of_a_learning_server_are_plain(session):
+    session.start()
+    session.act()
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    for info in ({"a": float("nan")}, {"a": b"bytes"}, {"a": deep}, {"a": {1: 2}}, {"a": 2**70}):
+        refused(422, session.reward, 1.0, info=info)
+    session.reward(1.0, info={"a": {"b": [1, 2.5, True, None, "text"]}})

@@ -10,65 +10,53 @@ import numpy as np
 import pytest
 
 from rollax.errors import RequestError
-from rollax.serving.protocol import Episode, SubmitEpisodes, Trajectory
-from tests.serving.service_session import X, refused
+from rollax.serving.protocol import Episode, Trajectory
+from tests.serving.service_session import X, refused, with_service
 from tests.serving.stand_in_backend import StandIn
 
 
-def test_pending_submissions_are_limited(serve):
-    runs = threading.Event()
+class Slow(StandIn):
+    """Accepts submissions after an event."""
 
-    class Slow(StandIn):
-        def submit(self, episodes: Any) -> Any:
-            runs.wait()
-            return super().submit(episodes)
+    def __init__(self, *spaces: Any, **settings: Any) -> None:
+        super().__init__(*spaces, **settings)
+        self.runs = threading.Event()
 
-    async def play(session):
-        try:
-            waiting = [session("submit_episodes", SubmitEpisodes(episodes=[], request_id=str(n))) for n in range(2)]
-            again = session("submit_episodes", SubmitEpisodes(episodes=[], request_id="0"))
-            error = refused(429, session, "submit_episodes", SubmitEpisodes(episodes=[]))
-            assert (error.parts["where"], error.retry_after_s) == ("max_submissions", 1.0)
-        finally:
-            runs.set()
-        await asyncio.gather(*waiting, again)
-        assert (await session("submit_episodes", SubmitEpisodes(episodes=[]))).accepted == 0
-
-    serve(play, Slow(), max_submissions=2)
+    def submit(self, episodes: Any) -> Any:
+        self.runs.wait()
+        return super().submit(episodes)
 
 
-def test_a_refused_submission_is_not_kept(serve):
+@with_service(backend=Slow, max_submissions=2)
+async def test_pending_submissions_are_limited(session):
+    try:
+        waiting = [session("submit_episodes", episodes=[], request_id=str(n)) for n in range(2)]
+        again = session("submit_episodes", episodes=[], request_id="0")
+        error = refused(429, session, "submit_episodes", episodes=[])
+        assert (error.parts["where"], error.retry_after_s) == ("max_submissions", 1.0)
+    finally:
+        session.backend.runs.set()
+    await asyncio.gather(*waiting, again)
+    assert (await session("submit_episodes", episodes=[])).accepted == 0
+
+
+@with_service()
+async def test_a_refused_submission_is_not_kept(session):
     """The error's traceback would keep its episodes alive."""
-
-    async def play(session):
-        request = SubmitEpisodes(episodes=[], request_id="1")
-        session.backend.refuses = True
-        with pytest.raises(RequestError, match="The backend refuses"):
-            await session("submit_episodes", request)
-        session.backend.refuses = False
-        assert (await session("submit_episodes", request)).accepted == 0
-
-    serve(play, StandIn())
+    request = {"episodes": [], "request_id": "1"}
+    session.backend.refuses = True
+    with pytest.raises(RequestError, match="The backend refuses"):
+        await session("submit_episodes", **request)
+    session.backend.refuses = False
+    assert (await session("submit_episodes", **request)).accepted == 0
 
 
-def test_submissions_are_identified_by_id_and_content(serve):
-    submitted = []
-
-    class Collects(StandIn):
-        def submit(self, episodes: Any) -> Any:
-            submitted.append(len(episodes))
-            return super().submit(episodes)
-
-    async def play(session):
-        def episodes(action):
-            played = Trajectory(obs=[X, X], actions=[action], rewards=[1.0], terminated=True)
-            return SubmitEpisodes(episodes=[Episode(agents={"agent0": played})], request_id="1")
-
-        for action in (0, 1, 0):  # from two clients that count their requests, and again from the first one
-            await session("submit_episodes", episodes(action))
-        assert submitted == [1, 1]
-
-    serve(play, Collects())
+@with_service()
+async def test_submissions_are_identified_by_id_and_content(session):
+    for action in (0, 1, 0):  # from two clients that count their requests, and again from the first one
+        played = Trajectory(obs=[X, X], actions=[action], rewards=[1.0], terminated=True)
+        await session("submit_episodes", episodes=[Episode(agents={"agent0": played})], request_id="1")
+    assert [len(episodes) for _, episodes in session.backend.calls] == [1, 1]
 
 
 def trajectory(**changes: Any) -> Trajectory:
@@ -76,17 +64,14 @@ def trajectory(**changes: Any) -> Trajectory:
     return Trajectory(**{**fields, **changes})
 
 
-def test_submitted_episodes_become_columns(serve):
-    async def play(session):
-        def episode():
-            return Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
+@with_service(learns=True)
+async def test_submitted_episodes_become_columns(session):
+    def episode():
+        return Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
 
-        answers = [session("submit_episodes", SubmitEpisodes(episodes=[episode()], request_id="r")) for _ in range(2)]
-        assert [(await answer).accepted for answer in answers] == [1, 1]
-
-    backend = StandIn(learns=True)
-    serve(play, backend)
-    ((_, (episode,)),) = backend.calls
+    answers = [session("submit_episodes", episodes=[episode()], request_id="r") for _ in range(2)]
+    assert [(await answer).accepted for answer in answers] == [1, 1]
+    ((_, (episode,)),) = session.backend.calls
     columns = episode.agents["agent0"]
     assert columns.obs.shape == (3, 2)
     assert columns.obs.dtype == np.float32
@@ -114,22 +99,17 @@ def test_submitted_episodes_become_columns(serve):
         {"infos": [{}, {"a": float("inf")}]},
     ],
 )
-def test_submitted_episodes_are_checked(serve, changes):
-    async def play(session):
-        episode = Episode(agents={"agent0": trajectory(**changes)})
-        with pytest.raises(RequestError) as caught:
-            await session("submit_episodes", SubmitEpisodes(episodes=[episode]))
-        assert caught.value.status == 422
-
-    backend = StandIn(learns=True)
-    serve(play, backend)
-    assert backend.calls == []
+@with_service(learns=True)
+async def test_submitted_episodes_are_checked(session, changes):
+    episode = Episode(agents={"agent0": trajectory(**changes)})
+    with pytest.raises(RequestError) as caught:
+        await session("submit_episodes", episodes=[episode])
+    assert caught.value.status == 422
+    assert session.backend.calls == []
 
 
-def test_submitted_episodes_of_other_agents(serve):
-    async def play(session):
-        for agents in ({}, {"a": trajectory()}):
-            with pytest.raises(RequestError, match="does not have the expected agents"):
-                await session("submit_episodes", SubmitEpisodes(episodes=[Episode(agents=agents)]))
-
-    serve(play)
+@with_service()
+async def test_submitted_episodes_of_other_agents(session):
+    for agents in ({}, {"a": trajectory()}):
+        with pytest.raises(RequestError, match="does not have the expected agents"):
+            await session("submit_episodes", episodes=[Episode(agents=agents)])

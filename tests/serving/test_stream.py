@@ -34,8 +34,8 @@ from tests.serving.wire import (
     read_all,
     send_until_it_breaks,
     serving,
-    wait_until,
 )
+from tests.waiting import until
 
 ACTION_MESSAGE = b'{"id":1,"verb":"get_action","episode_id":"a","obs":1}'
 
@@ -258,8 +258,8 @@ def test_lost_connections_are_cleaned_up():
         for number in range(10):
             with bare_stream(server) as stream:
                 stream.sendall(frame(Opcode.TEXT, ACTION_MESSAGE) + frame(Opcode.TEXT, ACTION_MESSAGE)[:9])
-                wait_until(lambda number=number: len(service.waiting) > number, "the request has not arrived")
-        wait_until(lambda: server.metrics.streams == 0, "a vanished client is still there")
+                until(lambda number=number: len(service.waiting) > number, "the request has not arrived")
+        until(lambda: server.metrics.streams == 0, "a vanished client is still there")
         for number in range(10):
             service.answer(number, protocol.Action(1, 1))
         with open_stream(server) as stream:
@@ -274,7 +274,7 @@ def test_a_client_that_does_not_read_is_disconnected():
     with serving(limits=Limits(max_unsent_bytes=100_000)) as server:
         with bare_stream(server) as stream:
             send_until_it_breaks(stream, data)
-        wait_until(lambda: server.metrics.cut_off == 1, "it was not cut off")
+        until(lambda: server.metrics.cut_off == 1, "it was not cut off")
 
 
 def test_silent_clients_are_pinged_and_then_dropped(monkeypatch):
@@ -283,7 +283,7 @@ def test_silent_clients_are_pinged_and_then_dropped(monkeypatch):
     with serving() as server, bare_stream(server) as silent, open_stream(server) as answering:
         assert silent.recv(1) == bytes([0x80 | Opcode.PING])
         read_all(silent)
-        wait_until(lambda: server.metrics.streams == 1, "the silent client is still connected")
+        until(lambda: server.metrics.streams == 1, "the silent client is still connected")
         answering.send('{"id":1,"verb":"health"}')
         assert json.loads(answering.recv(PATIENCE_S))["id"] == 1
 
@@ -303,7 +303,7 @@ def test_a_malformed_handshake_is_refused(server, handshake):
     with connected(server) as connection:
         connection.sendall(handshake)
         assert read_all(connection).startswith(b"HTTP/1.1 4")
-    wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
+    until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 
 @pytest.mark.parametrize(
@@ -324,4 +324,4 @@ def test_malformed_frames_end_the_connection(server, sent):
         answer = read_all(stream)
         assert answer[:1] == bytes([0x80 | Opcode.CLOSE])
         assert int.from_bytes(answer[2:4], "big") in (1002, 1009)
-    wait_until(lambda: server.metrics.streams == 0, "the connection is still open")
+    until(lambda: server.metrics.streams == 0, "the connection is still open")

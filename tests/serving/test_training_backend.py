@@ -19,6 +19,7 @@ from rollax.serving.service import Service
 from rollax.serving.training_backend import TrainingBackend
 from rollax.serving.weights import policy_from_bytes
 from tests.serving.learning_runs import TINY, Answers, ask, episode, trajectory
+from tests.waiting import meanwhile
 
 OBS = np.zeros(4, np.float32)
 CARTPOLE = gym.make("CartPole-v1")
@@ -28,6 +29,10 @@ class WithoutServer:
     """Has no server: the tests call the backend."""
 
     samples_in_background = True
+
+    def __init__(self, env_config):
+        self.end = threading.Event()
+        super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
 
     def run(self):
         self.end.wait()
@@ -41,15 +46,11 @@ class WithoutServer:
 
 
 class OneAgent(WithoutServer, ExternalEnv):
-    def __init__(self, env_config):
-        self.end = threading.Event()
-        super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
+    pass
 
 
 class SeveralAgents(WithoutServer, ExternalMultiAgentEnv):
-    def __init__(self, env_config):
-        self.end = threading.Event()
-        super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
+    pass
 
 
 def backend_of(trainer):
@@ -61,27 +62,11 @@ class Learning:
     """Trains in a thread, as a run does."""
 
     def __init__(self, trainer):
-        self.trainer, self.backend, self.results = trainer, backend_of(trainer), []
-        self.worker = trainer.worker
+        self.trainer, self.backend, self.worker = trainer, backend_of(trainer), trainer.worker
 
     def train_while(self, play):
         """Runs one iteration, during which `play` is called in another thread."""
-        raised = []
-
-        def run():
-            try:
-                play()
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        result = self.trainer.train()
-        thread.join(60)
-        assert not thread.is_alive()
-        if raised:
-            raise raised[0]
-        return result
+        return meanwhile(play, self.trainer.train)
 
 
 CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_sgd_iter": 1, "model": TINY, "seed": 0}
@@ -98,6 +83,14 @@ def dqn():
     config = {"model": TINY, "learning_starts": 8, "rollout_fragment_length": 4, "timesteps_per_iteration": 8}
     with DQNTrainer(env=OneAgent, config=config) as trainer:
         yield Learning(trainer)
+
+
+def recorded_batches(run, monkeypatch):
+    """The list of the batches from which the policy learns from now on."""
+    seen, policy = [], run.trainer.get_policy()
+    learn = policy.learn_on_batch
+    monkeypatch.setattr(policy, "learn_on_batch", lambda batch: seen.append(batch) or learn(batch))
+    return seen
 
 
 def play(backend, name, steps):
@@ -122,7 +115,7 @@ class TestRequests:
         assert statistics["curve"][-1]["reward"] == 9.0
 
     @pytest.mark.long
-    def test_a_lost_episode_is_not_learned_from(self, ppo):
+    def test_a_lost_episode_is_not_learned_from(self, ppo, monkeypatch):
         def lose():
             ppo.backend.start_episode("lost", True)
             for _ in range(3):
@@ -131,13 +124,8 @@ class TestRequests:
             ppo.backend.drop_episode("lost")
             play(ppo.backend, "kept", 12)
 
-        seen = []
-        learn = ppo.trainer.get_policy().learn_on_batch
-        ppo.trainer.get_policy().learn_on_batch = lambda batch: seen.append(batch) or learn(batch)
-        try:
-            ppo.train_while(lose)
-        finally:
-            del ppo.trainer.get_policy().learn_on_batch
+        seen = recorded_batches(ppo, monkeypatch)
+        ppo.train_while(lose)
         assert max(np.abs(batch["advantages"]).max() for batch in seen) < 100
         assert ppo.backend.statistics()["episodes_dropped"] == 1
 
@@ -214,23 +202,17 @@ class TestLoggedActions:
 
 class TestSubmittedEpisodes:
     @pytest.mark.long
-    def test_episodes_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo):
-        seen = []
-        learn = ppo.trainer.get_policy().learn_on_batch
-        ppo.trainer.get_policy().learn_on_batch = lambda batch: seen.append(batch) or learn(batch)
-        submitted = []
+    def test_episodes_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo, monkeypatch):
+        seen, submitted = recorded_batches(ppo, monkeypatch), []
 
         def submit(version):
             submitted.append(ppo.backend.submit([episode(9, version, logp=-0.5)]))
 
-        try:
-            for _ in range(5):  # fragments of earlier tests may come first
-                version = ppo.backend.version
-                ppo.train_while(partial(submit, version))
-                if any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen):
-                    break
-        finally:
-            del ppo.trainer.get_policy().learn_on_batch
+        for _ in range(5):  # fragments of earlier tests may come first
+            version = ppo.backend.version
+            ppo.train_while(partial(submit, version))
+            if any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen):
+                break
         assert (submitted[0].accepted, submitted[0].too_old) == (1, 0)
         assert any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen)
 
@@ -303,7 +285,7 @@ class TestSeveralAgents:
     @pytest.mark.parametrize(("answers", "acted"), [("x", "y"), ("xy", "x")], ids=["another", "random"])
     def test_a_trajectory_of_another_policy_is_refused(self, run, monkeypatch, answers, acted):
         mapping = itertools.cycle(answers)
-        run.backend._returned.clear()  # of another mapping
+        run.backend._returned.cache_clear()  # of another mapping
         monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: next(mapping))
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         one = trajectory(2, logp=-0.5)
@@ -318,8 +300,8 @@ class TestSeveralAgents:
         mapping = itertools.cycle(answers)
         backend, policy_of = run.backend, run.backend.worker.policy_of
         monkeypatch.setattr(backend.worker.runners["y"], "accepts_off_policy", True)
-        for known in (backend._returned, backend._of_agents):
-            known.clear()
+        for known in (backend._returned, backend._runner_of):
+            known.cache_clear()
         monkeypatch.setattr(policy_of, "_function", lambda agent: next(mapping))
         backend.start_episode("logged", True)
         if answers == "yyy":
@@ -330,11 +312,11 @@ class TestSeveralAgents:
         with pytest.raises(RequestError, match="learns only from its own(.|\n)*policy 'x'"):
             backend.submit([Episode(agents={"x": trajectory(2)})])
         backend.drop_episode("logged")
-        for known in (backend._returned, backend._of_agents):
-            known.clear()
+        for known in (backend._returned, backend._runner_of):
+            known.cache_clear()
 
     def test_the_mapping_is_called_once_for_each_further_trajectory(self, run, monkeypatch):
-        run.backend._returned.clear()
+        run.backend._returned.cache_clear()
         calls = []
         monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: calls.append(agent) or agent)
         monkeypatch.setattr(run.backend, "_play", lambda episode: None)

@@ -15,9 +15,9 @@ from hypothesis import given
 from rollax.core import trees
 from rollax.core.spaces import walk
 from rollax.errors import RequestError
-from rollax.serving.client_messages import encode
+from rollax.serving.agent_reader import check_finite_number, read_plain
+from rollax.serving.client_calls import encode
 from rollax.serving.limits import Limits
-from rollax.serving.request_checks import check_finite_number, read_plain
 from rollax.serving.values import SpaceValues, plain, unpack
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

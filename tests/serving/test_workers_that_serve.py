@@ -11,7 +11,8 @@ from rollax import PPOTrainer
 from rollax.serving.client import PolicyClient
 from rollax.serving.learning_run import addresses_of
 from rollax.serving.policy_server_env import PolicyServerEnv
-from tests.serving.learning_runs import LONG, TINY, until
+from tests.serving.learning_runs import TINY
+from tests.waiting import LONG, until
 
 pytestmark = pytest.mark.long
 CONFIG = {

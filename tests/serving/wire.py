@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -126,14 +126,6 @@ def send_until_it_breaks(connection: socket.socket, data: bytes) -> None:
     except ConnectionError:
         return
     raise AssertionError("the server has not closed the connection")
-
-
-def wait_until(holds: Callable[[], Any], what: str) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 class LaterService(EchoService):

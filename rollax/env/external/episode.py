@@ -116,12 +116,10 @@ class ExternalEpisode:
         self._refuse_many(infos)
         lost = {agent: amount for agent, amount in rewards.items() if amount and agent not in self.trajectories}
         if lost and self.decided:
+            expected = f"rewards only for {sorted(map(str, self.trajectories))}"
             raise MultiAgentError(
                 "An agent has a reward, but has ended or has never acted.", self.where, lost
-            ).expected(
-                f"rewards only for {sorted(map(str, self.trajectories))}",
-                "log rewards between its first action and its end",
-            )
+            ).expected(expected, "log rewards between its first action and its end")
         if lost:
             said = f"a reward of {next(iter(lost.values()))} before the first action is dropped. Logged once."
             checks.warn_once("first reward", self.name, f"{self.where}: {said}")
@@ -143,14 +141,12 @@ class ExternalEpisode:
             trajectory = self.trajectories.get(agent)
             waits = trajectory is not None and trajectory.request is not None
             if waits or agent in self.logging:
+                expected = "one call at a time for each agent of an episode"
                 raise EnvError(
                     "The episode still waits for an action." if waits else "Two threads play one episode.",
                     self.where_of(agent),
                     f"a second call before the first {'get_action' if waits else 'log_action'} has returned",
-                ).expected(
-                    "one call at a time for each agent of an episode",
-                    "wait for the action first, and play each episode from one thread",
-                )
+                ).expected(expected, "wait for the action first, and play each episode from one thread")
 
     def _refuse_many(self, infos: ByAgent) -> None:
         """Limits infos that no step takes, for example because their agents have no observations."""

@@ -209,11 +209,9 @@ class ExternalEpisodes:
             self._ended.append(episode.id)
             episode.over = True
             if not episode.decided:
-                raise EnvError(
-                    "The episode ended without an action and is dropped.",
-                    episode.where,
-                    "end_episode after start_episode",
-                ).expected("get_action or log_action in between", "start an episode only if an agent will act in it")
+                what = "The episode ended without an action and is dropped."
+                got, fix = "end_episode after start_episode", "start an episode only if an agent will act in it"
+                raise EnvError(what, episode.where, got, expected="get_action or log_action in between", fix=fix)
             trajectories = list(episode.trajectories.values())
             seen = [observed.get(trajectory.agent) for trajectory in trajectories]
             self._put(episode.event(trajectories, seen, ends=True, truncated=bool(truncated), closes=True))

@@ -75,11 +75,9 @@ class EventQueue:
     def refuse_if_full(self) -> None:
         """Raises if too many events are queued."""
         if self._queued >= MOST_QUEUED:
-            raise QueueFullError(
-                "Too many logged events wait for the sampler.", self.name, f"{self._queued} events"
-            ).expected(
-                f"fewer than {MOST_QUEUED}", "log it again later; the queue is emptied while the trainer samples"
-            )
+            what = "Too many logged events wait for the sampler."
+            fix = "log it again later; the queue is emptied while the trainer samples"
+            raise QueueFullError(what, self.name, f"{self._queued} events").expected(f"fewer than {MOST_QUEUED}", fix)
 
     def refuse_if_stopped(self) -> None:
         """Raises if sampling has stopped."""
@@ -128,11 +126,8 @@ class EventQueue:
         while not self._ready:
             finished = self._finished
             if not self._sleep(1, self.patience if finished else None) and finished:
-                raise EnvError(
-                    "The external environment has finished.",
-                    self.name,
-                    f"run() returned, and no event came for {self.patience:g} s; some episodes may still be open",
-                ).expected(
+                got = f"run() returned, and no event came for {self.patience:g} s; some episodes may still be open"
+                raise EnvError("The external environment has finished.", self.name, got).expected(
                     "run() to run while the environment is sampled", "loop in run(), or join the playing threads in it"
                 )
 
@@ -152,14 +147,10 @@ class EventQueue:
         if self._interrupted:
             raise PollInterruptedError("The poll was interrupted.", where=self.name)
         if self._failure is not None:
-            raise EnvError(
-                f"The external environment raised {type(self._failure).__name__} in run(): {text_of(self._failure)}",
-                self.name,
-                "the traceback above",
-            ).expected(
-                "run() to run while the environment is sampled",
-                "correct run(), or catch errors of a single episode in it and play the next one",
-            ) from self._failure
+            what = f"The external environment raised {type(self._failure).__name__} in run(): {text_of(self._failure)}"
+            expected = "run() to run while the environment is sampled"
+            fix = "correct run(), or catch errors of a single episode in it and play the next one"
+            raise EnvError(what, self.name, "the traceback above", expected=expected, fix=fix) from self._failure
 
     def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:
         """Assigns an action to each trajectory and wakes the threads whose requests are complete."""

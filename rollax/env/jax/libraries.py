@@ -42,14 +42,10 @@ class BraxEnv(JaxEnv):
         self.env, inner = env, env
         while inner is not None:
             if type(inner).__module__ == "brax.envs.wrappers.training":
+                got, expected = type(inner).__name__, "an environment as brax.envs.get_environment makes it"
                 raise EnvError(
-                    "The environment of brax has a wrapper of brax's training.",
-                    f"BraxEnv({type(env).__name__})",
-                    type(inner).__name__,
-                ).expected(
-                    "an environment as brax.envs.get_environment makes it",
-                    "leave it out: rollax vectorizes, resets and sets max_episode_steps",
-                )
+                    "The environment of brax has a wrapper of brax's training.", f"BraxEnv({type(env).__name__})", got
+                ).expected(expected, "leave it out: rollax vectorizes, resets and sets max_episode_steps")
             inner = vars(inner).get("env")
         # Traced, because running a reset compiles each of its operations by itself.
         self.observation_space = _unbounded(jax.eval_shape(env.reset, jax.random.key(0)).obs)

@@ -157,11 +157,8 @@ class SubEnvironments:
         try:
             result = jax.eval_shape(function, *args)
         except Exception as error:
-            raise EnvError(
-                f"{call}() cannot be compiled.",
-                f"{self.name}.{call}()",
-                f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}",
-            ).expected(
+            got = f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}"
+            raise EnvError(f"{call}() cannot be compiled.", f"{self.name}.{call}()", got).expected(
                 f"a function that JAX traces, which returns {expected}",
                 "write it with jax.numpy, without Python branches on values; the traceback above shows where",
             ) from error

@@ -150,14 +150,11 @@ class NativeVectorEnv(BaseEnv):
     def _mask(self, env_index: np.ndarray) -> np.ndarray:
         """[num_envs] True for the sub-environments to reset."""
         if self.mode is not AutoresetMode.DISABLED:
+            what = "This vector environment cannot reset some of its sub-environments in the middle of an episode."
+            fix = "reset all sub-environments, or make the env with autoreset_mode=AutoresetMode.DISABLED"
             raise EnvError(
-                "This vector environment cannot reset some of its sub-environments in the middle of an episode.",
-                f"{self.name}, sub-environments {env_index.tolist()}",
-                f"autoreset mode {self.mode.name}",
-            ).expected(
-                "a reset of all, or of those whose episode has ended",
-                "reset all sub-environments, or make the env with autoreset_mode=AutoresetMode.DISABLED",
-            )
+                what, f"{self.name}, sub-environments {env_index.tolist()}", f"autoreset mode {self.mode.name}"
+            ).expected("a reset of all, or of those whose episode has ended", fix)
         mask = self._no.copy()
         mask[env_index] = True
         return mask
@@ -209,11 +206,8 @@ class NativeVectorEnv(BaseEnv):
         try:
             return info_list(infos, self.num_envs, ended)
         except Exception as error:
-            raise EnvError(
-                "The infos cannot be split by sub-environment.",
-                self.name,
-                f"{type(error).__name__}: {text_of(error)}, of {checks.outline(infos)}",
-            ).expected(
+            got = f"{type(error).__name__}: {text_of(error)}, of {checks.outline(infos)}"
+            raise EnvError("The infos cannot be split by sub-environment.", self.name, got).expected(
                 "arrays and masks of one entry for each sub-environment",
                 "return infos as gymnasium.vector.VectorEnv does",
             ) from error
@@ -225,11 +219,9 @@ class NativeVectorEnv(BaseEnv):
         except Exception:  # not one entry per sub-environment
             final = None
         if final is None:
-            raise EnvError(
-                "The last observation of an ended episode is missing.",
-                f"{self.name}, sub-environments {ended.tolist()}",
-                f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
-            ).expected(
+            what = "The last observation of an ended episode is missing."
+            got = f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos)
+            raise EnvError(what, f"{self.name}, sub-environments {ended.tolist()}", got).expected(
                 "infos['final_obs'], as autoreset mode SAME_STEP requires", "return it, or use another autoreset mode"
             )
         space = self.env.single_observation_space

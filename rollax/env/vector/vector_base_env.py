@@ -232,11 +232,8 @@ class ActionBuffer:
         if self._state != _ANSWERED and np.count_nonzero(self._each() == _ANSWERED) != len(self._states):
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING
-            raise EnvError(
-                "A step lacks the action of a sub-environment.",
-                f"{self.name}, sub-environment {stray}",
-                "no action" if waits else checks.NO_EPISODE,
-            ).expected(
+            what, got = "A step lacks the action of a sub-environment.", "no action" if waits else checks.NO_EPISODE
+            raise EnvError(what, f"{self.name}, sub-environment {stray}", got).expected(
                 "a reset first, then an action for each sub-environment before the next poll",
                 "send its action" if waits else "call reset_rows or try_reset after an episode's end",
             )

@@ -122,14 +122,10 @@ class ActionDistribution(ABC):
             SpaceError: the action space has no discrete choices.
         """
         if not self.num_mask:
-            raise SpaceError(
-                "The observation has an action mask, but the action space has no discrete choices.",
-                f"{type(self).__name__}.mask",
-                self,
-            ).expected(
-                "Discrete or MultiDiscrete actions, or a Dict or Tuple with some",
-                "leave 'action_mask' out of the observation",
-            )
+            what = "The observation has an action mask, but the action space has no discrete choices."
+            expected = "Discrete or MultiDiscrete actions, or a Dict or Tuple with some"
+            fix = "leave 'action_mask' out of the observation"
+            raise SpaceError(what, f"{type(self).__name__}.mask", self, expected=expected, fix=fix)
         self._check_inputs(inputs)
         self._check("action_mask", action_mask, (inputs.shape[0], self.num_mask))
         return self._mask(inputs, action_mask)
@@ -162,7 +158,5 @@ class ActionDistribution(ABC):
     def _check(self, name: str, array: Array, expected: tuple[int, ...]) -> None:
         got = tuple(np.shape(array))
         if got != expected:
-            raise ShapeError(f"{type(self).__name__} got {name} of the wrong shape.", self, got).expected(
-                expected,
-                "pass one row per action; num_inputs, num_noise and num_mask are the widths of the flat arguments",
-            )
+            fix = "pass one row per action; num_inputs, num_noise and num_mask are the widths of the flat arguments"
+            raise ShapeError(f"{type(self).__name__} got {name} of the wrong shape.", self, got).expected(expected, fix)

@@ -161,14 +161,11 @@ class Composite(ActionDistribution):
             return actions
         if self.keys is not None and isinstance(actions, Mapping) and actions.keys() == set(self.keys):
             return [actions[key] for key in self.keys]
+        got = f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip()
+        expected = f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}"
         raise ShapeError(
-            "The actions do not have the structure of the action space.",
-            f"{type(self).__name__}.logp",
-            f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
-        ).expected(
-            f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
-            "pass columns as rollax.core.spaces.stack returns them",
-        )
+            "The actions do not have the structure of the action space.", f"{type(self).__name__}.logp", got
+        ).expected(expected, "pass columns as rollax.core.spaces.stack returns them")
 
 
 def _total(values: Sequence[Array]) -> Array:

@@ -102,13 +102,10 @@ def _unrolled(equation: Any) -> Any:
     carried = len(equation.outvars) - columns_out
     consts = len(equation.invars) - columns_in - carried
     if not isinstance(length, int) or length > _LONGEST_LOOP:
+        got, expected = f"{length} steps", f"at most {_LONGEST_LOOP} steps, whatever the number of observations"
         raise PolicyError(
-            "The model has a loop that is too long to unroll, or whose length is unknown.",
-            where="primitive 'scan'",
-            got=f"{length} steps",
-            expected=f"at most {_LONGEST_LOOP} steps, whatever the number of observations",
-            fix="loop over fewer steps, and over a fixed number of them, when the model acts",
-        )
+            "The model has a loop that is too long to unroll, or whose length is unknown.", "primitive 'scan'", got
+        ).expected(expected, "loop over fewer steps, and over a fixed number of them, when the model acts")
     body = core.jaxpr_as_fun(jaxpr)
 
     def unrolled(*operands: Any) -> list[Any]:

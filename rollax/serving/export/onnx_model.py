@@ -27,7 +27,7 @@ def policy_to_onnx(runner: PolicyRunner) -> bytes:
         import onnx
 
         from rollax.serving.export.graph import ROWS, Graph, Value, dims_of
-        from rollax.serving.export.primitives.table import convert
+        from rollax.serving.export.primitives import convert
     except ImportError as error:
         raise not_installed("ONNX", error, where="export to ONNX", package="onnx", extra="export") from error
     function = PolicyFunction(runner)

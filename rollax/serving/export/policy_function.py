@@ -71,21 +71,16 @@ class PolicyFunction:
     def __init__(self, runner: PolicyRunner, *, wide: bool = True) -> None:
         policy = runner.policy
         if not isinstance(policy, JaxPolicy):
-            raise PolicyError(
-                "The policy is not in JAX, so it cannot be exported.",
-                where=policy.label,
-                got=path_of(policy.made_by),
-                expected="a subclass of JaxPolicy",
-                fix="serve the policy with rollax; for one in PyTorch, torch.export exports the module policy.model",
-            )
+            what = "The policy is not in JAX, so it cannot be exported."
+            fix = "serve the policy with rollax; for one in PyTorch, torch.export exports the module policy.model"
+            raise PolicyError(what, policy.label, path_of(policy.made_by), expected="a subclass of JaxPolicy", fix=fix)
         if overrides(type(policy), JaxPolicy, "compute_actions"):
             raise PolicyError(
                 "The policy chooses its actions in Python, so it cannot be exported.",
-                where=policy.label,
-                got="compute_actions of its own",
+                policy.label,
+                "compute_actions of its own",
                 expected="a JaxPolicy that inherits compute_actions, with any model",
-                fix="move the computation into the model or the exploration, or serve the policy with rollax",
-            )
+            ).fix("move the computation into the model or the exploration, or serve the policy with rollax")
         self.policy: JaxPolicy = policy
         self._wide = wide
         self._clip = runner.filter.clip
@@ -284,8 +279,7 @@ def _to_policy(box: BoxMap, actions: Any) -> Any:
 def _fixed_rows(policy: JaxPolicy, error: Exception) -> PolicyError:
     return PolicyError(
         "The model cannot be traced for any number of observations.",
-        where=f"policy {policy.name!r}, while its model is traced",
-        got=f"{type(error).__name__}: {text_of(error)}",
+        f"policy {policy.name!r}, while its model is traced",
+        f"{type(error).__name__}: {text_of(error)}",
         expected="a model whose shapes follow from the shapes of its inputs",
-        fix="replace len(x) by x.shape[0], and use no Python numbers or branches that depend on the number of rows",
-    )
+    ).fix("replace len(x) by x.shape[0], and use no Python numbers or branches that depend on the number of rows")

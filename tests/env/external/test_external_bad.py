@@ -7,9 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, SpaceError
-from tests.env.external.worlds import Scripted, ScriptedAgents, answer, playing, seen, until
+from tests.env.external.worlds import Scripted, ScriptedAgents, answer, playing, seen
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+from tests.waiting import until
 
 GOOD = seen(1), 1
 NAN = np.array([np.nan, 0, 0], np.float32)

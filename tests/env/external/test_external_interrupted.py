@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, EnvStoppedError, RolloutWorker
-from tests.env.external.test_external_sampling import THREADS, NumberedPolicy, RecordedPlay, decisions
-from tests.env.external.worlds import LONG, Scripted, ScriptedAgents, in_threads, seen
+from tests.env.external.test_external_sampling import NumberedPolicy, decisions, recorded_play
+from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, seen
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 from tests.interrupting import Interrupts
+from tests.waiting import LONG
 
 KINDS = pytest.mark.parametrize("agents", [None, "xyz"], ids=["one agent", "several agents"])
 
@@ -57,20 +58,7 @@ def interrupted_at(lines: Callable[[int], int], agents: str | None, episodes: in
     Returns:
         The number of interrupts.
     """
-    expected: dict[tuple, list] = {}
-    played = threading.Event()
-
-    def script(env):
-        plays = RecordedPlay(env, agents, episodes)
-        in_threads(THREADS, plays.play)
-        expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
-        played.set()
-        obs: Any = np.full(3, -1, np.float32)
-        while True:  # fills the last fragments
-            episode = env.start_episode()
-            env.get_action(episode, obs if agents is None else {"x": obs})
-            env.end_episode(episode, obs if agents is None else {"x": obs})
-
+    script, expected, played = recorded_play(agents, episodes)
     found: list[list] = []
 
     def sample() -> None:

@@ -8,7 +8,8 @@ from gymnasium import spaces
 
 from rollax import MultiAgentError
 from rollax.env.base_env import dicts_of
-from tests.env.external.worlds import ScriptedAgents, answer, playing, seen, until
+from tests.env.external.worlds import ScriptedAgents, answer, playing, seen
+from tests.waiting import until
 
 
 def columns_of(rows) -> list[tuple]:

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 
 from rollax import to_base_env
-from tests.env.external.worlds import LONG, Scripted, answer, numbers, playing, seen, until
+from tests.env.external.worlds import Scripted, answer, numbers, playing, seen
+from tests.waiting import LONG, until
 
 
 def test_a_pending_request_starts_a_new_trajectory():

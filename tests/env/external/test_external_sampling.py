@@ -2,15 +2,17 @@
 
 import threading
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from rollax import Callbacks, EnvError, ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
-from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, until
+from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
+from tests.waiting import until
 
 THREADS, EPISODES = 6, 5
 
@@ -130,24 +132,31 @@ def decisions(batch) -> list[list]:
     return [list(row) for row in zip(*columns, strict=True) if row[0][0] >= 0]
 
 
+def recorded_play(agents: str | None, episodes: int = EPISODES) -> tuple[Any, dict[tuple, list], threading.Event]:
+    """A script that plays, its decisions by observation, and what is set when it has played them all."""
+    expected: dict[tuple, list] = {}
+    played = threading.Event()
+
+    def script(env):
+        plays = RecordedPlay(env, agents, episodes)
+        in_threads(THREADS, plays.play)
+        expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
+        played.set()
+        obs: Any = np.full(3, -1, np.float32)
+        while True:  # fills the last fragments
+            episode = env.start_episode()
+            env.get_action(episode, obs if agents is None else {"x": obs})
+            env.end_episode(episode, obs if agents is None else {"x": obs})
+
+    return script, expected, played
+
+
 @pytest.mark.parametrize("agents", [None, "xyz"])
 @pytest.mark.parametrize("mode", ["complete_episodes", "truncate_episodes"])
 @pytest.mark.parametrize("fragment", [4, 25])
 def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment):
     """Of episodes with training enabled; with rewards that come while other agents act, ends, and truncated ends."""
-    expected: dict[tuple, list] = {}
-    played = threading.Event()
-
-    def script(env):
-        plays = RecordedPlay(env, agents)
-        in_threads(THREADS, plays.play)
-        expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
-        played.set()
-        while True:  # fills the last fragments
-            episode, obs = env.start_episode(), np.full(3, -1, np.float32)
-            env.get_action(episode, obs if agents is None else {"x": obs})
-            env.end_episode(episode, obs if agents is None else {"x": obs})
-
+    script, expected, played = recorded_play(agents)
     specs = {"p": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {}), "q": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {})}
     worker = RolloutWorker(
         lambda context: (Scripted if agents is None else ScriptedAgents)(script),

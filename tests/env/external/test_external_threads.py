@@ -11,9 +11,10 @@ from rollax import EnvError, EnvStoppedError, to_base_env
 from rollax.env.external import external_base_env
 from rollax.env.external import queue as external_queue
 from rollax.env.external.episodes import ExternalEpisodes
-from tests.env.external.worlds import LONG, Scripted, answer, in_threads, playing, seen, until
+from tests.env.external.worlds import Scripted, answer, in_threads, playing, seen
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+from tests.waiting import LONG, until
 
 
 class TestStopping:

@@ -10,8 +10,9 @@ from rollax.env.external import episode as external_episode
 from rollax.env.external import queue as external_queue
 from rollax.env.external.queue import PollInterruptedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
-from tests.env.external.worlds import LONG, ScriptedAgents, answer, playing, seen
+from tests.env.external.worlds import ScriptedAgents, answer, playing, seen
 from tests.env.refused import refused
+from tests.waiting import LONG
 
 
 @pytest.fixture

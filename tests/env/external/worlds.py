@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,9 +15,7 @@ from rollax.env.copies import EnvCopies
 from rollax.env.external.external_base_env import ExternalBaseEnv
 from rollax.env.rows import Rows
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, action_for
-
-LONG = 60.0
-"""Timeout of tests in seconds."""
+from tests.waiting import LONG
 
 
 def seen(number: float) -> np.ndarray:
@@ -68,14 +65,6 @@ def playing(script: Callable[[Any], Any], kind: type = Scripted, *spaces: Any) -
         for thread in left:
             thread.join(LONG)
         assert not any(thread.is_alive() for thread in left)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Waits until other threads make a condition true."""
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(1e-3)
 
 
 def answer(base: BaseEnv, rows: Rows, action: int | None = None) -> None:

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from rollax import EnvContext, MultiAgentEnv
+from rollax.env.rows import Rows
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 GO_ON, RAISE, DIE, HANG, END = range(5)
@@ -107,3 +108,11 @@ class FragileParty(MultiAgentEnv):
 
     def close(self):
         self.env.close()
+
+
+def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
+    """Sends actions by sub-environment, GO_ON where none is given, and polls once."""
+    acting = np.flatnonzero(rows.acts)
+    chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
+    env.send_rows(rows, acting, np.array(chosen))
+    return env.poll_rows()

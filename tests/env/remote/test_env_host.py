@@ -21,13 +21,8 @@ from tests.env.jax.worlds import JaxClock
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
-from tests.env.remote.fragile import RAISE, EventLog, Fragile
+from tests.env.remote.fragile import RAISE, Fragile
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
-
-
-@pytest.fixture
-def event_log(tmp_path):
-    return EventLog(tmp_path / "event_log")
 
 
 def host_of(cls, event_log, **config) -> EnvHost:

@@ -82,11 +82,6 @@ def wait(env, seconds, monkeypatch):
     monkeypatch.setattr(env, "_wait_s", seconds)
 
 
-@pytest.fixture
-def event_log(tmp_path):
-    return EventLog(tmp_path / "event_log")
-
-
 def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **settings) -> BaseEnv:
     """Made as a worker makes it."""
     settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}

@@ -15,16 +15,11 @@ from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.refused import FORM
 from tests.env.remote import fragile
-from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, EventLog, Fragile, FragileParty
+from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, Fragile, FragileParty, act
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
 LOCKSTEP = 1e9
-
-
-@pytest.fixture
-def event_log(tmp_path):
-    return EventLog(tmp_path / "event_log")
 
 
 @pytest.fixture
@@ -41,14 +36,6 @@ def make(event_log):
     yield make_one
     for env in made:
         env.stop()
-
-
-def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
-    """Sends actions by sub-environment, GO_ON where none is given, and polls once."""
-    acting = np.flatnonzero(rows.acts)
-    chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
-    env.send_rows(rows, acting, np.array(chosen))
-    return env.poll_rows()
 
 
 @pytest.mark.long

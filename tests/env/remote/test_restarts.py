@@ -12,7 +12,7 @@ from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.always_zero import AlwaysZero
 from tests.env.external.worlds import ExternalClocks
-from tests.env.remote.fragile import END, GO_ON, RAISE, EventLog, Fragile, FragileParty
+from tests.env.remote.fragile import END, GO_ON, RAISE, Fragile, FragileParty, act
 from tests.env.worlds import ArrayVector, Clock, DictParties
 
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
@@ -23,22 +23,9 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 0.0)
 
 
-@pytest.fixture
-def event_log(tmp_path):
-    return EventLog(tmp_path / "event_log")
-
-
 def make(cls, event_log, num_envs=3, *, restart=True, **config):
     context = EnvContext({"event_log": event_log, **config})
     return make_base_env(env_creator(cls), context, num_envs, EnvSettings(restart_failed_sub_environments=restart))
-
-
-def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
-    """Sends actions by sub-environment, GO_ON where none is given, and polls once."""
-    acting = np.flatnonzero(rows.acts)
-    chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
-    env.send_rows(rows, acting, np.array(chosen))
-    return env.poll_rows()
 
 
 @BOTH

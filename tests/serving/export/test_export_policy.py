@@ -10,14 +10,13 @@ import onnxruntime
 import pytest
 from flax import nnx
 from gymnasium import spaces
-from typer.testing import CliRunner
 
 import rollax
-from rollax.cli import app
 from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
 from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.export.onnx_model import policy_to_onnx
+from tests.cli.command_line import invoke
 from tests.serving.export.policies import check_without_memory, onnx_session, runner_of
 
 VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -56,9 +55,7 @@ def test_keys_of_a_space_may_be_integers_of_numpy():
 
 def test_export_command(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["export", str(checkpoint), "--to=stablehlo", "--out=policy.bin"])
-    assert done.exit_code == 0, done.output
-    assert "policy.bin" in done.output
+    assert "policy.bin" in invoke("export", checkpoint, "--to=stablehlo", "--out=policy.bin").output
     policy = jax.export.deserialize(bytearray((tmp_path / "policy.bin").read_bytes()))
     obs = np.ones((2, 4), np.float32)
     expected = rollax.load_policy(checkpoint).compute_actions(obs)[0]

@@ -15,7 +15,7 @@ from jax import lax
 from rollax.errors import PolicyError
 from rollax.serving.export.graph import ROWS, Graph
 from rollax.serving.export.inlining import Variable, inlined
-from rollax.serving.export.primitives.table import convert
+from rollax.serving.export.primitives import convert
 
 _TABLE = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
 

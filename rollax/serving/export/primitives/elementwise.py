@@ -29,11 +29,10 @@ def refuse(equation: Equation, what: str = "") -> PolicyError:
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in equation.inputs)
     return PolicyError(
         "The model uses an operation that the conversion to ONNX does not know.",
-        where=f"primitive {equation.primitive!r}" + (f", {what}" if what else ""),
-        got=f"operands {shapes}",
+        f"primitive {equation.primitive!r}" + (f", {what}" if what else ""),
+        f"operands {shapes}",
         expected="matrix products, convolutions, elementwise functions, reductions, slices and table look-ups",
-        fix="express it by other operations in the part of the model that acts, or export it with to='stablehlo'",
-    )
+    ).fix("express it by other operations in the part of the model that acts, or export it with to='stablehlo'")
 
 
 def combined(graph: Graph, op: str, *values: Value, dtype: Any = None, **attributes: Any) -> Value:
