@@ -6,7 +6,8 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), 
 from gymnasium.spaces import Discrete
 
 from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
-from rollax.config.groups import QLearningFields, ReplayFields
+from rollax.config.groups import ReplayFields
+from rollax.config.off_policy_groups import QLearningFields
 from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.update_plan import UpdatePlan, periodic_copy

@@ -16,7 +16,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.core import storage
 from rollax.core.atomic_files import read_regular
 from rollax.core.storage import parsed_json
-from rollax.env.registry import Registrations, register_all, registrations
+from rollax.env.registrations import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed
 from rollax.processes.cluster import refuse_lacking, started_here
 from rollax.processes.settings import process_settings

@@ -24,6 +24,7 @@ from rollax.algorithms.stored_config import (
     refuse_of_learning,
 )
 from rollax.config import TrainerConfig
+from rollax.config.field_types import written_by_caller
 from rollax.config.replaced_keys import with_current_keys
 from rollax.config.rules import inherited, refuse_first_values
 from rollax.config.stored import (
@@ -33,7 +34,6 @@ from rollax.config.stored import (
     missing_code,
     space_from_json,
     space_to_json,
-    written_by_caller,
 )
 from rollax.core import storage
 from rollax.core.cleanup import cleanup_on_error

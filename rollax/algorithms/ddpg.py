@@ -22,7 +22,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import ActorCriticFields
+from rollax.config.off_policy_groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig

@@ -25,7 +25,8 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
+from rollax.config.groups import BurnInFields, ReplayFields
+from rollax.config.off_policy_groups import QLearningFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model

@@ -20,7 +20,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import MODEL_WITH_MEMORY, BurnInFields, QLearningFields, ReplayFields
+from rollax.config.groups import MODEL_WITH_MEMORY, BurnInFields, ReplayFields
+from rollax.config.off_policy_groups import QLearningFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import MOST_LAYERS, Width
 from rollax.models.group_q_network import GroupQNetwork, make_group_model

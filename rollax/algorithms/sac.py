@@ -23,7 +23,7 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import ActorCriticFields
+from rollax.config.off_policy_groups import ActorCriticFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
 from rollax.models.action_values import (

@@ -19,7 +19,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_two_envs
 from rollax.core import runtime
 from rollax.core.cleanup import cleanup_on_error
-from rollax.core.other_names import ACT, EVALUATE, FIT, OtherNamesOfTrainer, naming_arguments
+from rollax.core.other_names import OtherNamesOfTrainer, naming_arguments
 from rollax.errors import ConfigError
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
@@ -159,7 +159,7 @@ class Trainer(OtherNamesOfTrainer):
         check_returned(callbacks, "on_train_result", callbacks.on_train_result(trainer=self, result=result), result)
         return cast(TrainResult, result)
 
-    @naming_arguments(FIT)
+    @naming_arguments("FIT")
     def fit(
         self,
         stop: Mapping[str, float],
@@ -238,7 +238,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         self.optimizer.waits = False
 
-    @naming_arguments(EVALUATE)
+    @naming_arguments("EVALUATE")
     @non_reentrant
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
@@ -264,7 +264,7 @@ class Trainer(OtherNamesOfTrainer):
         """Whether `evaluate` can play episodes: there is an environment that is no policy server, and no `stop` yet."""
         return not self._running.stopped and self._evaluator.plays
 
-    @naming_arguments({})
+    @naming_arguments()
     @non_reentrant
     def record(
         self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False
@@ -282,7 +282,7 @@ class Trainer(OtherNamesOfTrainer):
         runtime.refuse_forked()
         return self._evaluator.record(num_episodes, out, explore=explore, infos=infos)
 
-    @naming_arguments(ACT)
+    @naming_arguments("ACT")
     def compute_single_action(
         self,
         obs: Any,
@@ -301,7 +301,7 @@ class Trainer(OtherNamesOfTrainer):
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
-    @naming_arguments(ACT)
+    @naming_arguments("ACT")
     def compute_actions(
         self,
         observations: Any,

@@ -1,11 +1,13 @@
-"""Types of config fields that several configs use."""
+"""Types of config fields, and the fields that hold code, with the paths in them that the caller wrote."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     InstanceOf,
@@ -14,7 +16,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from rollax.core.importing import StoredCode
+from rollax.core.importing import StoredCode, named_by_caller
 from rollax.core.schedules import Schedule
 
 
@@ -62,3 +64,41 @@ Lambda = Annotated[
     ),
 ]
 """The type of a field `lambda_`, whose key is `lambda`."""
+
+NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
+    "model": ("custom_model",),
+    "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
+}
+"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
+its own sections and keys."""
+IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
+"""Of these keys, those whose code is imported where it is used, and not where the config is read."""
+
+
+def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys and values of a config that the caller wrote; the paths in its fields for code become `ImportPath`."""
+    return {key: _written_by_caller(key, value) for key, value in values.items()}
+
+
+def _written_by_caller(key: str, value: Any) -> Any:
+    if key == "env":
+        return named_by_caller(value)
+    if key in NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
+        held = value if isinstance(value, Mapping) else vars(value)
+        paths = {name: held[name] for name in NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
+        named = {name: named_by_caller(path) for name, path in paths.items()}
+        if not named:
+            return value
+        return value.model_copy(update=named) if isinstance(value, BaseModel) else {**value, **named}
+    if key == "evaluation_config" and isinstance(value, Mapping):
+        return written_by_caller(value)
+    if key == "multiagent" and isinstance(value, Mapping) and isinstance(value.get("policies"), Mapping):
+        return {**value, "policies": {name: _written_spec(spec) for name, spec in value["policies"].items()}}
+    return value
+
+
+def _written_spec(spec: Any) -> Any:
+    if not (isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping)):
+        return spec
+    make = getattr(type(spec), "_make", tuple)  # of a named tuple
+    return make((*spec[:3], written_by_caller(spec[3])))

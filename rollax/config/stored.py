@@ -3,7 +3,7 @@
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
 function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
-`multiagent.policies`, and further `NAMES_IN_SECTIONS`) also accept its path as a plain string.
+`multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain string.
 
 Paths in those fields become `ImportPath` where a caller wrote them or a file is trusted, and `StoredCode` elsewhere.
 Strings in all other fields stay plain, which no import accepts.
@@ -22,17 +22,9 @@ import numpy as np
 from gymnasium.spaces import Space
 from pydantic import BaseModel
 
+from rollax.config.field_types import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
 from rollax.core.frozen import fields_by_key
-from rollax.core.importing import (
-    JAX_ENV,
-    REGISTERED,
-    ImportPath,
-    StoredCode,
-    import_object,
-    named_by_caller,
-    named_by_file,
-    path_of,
-)
+from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_object, named_by_file, path_of
 from rollax.core.space_json import ANOTHER_COPY, elements_of, refuse_large, space_from_json, space_to_json
 from rollax.errors import ConfigError, SpaceError
 
@@ -41,14 +33,6 @@ POLICY = ("rollax.policy.policy:Policy", "rollax.policy.base_algorithm:BaseAlgor
 Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
-NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
-    "model": ("custom_model",),
-    "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
-}
-"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
-its own sections and keys."""
-IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
-"""Of these keys, those whose code is imported where it is used, and not where the config is read."""
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
 _MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case
@@ -81,35 +65,6 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
     """
     refuse_large(_elements_in(data), _MAX_CONFIG_ELEMENTS, "stored config")
     return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
-
-
-def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys and values of a config that the caller wrote; the paths in its fields for code become `ImportPath`."""
-    return {key: _written_by_caller(key, value) for key, value in values.items()}
-
-
-def _written_by_caller(key: str, value: Any) -> Any:
-    if key == "env":
-        return named_by_caller(value)
-    if key in NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
-        held = value if isinstance(value, Mapping) else vars(value)
-        paths = {name: held[name] for name in NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
-        named = {name: named_by_caller(path) for name, path in paths.items()}
-        if not named:
-            return value
-        return value.model_copy(update=named) if isinstance(value, BaseModel) else {**value, **named}
-    if key == "evaluation_config" and isinstance(value, Mapping):
-        return written_by_caller(value)
-    if key == "multiagent" and isinstance(value, Mapping) and isinstance(value.get("policies"), Mapping):
-        return {**value, "policies": {name: _written_spec(spec) for name, spec in value["policies"].items()}}
-    return value
-
-
-def _written_spec(spec: Any) -> Any:
-    if not (isinstance(spec, tuple) and len(spec) == 4 and isinstance(spec[3], Mapping)):
-        return spec
-    make = getattr(type(spec), "_make", tuple)  # of a named tuple
-    return make((*spec[:3], written_by_caller(spec[3])))
 
 
 def missing_code(value: Any) -> Iterator[StoredCode]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
-from rollax.core.other_names import each
+from rollax.core.replacements import each
 
 _TEMPERATURE = "initial_alpha alpha_lr: the temperature begins at initial_alpha and adapts; alpha_lr=0 keeps it there"
 _TARGETS = (

@@ -6,17 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from gymnasium.spaces import Space
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from rollax.config.contributed import FieldsOfEveryConfig
-from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints
+from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints, written_by_caller
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
@@ -163,8 +156,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         "and result, or a list of such classes",
     )
     sampler: OwnClass | None = Field(
-        default=None,
-        description="a subclass of rollax.Sampler that replaces the sampling loop; None: the default loop",
+        default=None, description="a subclass of rollax.Sampler that replaces the sampling loop; None: the default loop"
     )
 
     # Learning
@@ -211,8 +203,6 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     if not TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None:
-            from rollax.config.stored import written_by_caller
-
             self._fill(written_by_caller(values))
             refuse_without_effect(self, self.model_fields_set, {})
             self._refuse_out_of_place(self.model_fields_set)
@@ -363,8 +353,6 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         Raises:
             ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """
-        from rollax.config.stored import written_by_caller
-
         return cls.of_stored(data, written_by_caller(changes), trust_code=trust_code)
 
     @classmethod
@@ -392,8 +380,6 @@ def resolve_config(
             (of a config, only the overrides are checked for that).
     """
     if isinstance(config, config_class):
-        from rollax.config.stored import written_by_caller
-
         return config._with(written_by_caller(overrides)) if overrides else config
     if config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         values = dict(config or {})

@@ -6,11 +6,7 @@ from pydantic import Field, PositiveFloat
 
 from rollax.config.rules import FieldGroup
 
-_RESTARTS = (
-    "max_num_worker_restarts",
-    "num_consecutive_worker_failures_tolerance",
-    "delay_between_worker_restarts_s",
-)
+_RESTARTS = ("max_num_worker_restarts", "num_consecutive_worker_failures_tolerance", "delay_between_worker_restarts_s")
 
 
 class WorkerFields(FieldGroup):

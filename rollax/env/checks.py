@@ -1,19 +1,22 @@
-"""Checks on results of environments except observations: shapes of results, rewards, flags, infos.
+"""Checks on results of environments: shapes of results, observations, rewards, flags, infos; notes are logged once.
 
-Full checks run in each sub-environment's first episode, cheap checks in bulk always. Only if a bulk check fails, the
-wrong row is searched for.
+Cheap checks run in bulk always. Only if one fails, the wrong row is searched for. In the first episode of each
+sub-environment observations are also checked singly and with their bounds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
 
+from rollax.core import space_codec, trees
 from rollax.core.space_codec import Where, outline
 from rollax.errors import EnvError, MultiAgentError, text_of
 
@@ -73,6 +76,36 @@ class FirstEpisodes:
         self.indices.difference_update(ended)
         if self._polls >= self.MOST_POLLS:
             self.indices.clear()
+
+
+stacked = partial(space_codec.stacked, note=warn_once)
+as_columns = partial(space_codec.as_columns, note=warn_once)
+check_bounds = partial(space_codec.check_bounds, note=warn_once)
+check_observation = partial(space_codec.check_value, note=warn_once)
+
+
+class ObservationChecks:
+    """Checks the observations of sub-environments with one agent each."""
+
+    def __init__(self, space: spaces.Space, num_envs: int) -> None:
+        self._space = space
+        self.first_episodes = FirstEpisodes(num_envs)
+
+    def columns(self, obs: Any, count: int, where: Where) -> trees.Tree:
+        """Columns of `count` rows from the environment; `EnvError` unless they belong to the space."""
+        columns = as_columns(self._space, obs, count, where)
+        if self.first_episodes.indices:
+            check_bounds(self._space, columns, where)
+        return columns
+
+    def stacked(self, obs: Sequence[Any], env_index: np.ndarray, where: Where) -> trees.Tree:
+        """Columns of single observations, one for each row; `env_index` holds the sub-environments of the rows."""
+        watched = self.first_episodes.indices
+        if watched:
+            for row, index in enumerate(env_index.tolist()):
+                if index in watched:
+                    check_observation(self._space, obs[row], where(row))
+        return stacked(self._space, obs, where)
 
 
 class IdlePolls:

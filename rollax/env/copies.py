@@ -12,7 +12,7 @@ from rollax.core.cleanup import cleanup_on_error
 from rollax.core.spaces import check_space, same_space
 from rollax.env import checks
 from rollax.env.checks import env_name
-from rollax.errors import EnvError, SpaceError
+from rollax.errors import EnvError, RollaxError, SpaceError
 
 
 class Spaces(NamedTuple):
@@ -89,6 +89,42 @@ class EnvCopies:
                 "restarts", name, f"{name} has its own sub-environments: one that fails cannot be recreated."
             )
         return env
+
+
+class Resets:
+    """Resets the copies of one environment in this process; their errors are raised."""
+
+    counts_steps = False
+    """Whether `stepped` must be called."""
+
+    def __init__(self, envs: list[Any]) -> None:
+        self._envs = envs
+
+    def reset(self, index: int, where: str, seed: int | None, **keywords: Any) -> Any:
+        """The result of the reset of `envs[index]`.
+
+        `where` is its name in error messages; `keywords` are passed on together with the seed.
+        """
+        try:
+            return self._envs[index].reset(seed=seed, **keywords)
+        except Exception as error:
+            self.failed(index, checks.failed(error, "reset()", where), error)
+
+    def failed(self, index: int, error: EnvError, cause: Exception) -> None:
+        """Raises `error`, unless the sub-environment is to be recreated.
+
+        `cause` is the exception. A `RollaxError` of an adapter is always raised, because a new copy would cause it too.
+        """
+        if isinstance(cause, RollaxError):
+            raise cause
+        error.__cause__ = cause
+        self._raised(index, error)
+
+    def _raised(self, index: int, error: EnvError) -> None:
+        raise error
+
+    def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
+        """Counts a step of these sub-environments; the episodes of the `ended` ones are over."""
 
 
 def close_all(envs: Iterable[Any]) -> None:

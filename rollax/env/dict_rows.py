@@ -12,8 +12,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.env import checks
-from rollax.env.checks import IdlePolls
-from rollax.env.observations import check_observation
+from rollax.env.checks import IdlePolls, check_observation
 from rollax.env.rows import ALL, Rows
 from rollax.errors import EnvError, MultiAgentError
 

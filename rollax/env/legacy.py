@@ -15,6 +15,8 @@ from rollax.env.rows import ALL
 from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import EnvError
 
+_CUT = "TimeLimit.truncated"
+
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
     """The same environment with the current interface; logged once per class. EnvError if `reset` has arguments."""
@@ -76,9 +78,7 @@ class LegacyEnv(_Legacy, gym.Env):
         if _is_new(result, type(self.env).__name__):
             return result
         obs, reward, done, info = result
-        truncated = _is_up(done) and bool(_was_cut(info))
-        # A value that is not a boolean is passed on unchanged and refused later.
-        return obs, reward, False if truncated else done, truncated, info
+        return obs, reward, *_ends(done, info), info
 
 
 class LegacyVectorEnv(VectorEnv):
@@ -108,8 +108,7 @@ class LegacyVectorEnv(VectorEnv):
         obs, rewards, dones, infos = result
         if not (_are_infos(infos, self.num_envs) and hasattr(dones, "__len__") and len(dones) == self.num_envs):
             return obs, rewards, dones, [False] * self.num_envs, infos  # refused later, as in any environment
-        truncateds = [_is_up(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
-        terminateds = [False if cut else done for done, cut in zip(dones, truncateds, strict=True)]
+        terminateds, truncateds = zip(*map(_ends, dones, infos), strict=True)
         return obs, rewards, terminateds, truncateds, infos
 
     def get_sub_environments(self) -> list[Any]:
@@ -139,14 +138,13 @@ class LegacyMultiAgentEnv(_Legacy, MultiAgentEnv):
         if not are_dicts(tuple(result), 4):
             return obs, rewards, dones, {ALL: False}, infos  # refused later, as in any environment
         # Often only one agent's info reports the time limit; an agent whose own info is False was not truncated.
-        any_cut = any(_was_cut(info) for info in infos.values())
-        truncateds = {}
-        for agent, done in dones.items():
-            cut = _was_cut(infos.get(agent))
-            truncateds[agent] = _is_up(done) and (any_cut if cut is None else cut)
-        terminateds = {agent: False if truncateds[agent] else done for agent, done in dones.items()}
-        truncateds.setdefault(ALL, False)
-        return obs, rewards, terminateds, truncateds, infos
+        any_cut = {_CUT: any(_was_cut(info) for info in infos.values())}
+        ends = {
+            agent: _ends(done, any_cut if _was_cut(infos.get(agent)) is None else infos[agent])
+            for agent, done in dones.items()
+        }
+        terminateds, truncateds = ({agent: end[place] for agent, end in ends.items()} for place in (0, 1))
+        return obs, rewards, terminateds, {ALL: False, **truncateds}, infos
 
 
 def _is_new(result: Any, name: str) -> bool:
@@ -171,16 +169,17 @@ def _are_infos(value: Any, count: int) -> bool:
     return isinstance(value, list | tuple) and len(value) == count and all(isinstance(info, dict) for info in value)
 
 
-def _is_up(done: Any) -> bool:
-    """Whether it is a flag that is True: a bool, or an array of shape () as in JAX."""
+def _ends(done: Any, info: Any) -> tuple[Any, bool]:
+    """The flags terminated and truncated; a value that is no flag is passed on as the first, and refused later."""
+    # A flag is a bool, or an array of shape () as in JAX.
     is_flag = type(done) is bool or (getattr(done, "dtype", None) == np.bool_ and done.shape == ())
-    return is_flag and bool(done)
+    truncated = is_flag and bool(done) and bool(_was_cut(info))
+    return False if truncated else done, truncated
 
 
-def _was_cut(info: Any) -> bool | None:
+def _was_cut(info: Any) -> Any:
     """Whether an info reports that a time limit ended the episode; None if it does not report it."""
-    cut = info.get("TimeLimit.truncated") if isinstance(info, dict) else None
-    return None if cut is None else bool(cut)
+    return info.get(_CUT) if isinstance(info, dict) else None
 
 
 def _seed(env: Any, seed: int | None) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import logging
-import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -16,11 +13,8 @@ from gymnasium.envs.registration import load_env_creator
 
 from rollax.core.frozen import thawed
 from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
-from rollax.env.adapters import register_env_adapter, registered_adapters
 from rollax.errors import ConfigError
 
-log = logging.getLogger("rollax.env")
-_REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _OLD_ATARI = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)-v[04]")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
@@ -90,61 +84,9 @@ def registered_envs() -> list[str]:
     return sorted(_creators)
 
 
-@dataclass(frozen=True, slots=True)
-class Registrations:
-    """Registrations that another process may need to make the same environments, each pickled on its own.
-
-    Unpickling runs code: they travel only from a driver to the processes that it starts with Ray, as their classes and
-    functions do, and are read neither from files nor from requests.
-    """
-
-    creators: Mapping[str, bytes]
-    specs: Mapping[str, bytes]
-    adapters: Mapping[str, bytes]
-
-
-def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
-    """Registrations of users in this process, with rollax or with Gymnasium, that `pickled` accepts."""
-    specs = {}
-    for env_id, spec in gym.registry.items():
-        entry_point = spec.entry_point
-        if not (isinstance(entry_point, str) and entry_point.startswith(_REGISTERED_BY_THEIR_PACKAGE)):
-            specs[env_id] = spec
-    return Registrations(*(_pickled(entries, pickled) for entries in (_creators, specs, registered_adapters())))
-
-
-def register_all(registered: Registrations) -> None:
-    """Adds the registrations of another process; entries of this process are not changed.
-
-    Those that need a module that is not installed here are left out: few processes need all registrations.
-    """
-    for name, creator in _unpickled(registered.creators, _creators):
-        _creators[name] = creator
-        REGISTERED.add(name)
-    for env_id, spec in _unpickled(registered.specs, gym.registry):
-        gym.registry[env_id] = spec
-    for kind, adapter in _unpickled(registered.adapters, registered_adapters()):
-        register_env_adapter(kind, adapter.adapter, adapter.recognizes)
-
-
-def _pickled(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, bytes]:
-    kept = {}
-    for name, entry in entries.items():
-        try:
-            kept[name] = pickled(entry)
-        except Exception as error:
-            log.debug("%s cannot be pickled and is unknown in other processes: %s", name, error)
-    return kept
-
-
-def _unpickled(entries: Mapping[str, bytes], existing: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, entry in entries.items():
-        if name in existing:
-            continue
-        try:
-            yield name, pickle.loads(entry)  # noqa: S301 (from the process that started this one)
-        except Exception as error:
-            log.debug("%s cannot be loaded and is unknown in this process: %s", name, error)
+def registered_creators() -> dict[str, EnvCreator]:
+    """The creators registered in this process, by name."""
+    return dict(_creators)
 
 
 def env_creator(env: Any) -> EnvCreator:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollax.env import checks
-from rollax.env.copies import EnvCopies, check_spaces
+from rollax.env.copies import EnvCopies, Resets, check_spaces
 from rollax.errors import EnvError, RollaxError, WorkerError, text_of
 from rollax.processes.failures import FailureRules, Failures
 
@@ -105,42 +105,39 @@ class EnvFailures(Failures):
         return int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1
 
 
-class Restarts:
-    """Resets `envs`, the copies of one environment in this process, and first replaces failed ones in the list."""
+class Restarts(Resets):
+    """Resets the copies, and first replaces failed ones in the list."""
 
     def __init__(self, copies: EnvCopies, envs: list[Any]) -> None:
-        self._copies, self._envs = copies, envs
+        super().__init__(envs)
+        self._copies = copies
         self._broken: set[int] = set()
-        self.failures = EnvFailures(restart_failed=copies.restart_failed)
+        self._failures = EnvFailures(restart_failed=True)
 
-    def failed(self, index: int, error: EnvError, cause: Exception) -> None:
-        """Counts a failure and waits, if the sub-environment is to be recreated; otherwise raises `error`.
+    @property
+    def counts_steps(self) -> bool:
+        return bool(self._failures.in_a_row)
 
-        `cause` is the exception. A `RollaxError` of an adapter is always raised, because a new copy would cause it too.
-        """
-        if isinstance(cause, RollaxError):
-            raise cause
-        self._count(index, error, cause)
+    def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
+        self._failures.stepped(indices, ended)
 
-    def _count(self, index: int, error: EnvError, cause: Exception) -> None:
-        error.__cause__ = cause
-        time.sleep(self.failures.failed(index, error))
+    def _raised(self, index: int, error: EnvError) -> None:
+        """Counts a failure and waits, or raises the error if there were too many."""
+        time.sleep(self._failures.failed(index, error))
         self._broken.add(index)
 
     def reset(self, index: int, where: str, seed: int | None, **keywords: Any) -> Any:
-        """Returns the result of the reset of `envs[index]`.
-
-        `where` is its name in error messages; `keywords` are passed on together with the seed.
-        """
         while True:
             try:
                 if index in self._broken:
                     self._recreate(index, where)
             except Exception as error:  # an error of the creator, of any class: the next attempt may succeed
-                self._count(index, checks.failed(error, "its creator", where), error)
+                failure = checks.failed(error, "its creator", where)
+                failure.__cause__ = error
+                self._raised(index, failure)
                 continue
             try:
-                return self._envs[index].reset(seed=self.failures.seed(index, seed), **keywords)
+                return self._envs[index].reset(seed=self._failures.seed(index, seed), **keywords)
             except Exception as error:
                 self.failed(index, checks.failed(error, "reset()", where), error)
 

@@ -11,9 +11,8 @@ from rollax.core.overrides import defining_class
 from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import IdlePolls
+from rollax.env.checks import IdlePolls, ObservationChecks
 from rollax.env.copies import EnvCopies
-from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 
@@ -54,13 +53,15 @@ class RowChecks:
 
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, with observations in the dtypes of the space; `EnvError` for an invalid column."""
+        here = f"{self._name}, {call}"
         if not isinstance(rows, Rows):
-            raise self._error("The call did not return Rows.", call, checks.outline(rows), "rollax.Rows")
+            raise _wrong("The call did not return Rows.", here, checks.outline(rows), "rollax.Rows")
         count = len(rows.slots)
-        for name in _COLUMNS:
-            self._check_length(name, getattr(rows, name), count, call)
-        if rows.agents is not None:
-            self._check_length("agents", rows.agents, count, call)
+        columns = {name: getattr(rows, name) for name in _COLUMNS}
+        optional = {"agents": rows.agents, "infos": rows.infos, "obs": rows.obs if isinstance(rows.obs, list) else None}
+        columns |= {name: column for name, column in optional.items() if not (column is None or callable(column))}
+        for name, column in columns.items():
+            _check_length(name, column, count, here)
 
         def where(row: int) -> str:
             return f"{self._name}, sub-environment {rows.env_index[row]}, agent {rows.agent_of(row)!r}, {call}"
@@ -68,55 +69,39 @@ class RowChecks:
         rows.rewards = checks.reward_column(rows.rewards, where)
         for name in _COLUMNS[3:]:
             setattr(rows, name, checks.flag_column(getattr(rows, name), name.removesuffix("s"), where))
-        stray = rows.acts & (rows.terminateds | rows.truncateds)
-        if stray.any():
-            where_ = where(int(stray.argmax()))
-            raise self._error("A row both acts and has ended.", where_, "acts and a flag, both True", "one of them")
+        over = rows.terminateds | rows.truncateds
+        _refuse(rows.acts & over, "A row both acts and has ended.", where, "acts and a flag, both True", "one of them")
         if rows.infos is not None and not callable(rows.infos):
-            self._check_length("infos", rows.infos, count, call)
             checks.check_infos(rows.infos, where)
         rows.name = self._name
-        self._check_trajectories(rows, where)
+        self._check_trajectories(rows, over, where)
         if isinstance(rows.obs, list):
-            self._check_length("obs", rows.obs, count, call)
-            unseen = rows.acts & ~rows.observing()
-            if unseen.any():
-                raise self._error("A row acts without an observation.", where(int(unseen.argmax())), None, "one")
+            _refuse(rows.acts & ~rows.observing(), "A row acts without an observation.", where, None, "one")
             if self._checks is not None and not any(obs is None for obs in rows.obs):
                 rows.obs = self._checks.stacked(rows.obs, rows.env_index, where)
         elif self._checks is not None:
             rows.obs = self._checks.columns(rows.obs, count, where)
         return rows
 
-    def _check_trajectories(self, rows: Rows, where: checks.Where) -> None:
+    def _check_trajectories(self, rows: Rows, over: np.ndarray, where: checks.Where) -> None:
         """Checks that outcomes belong to trajectories that have begun, and that rows with `in_order` are in order."""
         counted = np.arange(len(rows))
         ordered = {**({"env_index": rows.env_index} if rows.agents is None else {}), "slots": rows.slots}
         if rows.in_order and not all(np.array_equal(index, counted) for index in ordered.values()):
             got = ", ".join(f"{name} {index}" for name, index in ordered.items())
-            raise self._error("The rows are not in order.", where(0), got, "0, 1, 2, ... in each, or in_order=False")
+            raise _wrong("The rows are not in order.", where(0), got, "0, 1, 2, ... in each, or in_order=False")
         top = int(rows.slots.max(initial=-1))
         if top >= len(self._alive):
             self._alive = np.append(self._alive, np.zeros(2 * top, bool))
-        unborn = ~(rows.starts | self._alive[rows.slots])
-        if unborn.any():
-            where_ = where(int(unborn.argmax()))
-            raise self._error(
-                "A row belongs to a trajectory that has not started.",
-                where_,
-                "starts: False",
-                "a first row that starts",
-            )
-        self._alive[rows.slots[rows.terminateds | rows.truncateds]] = False
+        unborn, what = ~(rows.starts | self._alive[rows.slots]), "A row belongs to a trajectory that has not started."
+        _refuse(unborn, what, where, "starts: False", "a first row that starts")
+        self._alive[rows.slots[over]] = False
         self._alive[rows.slots[rows.starts]] = True
 
     def polled(self, rows: Rows) -> None:
         """Records ended first episodes, and sub-environments in which no agent can act."""
         if self._checks is not None:
             self._checks.first_episodes.polled(rows.ended_envs.tolist())
-        self._count_idle(rows)
-
-    def _count_idle(self, rows: Rows) -> None:
         acting = rows.acting()
         if np.count_nonzero(acting) == len(rows) and not self._idle.counts:
             return
@@ -127,14 +112,18 @@ class RowChecks:
             agents = [rows.agent_of(row) for row in np.flatnonzero(rows.env_index == env_id).tolist()]
             self._idle.idle(env_id, agents, ())
 
-    def _check_length(self, name: str, column: Any, count: int, where: str) -> None:
-        if not hasattr(column, "__len__") or len(column) != count:
-            expected = f"{count}, one for each row"
-            got = f"{len(column)} of them" if hasattr(column, "__len__") else checks.outline(column)
-            raise self._error(f"{name} has the wrong length.", where, got, expected)
 
-    def _error(self, what: str, where: str, got: Any, expected: str) -> EnvError:
-        where = where if where.startswith(self._name) else f"{self._name}, {where}"
-        return EnvError(what, where, got).expected(
-            expected, "correct the columns of the Rows that the environment returns"
-        )
+def _check_length(name: str, column: Any, count: int, where: str) -> None:
+    if not hasattr(column, "__len__") or len(column) != count:
+        got = f"{len(column)} of them" if hasattr(column, "__len__") else checks.outline(column)
+        raise _wrong(f"{name} has the wrong length.", where, got, f"{count}, one for each row")
+
+
+def _refuse(rows: np.ndarray, what: str, where: checks.Where, got: Any, expected: str) -> None:
+    """Raises an error about the first of the marked rows, if there are any."""
+    if rows.any():
+        raise _wrong(what, where(int(rows.argmax())), got, expected)
+
+
+def _wrong(what: str, where: str, got: Any, expected: str) -> EnvError:
+    return EnvError(what, where, got).expected(expected, "correct the columns of the Rows that the environment returns")

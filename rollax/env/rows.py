@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollax.core import trees
-from rollax.env.observations import stacked
+from rollax.env.checks import stacked
 
 DEFAULT_AGENT = "agent0"
 """The agent id of a single-agent environment."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 from rollax.errors.recurring import ABSENT, RecurringErrors
-from rollax.errors.spelling import corrected as corrected
-from rollax.errors.spelling import nearest as nearest
-from rollax.errors.spelling import typing_errors as typing_errors
+from rollax.errors.texts import corrected as corrected
+from rollax.errors.texts import nearest as nearest
 from rollax.errors.texts import repr_of as repr_of
 from rollax.errors.texts import shown
 from rollax.errors.texts import text_of as text_of
+from rollax.errors.texts import typing_errors as typing_errors
 
 _PARTS = ("where", "got", "expected", "fix")
 

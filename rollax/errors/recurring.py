@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-from rollax.errors.spelling import nearest
-from rollax.errors.texts import text_of
+from rollax.errors.texts import nearest, text_of
 
 ABSENT: Any = object()
 

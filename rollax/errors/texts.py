@@ -1,8 +1,11 @@
-"""Values and errors as text, where the `repr` or `str` of a user's class may raise."""
+"""Values, errors and misspelled names as text; the `repr` or `str` of a user's class may raise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+_LETTERS_PER_ERROR = 6
 
 
 def repr_of(value: Any) -> str:
@@ -24,3 +27,39 @@ def text_of(error: BaseException) -> str:
 def shown(value: Any, limit: int = 300) -> str:
     text = value if isinstance(value, str) else repr_of(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint with the name in `known` that `corrected` returns, or else all of them."""
+    names = sorted(known)
+    match = corrected(name, names)
+    return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
+
+
+def corrected(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `name` misspells, else the only one that begins with `name`, else None.
+
+    A name is misspelled if it has at most one error for every six letters. Of equally near ones, one that begins with
+    `name` is preferred.
+    """
+    names, written = list(known), name.lower()
+    begun = [other for other in names if written and other.lower().startswith(written)]
+    distance, _, match = min(
+        ((typing_errors(written, other.lower()), other not in begun, other) for other in names), default=(0, True, None)
+    )
+    if distance <= max(len(name) // _LETTERS_PER_ERROR, 1):
+        return match
+    return begun[0] if len(begun) == 1 else None
+
+
+def typing_errors(a: str, b: str) -> int:
+    """The Damerau-Levenshtein distance of two names: letters omitted, added, replaced or swapped (Damerau, 1964)."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        before, last, row = row, before, [i + 1]
+        for j, y in enumerate(b):
+            row.append(min(before[j] + (x != y), before[j + 1] + 1, row[j] + 1))
+            if i and j and (x, a[i - 1]) == (b[j - 1], y):
+                row[-1] = min(row[-1], last[j - 1] + 1)
+    return row[-1]

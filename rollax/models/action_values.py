@@ -281,9 +281,7 @@ def make_critic(
     if num_actions is not None:
         if outputs is not None and is_parametric(observation_space):
             raise SpaceError(
-                "Critics of actions with embeddings have one output.",
-                "make_critic, outputs",
-                outputs,
+                "Critics of actions with embeddings have one output.", "make_critic, outputs", outputs
             ).expected("None", "build the critics in a function of your own: make_critics(number, make_one)")
         return NetworkValues(QNetwork(observation_space, width, config, dueling=False, rngs=rngs), outputs)
     assert isinstance(action_space, spaces.Box)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
+from rollax.config.field_types import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
 from rollax.config.hooks import ConfigHooks
 from rollax.config.rules import ENABLED, NotIn, Predicate
-from rollax.config.stored import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
-from rollax.core.atomic_files import absolute
 from rollax.core.numbers import is_finite
 from rollax.errors import ConfigError
 
@@ -259,7 +258,11 @@ class OutputFields(ConfigHooks):
         return self._with_output(str(folder), output_infos=infos)
 
     def for_workers(self) -> Self:
-        return self if self.output is None else self._with_output(str(absolute(self.output, ConfigError)))
+        if self.output is None:
+            return self
+        from rollax.core.atomic_files import absolute  # loaded only where it is used
+
+        return self._with_output(str(absolute(self.output, ConfigError)))
 
     def _with_output(self, folder: str, **others: Any) -> Self:
         config: Any = self

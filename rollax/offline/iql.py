@@ -23,7 +23,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import ActorCriticFields
+from rollax.config.off_policy_groups import ActorCriticFields
 from rollax.config.rules import NotIn
 from rollax.models.action_values import (
     ActorWithCritics,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.config.groups import AsyncReplayFields
+from rollax.config.off_policy_groups import AsyncReplayFields
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import POLL_S, Stats

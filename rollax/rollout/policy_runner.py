@@ -11,7 +11,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import spaces, trees
-from rollax.core.other_names import ACT, OtherNamesOfRunner, naming_arguments
+from rollax.core.other_names import OtherNamesOfRunner, naming_arguments
 from rollax.core.overrides import accepted
 from rollax.core.running_moments import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
@@ -197,7 +197,7 @@ class PolicyRunner(OtherNamesOfRunner):
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
-    @naming_arguments(ACT)
+    @naming_arguments("ACT")
     def compute_actions(
         self,
         observations: Any,
@@ -229,7 +229,7 @@ class PolicyRunner(OtherNamesOfRunner):
         memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
         return self._actions(columns, explore, memory)
 
-    @naming_arguments(ACT)
+    @naming_arguments("ACT")
     def compute_single_action(
         self,
         obs: Any,

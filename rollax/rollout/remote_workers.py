@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollax.config import TrainerConfig
-from rollax.env.registry import register_all, registrations
+from rollax.env.registrations import register_all, registrations
 from rollax.errors import ConfigError
 from rollax.processes.actors import Actors, unsendable
 from rollax.processes.failures import FailureRules, Failures

@@ -17,23 +17,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from rollax.models.distributions.base import (
+    ACTION_LIMIT,
     LOWEST_LOGIT,
     MASKED_LOGIT,
     NOISE_MAX,
     NOISE_MIN,
     PADDING_LOGIT,
+    SQUASHED_LOG_STD_RANGE,
     ActionDistribution,
     Actions,
-)
-from rollax.models.distributions.composite import Composite, Kinds, distribution_of
-from rollax.models.distributions.sizes import (
-    ACTION_LIMIT,
-    SQUASHED_LOG_STD_RANGE,
     Bits,
     Choices,
     Normals,
     OneChoice,
 )
+from rollax.models.distributions.composite import Composite, Kinds, distribution_of
 from rollax.torch.weights import as_tensor
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

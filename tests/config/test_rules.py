@@ -50,12 +50,7 @@ CASES = [
     (PPOConfig, {}, {"critic_space": BOX}, {"centralized_critic": True}),
     (PPOConfig, {"centralized_critic": True}, {"model": {"vf_share_layers": True}}, {"centralized_critic": False}),
     (PPOConfig, {}, {"model": {"lstm_cell_size": 5}}, {"model": {"lstm_cell_size": 5, **MEMORY}}),
-    (
-        PPOConfig,
-        {},
-        {"model": {"custom_model_config": {"a": 1}}},
-        {"model": {"custom_model_config": {"a": 1}, **OWN}},
-    ),
+    (PPOConfig, {}, {"model": {"custom_model_config": {"a": 1}}}, {"model": {"custom_model_config": {"a": 1}, **OWN}}),
     (PPOConfig, {}, {"remote_env_timeout_s": 5.0}, {"remote_worker_envs": True}),
     (PPOConfig, {"recreate_failed_workers": False}, {"max_num_worker_restarts": 5}, {"recreate_failed_workers": True}),
     (A3CConfig, {}, {"train_batch_size": 50}, {"rollout_fragment_length": "auto"}),

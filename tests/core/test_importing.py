@@ -93,7 +93,8 @@ IMPORTS = {
     "offline/formats/minari_format.py": {"MinariStorage.read"},  # of metadata with spaces
     "env/atari.py": {"gym.make", "gym.make_vec", "gym.spec"},  # of ids in Gymnasium's registry
     "env/multi_agent/pettingzoo_env.py": {"pettingzoo.make"},  # of names in PettingZoo's registry
-    "env/registry.py": {"gym.make", "gym.spec", "load_env_creator", "pickle.loads"},
+    "env/registrations.py": {"pickle.loads"},
+    "env/registry.py": {"gym.make", "gym.spec", "load_env_creator"},
     "serving/export/policy_function.py": {"importlib.import_module"},  # a constant
     "core/importing.py": {"importlib.import_module"},
     "env/jax/libraries.py": {"importlib.import_module", "library.make"},  # constants, and names in their registries

@@ -12,7 +12,7 @@ import pytest
 
 import rollax
 from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
-from rollax.core.other_names import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
+from rollax.core.replacements import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
 from rollax.rollout.episodes import Episode
 
 
@@ -94,11 +94,7 @@ def test_attributes_of_episodes():
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [
-        ("MaskablePPO", "PPOTrainer"),
-        ("DefaultCallbacks", "Callbacks"),
-        ("make_vec_env", "num_envs_per"),
-    ],
+    [("MaskablePPO", "PPOTrainer"), ("DefaultCallbacks", "Callbacks"), ("make_vec_env", "num_envs_per")],
 )
 def test_public_names(name, ours):
     with pytest.raises(ImportError, match=f"'{name}'; in rollax: .*{ours}"):

@@ -20,15 +20,7 @@ from tests.env.multi_agent.pettingzoo_worlds import (
     queue_trace,
 )
 from tests.env.old_worlds import OldClock, OldParty, OldVector
-from tests.env.worlds import (
-    CLOCK_ID,
-    ArrayVector,
-    Clock,
-    DictParties,
-    ListVector,
-    Party,
-    RowClocks,
-)
+from tests.env.worlds import CLOCK_ID, ArrayVector, Clock, DictParties, ListVector, Party, RowClocks
 
 
 class Kind(NamedTuple):

@@ -68,12 +68,7 @@ def test_single_environments_equal_gymnasiums(game, sticky):
 
 SETTINGS = {
     "as it is": (BREAKOUT, {}, (4, 84, 84), 4),
-    "lives, small": (
-        BREAKOUT,
-        {"terminal_on_life_loss": True, "screen_size": 42, "stack": 2},
-        (2, 42, 42),
-        4,
-    ),
+    "lives, small": (BREAKOUT, {"terminal_on_life_loss": True, "screen_size": 42, "stack": 2}, (2, 42, 42), 4),
     "time limit, colours": (
         BREAKOUT,
         {
@@ -135,11 +130,7 @@ def test_native_rows_in_lockstep():
     """Episodes of ten steps: the last row keeps its observation, and the next row starts a new trajectory."""
     base = base_env(BREAKOUT, 2, max_num_frames_per_episode=40)
     bare = gym.make_vec(
-        BREAKOUT,
-        2,
-        vectorization_mode="vector_entry_point",
-        max_num_frames_per_episode=40,
-        reward_clipping=False,
+        BREAKOUT, 2, vectorization_mode="vector_entry_point", max_num_frames_per_episode=40, reward_clipping=False
     )
     rows = base.reset_rows(np.arange(2), [5, 6])
     obs, _ = bare.reset(seed=np.array([5, 6]))
@@ -188,16 +179,10 @@ def test_wrong_settings(call):
         arguments = (EnvContext(env_config),) if call == "__call__" else (EnvContext(env_config), 2)
         return getattr(env_creator(PONG), call)(*arguments)
 
-    refused(
-        ConfigError,
-        lambda: make(frameskip=4),
-        says="Unknown key...ALE/Pong-v5...'frameskip'...did you mean 'frame_skip'",
-    )
-    refused(
-        ConfigError,
-        lambda: make(frame_skip=0),
-        says="is invalid...'frame_skip'...got:      0...greater than or equal to 1",
-    )
+    says = "Unknown key...ALE/Pong-v5...'frameskip'...did you mean 'frame_skip'"
+    refused(ConfigError, lambda: make(frameskip=4), says=says)
+    says = "is invalid...'frame_skip'...got:      0...greater than or equal to 1"
+    refused(ConfigError, lambda: make(frame_skip=0), says=says)
     refused(ConfigError, lambda: make(grayscale="yes"), says="is invalid...'grayscale'...yes...boolean")
 
 

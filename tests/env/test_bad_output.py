@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, to_base_env
+from rollax import EnvError
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE
 from tests.env.wraps import WRAPS
 
 BOX = spaces.Box(-10, 10, (2,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+BYTES = spaces.Box(0, 255, (2,), np.uint8)
 NATIVE = {name for name in WRAPS if name.startswith("native")}
+SINGLES = [name for name in WRAPS if name not in {*NATIVE, "vector of columns"}]
+"""The kinds that return single values; in the others, code of Gymnasium stacks or casts them."""
 EPISODE = 20
 LATER = 30  # after the first episode, in which all values are checked
 END_OF_EPISODE = 40  # the last step of an episode
@@ -68,189 +72,123 @@ def faulty(wrap: str, place: Any, value: Any, at: int = 1, space: spaces.Space =
     return WRAPS[wrap](make, 2)
 
 
-def kinds(*left_out: str) -> Any:
-    return pytest.mark.parametrize("wrap", [name for name in WRAPS if name not in left_out])
-
-
 OBS, REWARD, TERMINATED, TRUNCATED, INFO = range(5)
-SECOND = "sub-environment 1..."
+FLAGS = [0, None, "yes", np.zeros(1, bool)]
 
 
-@kinds("multi-agent", "dict view", "old")  # Gymnasium's own code unpacks it, and old environments return no info
-@pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
-def test_reset(wrap, value):
-    """It must return `(obs, info)`; Gymnasium's own vector environments unpack that themselves."""
-    says = "" if wrap in NATIVE else "reset() did not return (obs, info)...sub-environment 1...got:"
-    refused(EnvError, play, faulty(wrap, "reset", value), 1, says=says)
+class Fault(NamedTuple):
+    """Wrong values in one place, and what their error says; `at`: the steps at which they are returned."""
+
+    place: Any
+    values: list[Any]
+    says: str
+    at: tuple[int, ...] = (1, LATER)
+    kinds: Sequence[str] = SINGLES
+    space: spaces.Space = BOX
 
 
-@kinds("dict view")
-@pytest.mark.parametrize("value", [None, (np.zeros(2, np.float32), 1.0, False, {}), (1, 2, 3, 4, 5, 6), 7])
-@pytest.mark.parametrize("at", [1, LATER])
-def test_step(wrap, value, at):
-    if wrap == "old" and isinstance(value, tuple) and len(value) == 4:
-        return  # allowed for the old interface
-    says = "step() did not return five values...sub-environment 1" if wrap == "in turn" else ""
-    refused(EnvError, play, faulty(wrap, "step", value, at), at + 20, says=says)
+KEYS = [{"a": np.zeros(2)}, {"a": np.zeros(2), "b": 0, "c": 1}, {"x": np.zeros(2), "b": 0}, np.zeros(2)]
+FAULTS = {
+    "shape": Fault(OBS, [np.zeros(3, np.float32), np.zeros((2, 1), np.float32), 0.0], "wrong shape...{second}...(2,)"),
+    "no observation": Fault(OBS, [None], "wrong shape...{second}got:      None", at=(1,)),
+    "dtype": Fault(
+        OBS,
+        [np.array(["a", "b"]), np.array([1j, 2]), [None, 1.0], [[1.0], 2.0], np.array([1, 2], "datetime64[D]")],
+        "cannot be cast safely...{second}...expected: float32",
+    ),
+    "a number beyond float32": Fault(OBS, [np.array([1e300, 0.0])], "represented in float32...{second}...float64"),
+    "a number beyond uint8": Fault(OBS, [np.array([256, 0])], "represented in uint8...{second}...int64", space=BYTES),
+    "a fraction of an integer": Fault(
+        OBS, [{"a": np.zeros(2, np.float32), "b": 1.5}], "cast safely...{second}key 'b'...float64...int64", space=DICT
+    ),
+    "keys": Fault(OBS, KEYS, "wrong keys...{second}...['a', 'b']", space=DICT),
+    "no dict": Fault(OBS, [None], "wrong keys...{second}got:", at=(1,), space=DICT),
+    "NaN": Fault(
+        OBS,
+        [np.array(value, np.float32) for value in ([np.nan, 1], [1, np.inf], [np.inf, -np.inf])],
+        "The observation contains NaN or infinity...{second}finite numbers",
+        at=(1, END_OF_EPISODE),
+        kinds=[*WRAPS],
+    ),
+    "reward": Fault(REWARD, ["1.0", [1.0], np.ones(1), 1j, [[1], 2], {}], "not a real number...{second}...{type}"),
+    "no reward": Fault(REWARD, [None], "not a real number...{second}", at=(1,)),
+    "no reward of a vector": Fault(REWARD, [None], "reward", at=(1,), kinds=[*NATIVE, "vector of columns"]),
+    "NaN reward": Fault(
+        REWARD,
+        [np.nan, -np.inf, np.float32(np.inf)],
+        "The reward is NaN or infinite...{second}got:      {value}...finite float",
+        at=(1, END_OF_EPISODE),
+        kinds=[*WRAPS],
+    ),
+    "a reward beyond float32": Fault(
+        REWARD, [1e39, -1e300], "too large for float32...{second}got:      {value}...3.4e+38", kinds=[*WRAPS]
+    ),
+    "terminated": Fault(TERMINATED, FLAGS, "The terminated flag is not a boolean...{second}got:      {type}"),
+    "truncated": Fault(TRUNCATED, FLAGS, "flag is not a boolean...{second}got:      {type}...True or False"),
+    "info": Fault(INFO, [[3]], "info is not a dict...{second}got:      list", kinds=[*SINGLES, "vector of columns"]),
+}
 
 
-@kinds(*NATIVE)
-@pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros((2, 1), np.float32), 0.0, None])
-@pytest.mark.parametrize("at", [1, LATER])
-def test_shape(wrap, value, at):
-    if wrap == "vector of columns":
-        return  # Gymnasium's own code stacks them
-    if value is None and at == LATER:
-        refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=f"{SECOND}got:      ")
-        return
-    says = f"The observation has the wrong shape...{SECOND}got:...expected: shape (2,)"
-    refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
-
-
-def test_a_dict_in_place_of_an_array():
-    class Several(gym.Env):
-        observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            return {"ann": np.zeros(2), "bob": np.zeros(2)}, {}
-
-    says = "wrong shape...got:      a dict with the keys ['ann', 'bob']...gymnasium.spaces.Dict...MultiAgentEnv"
-    refused(EnvError, to_base_env(Several()).try_reset, 0, says=says)
-
-
-@kinds("vector of columns", *NATIVE)
 @pytest.mark.parametrize(
-    "value",
-    [np.array(["a", "b"]), np.array([1j, 2]), np.array([None, 1.0]), [[1.0], 2.0], np.array([1, 2], "datetime64[D]")],
+    ("wrap", "fault"), [(wrap, fault) for fault, (*_, kinds, _) in FAULTS.items() for wrap in kinds]
 )
-@pytest.mark.parametrize("at", [1, LATER])
-def test_dtype(wrap, value, at):
-    says = f"The dtype of the observation cannot be cast safely...{SECOND}got:...expected: float32"
-    refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
+def test_wrong_values(wrap, fault):
+    place, values, says, steps, _, space = FAULTS[fault]
+    for value in values:
+        shown = float(value) if "{value}" in says else value
+        second = "sub-environment 1, agent 'a'..." if wrap in ("multi-agent", "dict view") else "sub-environment 1..."
+        expected = says.format(second=second, type=type(value).__name__, value=shown)
+        for at in steps:
+            refused(EnvError, play, faulty(wrap, place, value, at, space), at + EPISODE, says=expected)
 
 
-@kinds("vector of columns", *NATIVE)
-@pytest.mark.parametrize("at", [1, LATER])
-@pytest.mark.parametrize(
-    ("space", "value"),
-    [(BOX, np.array([1e300, 0.0])), (spaces.Box(0, 255, (2,), np.uint8), np.array([256, 0]))],
-)
-def test_numbers_that_the_dtype_cannot_hold(wrap, space, value, at):
-    says = f"The observation cannot be represented in {space.dtype}...{SECOND}got:      {value.dtype}"
-    refused(EnvError, play, faulty(wrap, OBS, value, at, space), at, says=says)
+@pytest.mark.parametrize("wrap", WRAPS)
+class TestCalls:
+    @pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
+    def test_reset(self, wrap, value):
+        """It must return `(obs, info)`; Gymnasium's own vector environments unpack that themselves."""
+        if wrap not in ("multi-agent", "dict view", "old"):  # their wrappers unpack it, and "old" returns no info
+            says = "" if wrap in NATIVE else "reset() did not return (obs, info)...sub-environment 1...got:"
+            refused(EnvError, play, faulty(wrap, "reset", value), 1, says=says)
+
+    @pytest.mark.parametrize("value", [None, (np.zeros(2, np.float32), 1.0, False, {}), (1, 2, 3, 4, 5, 6), 7])
+    @pytest.mark.parametrize("at", [1, LATER])
+    def test_step(self, wrap, value, at):
+        of_old = wrap == "old" and isinstance(value, tuple) and len(value) == 4
+        if wrap != "dict view" and not of_old:
+            says = "step() did not return five values...sub-environment 1" if wrap == "in turn" else ""
+            refused(EnvError, play, faulty(wrap, "step", value, at), at + 20, says=says)
+
+    @pytest.mark.parametrize("at", [1, LATER])
+    def test_raises(self, wrap, at):
+        """The message names the sub-environment, where it is known, and the action; the cause is kept."""
+        if wrap != "dict view":
+            cause = ZeroDivisionError("by nothing")
+            known = "sub-environment 1..." if wrap in ("in turn", "multi-agent", "old") else ""
+            says = f"ZeroDivisionError in ...by nothing...{known}action "
+            assert refused(EnvError, play, faulty(wrap, "raise", cause, at), at + 20, says=says).__cause__ is cause
+
+    def test_out_of_bounds_warns_once(self, wrap, caplog):
+        for _ in range(2):
+            play(faulty(wrap, OBS, np.array([0, 11], np.float32)), 3)
+        assert caplog.text.count("an observation is outside its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
+        assert "sub-environment 1" in caplog.text
 
 
-@kinds("vector of columns", *NATIVE)
-@pytest.mark.parametrize("at", [1, LATER])
-def test_fractions_for_an_integer_dtype(wrap, at):
-    base = faulty(wrap, OBS, {"a": np.zeros(2, np.float32), "b": 1.5}, at, space=DICT)
-    refused(
-        EnvError,
-        play,
-        base,
-        at,
-        says=f"The dtype of the observation cannot be cast safely...{SECOND}key 'b'...float64...int64",
-    )
-
-
-@kinds("vector of columns", *NATIVE)
+@pytest.mark.parametrize("wrap", SINGLES)
 def test_float64_is_cast_and_warns_once(wrap, caplog):
-    base = faulty(wrap, OBS, np.full(2, 0.5))
-    rows = play(base, 1)
-    obs = rows.observations(None, base.observation_space)
-    assert obs.dtype == np.float32
-    np.testing.assert_array_equal(obs[1], [0.5, 0.5])
-    play(faulty(wrap, OBS, np.full(2, 0.5)), 1)
+    for _ in range(2):
+        base = faulty(wrap, OBS, np.full(2, 0.5))
+        obs = play(base, 1).observations(None, base.observation_space)
+        assert (obs.dtype, obs[1].tolist()) == (np.float32, [0.5, 0.5])
     assert caplog.text.count("sub-environment 1") == 1
     assert "observations of dtype float64 are cast to float32. Logged once." in caplog.text
 
 
-@kinds()
-@pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
-@pytest.mark.parametrize("at", [1, END_OF_EPISODE])
-def test_nan_observation(wrap, value, at):
-    says = f"The observation contains NaN or infinity...{SECOND}finite numbers"
-    refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
-
-
-@kinds("vector of columns", *NATIVE)
-@pytest.mark.parametrize(
-    "value", [{"a": np.zeros(2)}, {"a": np.zeros(2), "b": 0, "c": 1}, {"x": np.zeros(2), "b": 0}, np.zeros(2), None]
-)
-@pytest.mark.parametrize("at", [1, LATER])
-def test_dict_keys(wrap, value, at):
-    if value is None and at == LATER:
-        return  # a multi-agent environment refuses an observation that is None
-    says = f"The Dict observation has the wrong keys...{SECOND}got:...expected: ['a', 'b']"
-    refused(EnvError, play, faulty(wrap, OBS, value, at, space=DICT), at, says=says)
-
-
-@kinds()
-def test_out_of_bounds_warns_once(wrap, caplog):
-    for _ in range(2):
-        play(faulty(wrap, OBS, np.array([0, 11], np.float32)), 3)
-    assert caplog.text.count("an observation is outside its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
-    assert "sub-environment 1" in caplog.text
-
-
-@kinds(*NATIVE)
-@pytest.mark.parametrize("value", ["1.0", [1.0], np.ones(1), 1j, [[1], 2], {}])
-@pytest.mark.parametrize("at", [1, LATER])
-def test_reward_is_no_number(wrap, value, at):
-    says = f"The reward is not a real number...{SECOND}got:      {type(value).__name__}"
-    refused(EnvError, play, faulty(wrap, REWARD, value, at), at, says=says)
-
-
-@kinds()
-def test_no_reward(wrap):
-    refused(
-        EnvError, play, faulty(wrap, REWARD, None), 1, says="reward" if wrap in NATIVE else "not a real number...None"
-    )
-
-
-@kinds()
-@pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
-@pytest.mark.parametrize("at", [1, END_OF_EPISODE])
-def test_nan_reward(wrap, value, at):
-    says = f"The reward is NaN or infinite...{SECOND}got:      {float(value)}...finite float"
-    refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
-
-
-@kinds()
-@pytest.mark.parametrize("value", [1e39, -1e300])
-def test_reward_that_float32_cannot_hold(wrap, value):
-    says = f"The reward is too large for float32...{SECOND}got:      {float(value)}...3.4e+38"
-    refused(EnvError, play, faulty(wrap, REWARD, value, END_OF_EPISODE), END_OF_EPISODE + 20, says=says)
-
-
-@kinds(*NATIVE)
-@pytest.mark.parametrize("value", [0, None, "yes", np.zeros(1, bool)])
-@pytest.mark.parametrize(("place", "name"), [(TERMINATED, "terminated"), (TRUNCATED, "truncated")])
-@pytest.mark.parametrize("at", [1, LATER])
-def test_flag(wrap, value, place, name, at):
-    name = "terminated" if wrap == "old" else name  # it has only one flag
-    says = f"The {name} flag is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
-    refused(EnvError, play, faulty(wrap, place, value, at), at, says=says)
-
-
-@kinds(*NATIVE)
-@pytest.mark.parametrize("at", [1, LATER])
-def test_info(wrap, at):
-    says = f"The info is not a dict...{SECOND}got:      list"
-    refused(EnvError, play, faulty(wrap, INFO, [3], at), at, says=says)
-
-
-@kinds("dict view")
-@pytest.mark.parametrize("at", [1, LATER])
-def test_an_env_that_raises(wrap, at):
-    """The message names the sub-environment, where it is known, and the action; the cause is kept."""
-    cause = ZeroDivisionError("by nothing")
-    error = refused(EnvError, play, faulty(wrap, "raise", cause, at), at + 20, says="ZeroDivisionError in ")
-    assert error.__cause__ is cause
-    if wrap in ("in turn", "multi-agent", "old"):
-        assert "sub-environment 1" in str(error)
-    assert "action " in str(error)
-    assert "by nothing" in str(error)
+def test_a_dict_in_place_of_an_array():
+    says = "wrong shape...got:      a dict with the keys ['ann', 'bob']...gymnasium.spaces.Dict...MultiAgentEnv"
+    base = faulty("in turn", "reset", ({"ann": np.zeros(2), "bob": np.zeros(2)}, {}))
+    refused(EnvError, play, base, 0, says=says)
 
 
 @pytest.mark.parametrize(

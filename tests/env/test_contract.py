@@ -22,19 +22,20 @@ def seeds_for(num_envs: int) -> list[int]:
     return [2**32 - 50 + 7 * index for index in range(num_envs)]
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("name", [*KINDS, *EXTERNAL])
 @VIEWS
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
-def test_episodes_of_each_sub_environment_are_correct(kind, view, num_envs, split):
+def test_episodes_of_each_sub_environment_are_correct(name, view, num_envs, split):
     """First and final observations, rewards, flags, waiting and ended agents, and infos equal the bare env's."""
+    kind = {**KINDS, **EXTERNAL}[name]
     env = kind.make(num_envs)
-    traces = drive(env, view, POLLS, seeds_for(num_envs), split)
+    traces = drive(env, view, 3 * POLLS if name in EXTERNAL else POLLS, seeds_for(num_envs), split)
+    env.stop()
     for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
         assert len(trace) > POLLS / 2
         assert any(moment.ended for moment in trace)
         for got, expected in zip(trace, kind.trace(seed, len(trace)), strict=True):
             assert got == expected
-    env.stop()
 
 
 @pytest.mark.parametrize("kind", PROCESSES.values(), ids=PROCESSES.keys())
@@ -45,20 +46,6 @@ def test_episodes_of_processes_are_correct_through_both_views(kind):
             assert trace == kind.trace(seed, len(trace))
     env.stop()
     assert env.env.closed
-
-
-@pytest.mark.parametrize("kind", EXTERNAL.values(), ids=EXTERNAL.keys())
-@VIEWS
-@pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
-def test_episodes_of_external_environments_are_correct(kind, view, num_envs, split):
-    env = kind.make(num_envs)
-    traces = drive(env, view, 3 * POLLS, seeds_for(num_envs), split)
-    env.stop()
-    for trace, seed in zip(traces, seeds_for(num_envs), strict=True):
-        assert len(trace) > POLLS / 2
-        assert any(moment.ended for moment in trace)
-        for got, expected in zip(trace, kind.trace(seed, len(trace)), strict=True):
-            assert got == expected
 
 
 @EVERY_KIND

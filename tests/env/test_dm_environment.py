@@ -106,12 +106,8 @@ def test_integer_actions_with_bounds():
 
 
 def test_a_spec_without_a_space():
-    refused(
-        SpaceError,
-        DMEnvironment,
-        Catch(observation_spec=specs.StringArray(())),
-        says="The spec has no corresponding space",
-    )
+    env = Catch(observation_spec=specs.StringArray(()))
+    refused(SpaceError, DMEnvironment, env, says="The spec has no corresponding space")
 
 
 class Pair(NamedTuple):

@@ -26,19 +26,18 @@ def test_warns_once_for_each_class(old, caplog):
     assert "terminated unless info['TimeLimit.truncated'] is set" in caplog.text
 
 
+class WithAnyArguments(gym.Wrapper):
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+
 @pytest.mark.parametrize(
-    "new", [Clock, Party, lambda: gym.make("CartPole-v1"), lambda: ListVector(2), lambda: ArrayVector(2)]
+    "new",
+    [Clock(), Party(), gym.make("CartPole-v1"), ListVector(2), ArrayVector(2), WithAnyArguments(Clock())],
+    ids=lambda env: type(env).__name__,
 )
 def test_the_current_interface_is_not_adapted(new):
-    assert not is_legacy(new())
-
-
-def test_a_wrapper_with_arbitrary_arguments_is_not_adapted():
-    class Wrapper(gym.Wrapper):
-        def reset(self, **kwargs):
-            return self.env.reset(**kwargs)
-
-    assert not is_legacy(Wrapper(Clock()))
+    assert not is_legacy(new)
 
 
 class LikeGymnax:
@@ -94,19 +93,14 @@ class SeedOnly(Clock):
 
 @pytest.mark.parametrize("cls", [OldMethods, WithoutSeed, InBetween, SeedOnly])
 def test_the_interface_in_between(cls):
+    """A seed is passed where `reset` takes one."""
     base = to_base_env(cls(), lambda index: cls(), 2)
-    rows = play(base, 20)
-    assert len(rows) >= 2
+    assert len(play(base, 20)) >= 2
     assert [type(env) for env in base.get_sub_environments()] == [cls, cls]
-
-
-@pytest.mark.parametrize("cls", [InBetween, SeedOnly])
-def test_a_seed_is_passed_where_reset_takes_one(cls):
-    trace = drive(to_base_env(cls()), "rows", 10, [7])[0]
-    got, expected = (
-        [[event.obs for event in moment.events] for moment in s] for s in (trace, clock_trace(7, len(trace)))
-    )
-    assert got == expected
+    if cls in (InBetween, SeedOnly):
+        traces = drive(base, "rows", 10, [7, 8])[0], clock_trace(7, 8)
+        got, expected = ([[event.obs for event in moment.events] for moment in trace[:8]] for trace in traces)
+        assert got == expected
 
 
 class Cut(OldClock):
@@ -192,12 +186,6 @@ def play_once(env):
     return base.poll_rows()
 
 
-def test_missing_all():
-    refused(
-        EnvError, play_once, Parts({"a": False}, {}), says="terminateds has no '__all__'...Parts, sub-environment 0"
-    )
-
-
 class OldPair(MultiAgentEnv):
     """Two agents with spaces of their own, in the old interface."""
 
@@ -237,13 +225,31 @@ class NoInfos(OldVector):
         return *super().vector_step(actions)[:3], None
 
 
-def test_parts_that_are_none():
+class Returns(OldClock):
+    def __init__(self, result) -> None:
+        super().__init__()
+        self.result = result
+
+    def step(self, action):
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (Parts({"a": False}, {}), "terminateds has no '__all__'...Parts, sub-environment 0"),
+        (Parts({ALL: False}, None), "infos is not a dict...Parts, sub-environment 0"),
+        (Parts(False, {}), "terminateds is not a dict...Parts, sub-environment 0"),
+        (NoInfos(2), "The number of infos is wrong...NoInfos...got:      NoneType"),
+        *[
+            (Returns(result), "neither four nor five values...Returns")
+            for result in ((OBS, 1.0, False), None, (1, 2, 3, 4, 5, 6))
+        ],
+    ],
+)
+def test_wrong_results(env, says):
     """Refused as those of the current interface, and not as an error of the adapter."""
-    refused(EnvError, play_once, Parts({ALL: False}, None), says="infos is not a dict...Parts, sub-environment 0")
-    refused(EnvError, play_once, Parts(False, {}), says="terminateds is not a dict...Parts, sub-environment 0")
-    refused(
-        EnvError, play, to_base_env(NoInfos(2)), 1, says="The number of infos is wrong...NoInfos...got:      NoneType"
-    )
+    refused(EnvError, play, to_base_env(env), 1, says=says)
 
 
 def test_rendering():
@@ -257,15 +263,6 @@ def test_rendering():
 
     frames = [to_base_env(cls()).try_render() for cls in (Drawn, Plain, OldClock)]
     assert frames == ["rgb_array", "frame", None]
-
-
-@pytest.mark.parametrize("result", [(OBS, 1.0, False), None, (1, 2, 3, 4, 5, 6)])
-def test_neither_four_nor_five_values(result):
-    class Three(OldClock):
-        def step(self, action):
-            return result
-
-    refused(EnvError, play, to_base_env(Three()), 1, says="neither four nor five values...Three")
 
 
 def test_a_vector_env_that_returns_infos_at_resets_but_takes_no_seeds():

@@ -94,75 +94,71 @@ class Keywords(gym.Env):
         return np.zeros(1, np.float32), {}
 
 
-@pytest.mark.parametrize(
-    ("creator", "way"),
-    [
-        (lambda context: None, "context"),
-        (lambda anything, size=3: None, "context"),
-        (lambda _=None: None, "context"),
-        (lambda env_config={}: None, "context"),
-        (lambda env_args=None, seed=0: None, "context"),
-        (lambda goal=GOAL: None, "keywords"),
-        (lambda max_steps=None: None, "keywords"),
-        (lambda config=None, size=3: None, "context"),
-        (lambda *arguments: None, "context"),
-        (lambda: None, "nothing"),
-        (lambda one, two: None, "nothing"),
-        (Keywords, "keywords"),
-        (lambda size=5: None, "keywords"),
-        (lambda goal=None: None, "keywords"),
-        (lambda settings_of_mine={}: None, "context"),
-        (lambda rllib_config=None: None, "context"),
-        (lambda render_mode=None: None, "keywords"),
-        (lambda **settings: None, "keywords"),
-        (lambda *, size=5: None, "keywords"),
-    ],
-)
-def test_how_a_creator_takes_its_settings(creator, way):
-    assert call_convention(creator) == way
-
-
 def of_context(world: EnvContext) -> gym.Env:
     return gym.make(world["world"])
+
+
+def dict_or_none(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
+
+
+def dict_of_numbers(goals: dict[str, float] = GOALS, size: int = 5) -> None: ...
+
+
+def model_or_none(model: Clock | None = None, size: int = 5) -> None: ...
+
+
+def number_or_none(goal: int | None = None) -> None: ...
+
+
+def anything(settings_of_mine: Any = None) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("creator", "keys", "way"),
     [
-        (lambda size: None, ["size"], "keywords"),
-        (lambda goal=None: None, ["goal"], "keywords"),
-        (lambda settings_of_mine=None: None, ["size"], "context"),
-        (lambda goal=None, *, size=3: None, ["size"], "keywords"),
-        (lambda goal=None, **settings: None, ["size"], "keywords"),
-        (lambda rllib_config=None, **settings: None, ["size"], "context"),
-        (lambda size, render_mode=None: None, ["size"], "keywords"),
-        (lambda size, goal: None, ["size", "goal"], "keywords"),
-        (lambda context, size=3: None, ["context", "size"], "context"),
-        (lambda anything, size=3: None, ["size"], "context"),
-        (lambda size, /: None, ["size"], "context"),
-        (lambda env: gym.make(env["env"], max_episode_steps=env["limit"]), ["env", "limit"], "context"),
-        (of_context, ["world"], "context"),
+        (lambda context: None, "", "context"),
+        (lambda anything, size=3: None, "", "context"),
+        (lambda _=None: None, "", "context"),
+        (lambda env_config={}: None, "", "context"),
+        (lambda env_args=None, seed=0: None, "", "context"),
+        (lambda goal=GOAL: None, "", "keywords"),
+        (lambda max_steps=None: None, "", "keywords"),
+        (lambda config=None, size=3: None, "", "context"),
+        (lambda *arguments: None, "", "context"),
+        (lambda: None, "", "nothing"),
+        (lambda one, two: None, "", "nothing"),
+        (Keywords, "", "keywords"),
+        (lambda size=5: None, "", "keywords"),
+        (lambda goal=None: None, "", "keywords"),
+        (lambda settings_of_mine={}: None, "", "context"),
+        (lambda rllib_config=None: None, "", "context"),
+        (lambda render_mode=None: None, "", "keywords"),
+        (lambda **settings: None, "", "keywords"),
+        (lambda *, size=5: None, "", "keywords"),
+        # a first parameter that env_config has
+        (lambda size: None, "size", "keywords"),
+        (lambda goal=None: None, "goal", "keywords"),
+        (lambda settings_of_mine=None: None, "size", "context"),
+        (lambda goal=None, *, size=3: None, "size", "keywords"),
+        (lambda goal=None, **settings: None, "size", "keywords"),
+        (lambda rllib_config=None, **settings: None, "size", "context"),
+        (lambda size, render_mode=None: None, "size", "keywords"),
+        (lambda size, goal: None, "size goal", "keywords"),
+        (lambda context, size=3: None, "context size", "context"),
+        (lambda anything, size=3: None, "size", "context"),
+        (lambda size, /: None, "size", "context"),
+        (lambda env: gym.make(env["env"], max_episode_steps=env["limit"]), "env limit", "context"),
+        (of_context, "world", "context"),
+        # annotations
+        (dict_or_none, "", "context"),
+        (anything, "size", "context"),
+        (dict_of_numbers, "", "keywords"),
+        (model_or_none, "", "keywords"),
+        (number_or_none, "size", "keywords"),
     ],
 )
-def test_a_first_parameter_that_env_config_has(creator, keys, way):
-    assert call_convention(creator, dict.fromkeys(keys, 5)) == way
-
-
-def test_an_annotation_decides_too():
-    def creator(settings_of_mine: dict | None = None, size: int = 5) -> None: ...
-
-    def other(goals: dict[str, float] = GOALS, size: int = 5) -> None: ...
-
-    class Predictor: ...
-
-    def third(model: Predictor | None = None, size: int = 5) -> None: ...
-
-    def fourth(goal: int | None = None) -> None: ...
-
-    def fifth(settings_of_mine: Any = None) -> None: ...
-
-    assert call_convention(creator) == call_convention(fifth, {"size": 5}) == "context"
-    assert call_convention(other) == call_convention(third) == call_convention(fourth, {"size": 5}) == "keywords"
+def test_how_a_creator_takes_its_settings(creator, keys, way):
+    assert call_convention(creator, dict.fromkeys(keys.split(), 5)) == way
 
 
 class PassesOn(Keywords):
@@ -193,10 +189,6 @@ def test_env_config_gives_the_keywords():
     base = make_base_env(Keywords, EnvContext({"size": 7}), 2)
     assert [env.size for env in base.get_sub_environments()] == [7, 7]
     assert make_base_env(Keywords, EnvContext(), 1).get_sub_environments()[0].size == 5
-    with pytest.raises(
-        ConfigError, match=r"does not accept this env_config(.|\n)*'sise'(.|\n)*Keywords\(render_mode=None, size=5\)"
-    ):
-        make_base_env(Keywords, EnvContext({"sise": 7}), 1)
     assert drawing(Keywords, EnvContext()) == {"render_mode": "rgb_array"}
     assert drawing(lambda size=5: None, EnvContext()) == {}
 
@@ -241,9 +233,6 @@ def test_to_base_env_takes_what_a_trainer_takes(env, count):
 
 
 def test_to_base_env_refuses_an_unknown_id_a_second_creator_and_a_class_from_a_creator():
-    with pytest.raises(ConfigError, match=r"Unknown environment(.|\n)*CartPole-v1"):
-        to_base_env("CartPol-v1")
-    with pytest.raises(ConfigError, match=r"two creators(.|\n)*leave make_env out"):
-        to_base_env(Clock, lambda index: Clock(), num_envs=2)
-    with pytest.raises(EnvError, match="return an instance from the creator"):
-        to_base_env(lambda context: Clock)
+    refused(ConfigError, to_base_env, "CartPol-v1", says="Unknown environment...CartPole-v1")
+    refused(ConfigError, to_base_env, Clock, lambda index: Clock(), 2, says="two creators...leave make_env out")
+    refused(EnvError, to_base_env, lambda context: Clock, says="return an instance from the creator")

@@ -37,10 +37,7 @@ BAD = {
     "a list": ([OBS_SPACE], "This is not a Gymnasium space...[Box...write gymnasium.spaces.Tuple([...])"),
     "a number": (2, "This is not a Gymnasium space...got:      2...write gymnasium.spaces.Discrete(n)"),
     "text": (spaces.Text(5), "This kind of space is not supported...Text...Box, Discrete"),
-    "inside": (
-        spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}),
-        "not supported...key 'x', element 1",
-    ),
+    "inside": (spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}), "not supported...key 'x', element 1"),
     "big-endian": (spaces.Box(-1, 1, (2,), ">f4"), "type of numbers...>f4, in the byte order of another machine"),
     "long double": (spaces.Box(-1, 1, (2,), np.longdouble), "type of numbers...f16...float32...astype"),
     "empty dict": (spaces.Dict({}), "The space has no elements"),
@@ -56,56 +53,46 @@ KIND = pytest.mark.parametrize("kind", ["observation_space", "action_space"])
 FAULT = pytest.mark.parametrize("fault", BAD.values(), ids=BAD.keys())
 
 
+def single(env_class: type):
+    """A subclass with another space."""
+
+    def make(kind: str, space):
+        return type("Odd", (env_class,), {kind: space})()
+
+    return make
+
+
+def with_space(env, prefix: str = ""):
+    """An instance with another space."""
+
+    def make(kind: str, space):
+        made = env()
+        setattr(made, prefix + kind, space)
+        return made
+
+    return make
+
+
+KINDS = {
+    "single": ("Odd, sub-environment 0, ", single(Clock)),
+    "old": ("Odd, sub-environment 0, ", single(OldClock)),
+    "vector": ("ListVector.", with_space(lambda: ListVector(2))),
+    "native": ("SyncVectorEnv.single_", with_space(lambda: SyncVectorEnv([Clock] * 2), "single_")),
+    "multi-agent": ("Odd, sub-environment 0, ", single(Party)),
+    "rows": ("RowClocks.", with_space(lambda: RowClocks(2))),
+    "dicts": ("DictParties.", with_space(lambda: DictParties(2))),
+}
+"""Where the space is, in errors, and a function that makes the environment."""
+
+
 @KIND
 @FAULT
-class TestEveryKind:
-    def test_single(self, kind, fault):
-        class Odd(Clock):
-            pass
-
-        setattr(Odd, kind, fault[0])
-        refused(SpaceError, to_base_env, Odd(), says=f"{fault[1].split('...')[0]}...Odd, sub-environment 0, {kind}")
-        refused(SpaceError, to_base_env, Odd(), says=fault[1])
-
-    def test_vector(self, kind, fault):
-        env = ListVector(2)
-        setattr(env, kind, fault[0])
-        refused(SpaceError, to_base_env, env, says=fault[1])
-        refused(SpaceError, to_base_env, env, says=f"ListVector.{kind}")
-
-    def test_native(self, kind, fault):
-        env = SyncVectorEnv([Clock] * 2)
-        setattr(env, f"single_{kind}", fault[0])
-        refused(SpaceError, to_base_env, env, says=fault[1])
-        refused(SpaceError, to_base_env, env, says=f"SyncVectorEnv.single_{kind}")
-
-    def test_old(self, kind, fault):
-        class Odd(OldClock):
-            pass
-
-        setattr(Odd, kind, fault[0])
-        refused(SpaceError, to_base_env, Odd(), says=fault[1])
-        refused(SpaceError, to_base_env, Odd(), says=f"Odd, sub-environment 0, {kind}")
-
-    def test_columnar(self, kind, fault):
-        env = RowClocks(2)
-        setattr(env, kind, fault[0])
-        if fault[0] is not None:
-            refused(SpaceError, to_base_env, env, says=fault[1])
-
-    def test_multi_agent(self, kind, fault):
-        class Odd(Party):
-            pass
-
-        setattr(Odd, kind, fault[0])
-        if fault[0] is not None:
-            refused(SpaceError, to_base_env, Odd(), says=fault[1])
-
-    def test_base_env(self, kind, fault):
-        env = DictParties(2)
-        setattr(env, kind, fault[0])
-        if fault[0] is not None:
-            refused(SpaceError, to_base_env, env, says=fault[1])
+@pytest.mark.parametrize("made", KINDS)
+def test_every_kind(kind, fault, made):
+    (space, says), (where, make) = fault, KINDS[made]
+    if space is not None or made not in ("multi-agent", "rows", "dicts"):
+        what, _, rest = says.partition("...")
+        refused(SpaceError, to_base_env, make(kind, space), says=f"{what}...{where}{kind}...{rest}".removesuffix("..."))
 
 
 class NoSpaces(gym.Env):
@@ -131,12 +118,8 @@ def test_a_method_in_the_place_of_a_space(kind):
 
 
 def test_no_spaces():
-    refused(
-        SpaceError,
-        to_base_env,
-        NoSpaces(),
-        says="This is not a Gymnasium space...NoSpaces, sub-environment 0, observation_space",
-    )
+    says = "This is not a Gymnasium space...NoSpaces, sub-environment 0, observation_space"
+    refused(SpaceError, to_base_env, NoSpaces(), says=says)
 
 
 def test_the_policies_of_a_multi_agent_env_can_define_the_spaces():
@@ -170,31 +153,13 @@ class TestCopies:
         refused(SpaceError, to_base_env, Party(), lambda index: Silent() if index == 2 else Party(), 3, says=says)
 
     @pytest.mark.parametrize("world", [Clock, Party])
-    def test_the_same_environment_twice(self, world):
+    def test_copies_that_are_none(self, world):
         env = world()
-        refused(EnvError, to_base_env, env, lambda index: env, 2, says=f"the same environment twice...{world.__name__}")
-
-    @pytest.mark.parametrize("world", [Clock, Party])
-    def test_too_few_copies(self, world):
-        refused(
-            EnvError,
-            to_base_env,
-            world(),
-            None,
-            3,
-            says="too few environments...1 environments, no make_env...3...make_env",
-        )
-
-    @pytest.mark.parametrize("world", [Clock, Party])
-    def test_a_creator_that_returns_nothing(self, world):
-        refused(
-            EnvError,
-            to_base_env,
-            world(),
-            lambda index: None,
-            2,
-            says="This is not an environment...sub-environment 1...None",
-        )
+        says = f"the same environment twice...{world.__name__}"
+        refused(EnvError, to_base_env, env, lambda index: env, 2, says=says)
+        refused(EnvError, to_base_env, env, None, 3, says="too few environments...1 environments, no make_env...3")
+        says = "This is not an environment...sub-environment 1...None"
+        refused(EnvError, to_base_env, env, lambda index: None, 2, says=says)
 
     def test_wrap(self):
         made = []

@@ -332,10 +332,7 @@ def critic(agents: int = AGENTS) -> CentralCritic:
 def critic_columns() -> dict:
     random = np.random.default_rng(0)
     others = (ROWS, AGENTS - 1)
-    part = {
-        "obs": random.uniform(-1, 1, (*others, 2)).astype(np.float32),
-        "actions": random.integers(0, 4, others),
-    }
+    part = {"obs": random.uniform(-1, 1, (*others, 2)).astype(np.float32), "actions": random.integers(0, 4, others)}
     return {
         "agent": random.integers(0, AGENTS, ROWS),
         "obs": random.uniform(-1, 1, (ROWS, 2)).astype(np.float32),

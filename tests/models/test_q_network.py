@@ -55,11 +55,7 @@ def test_dueling_streams():
 
 def test_values_of_parametric_actions_follow_their_embeddings():
     space = spaces.Dict(
-        {
-            "action_mask": spaces.MultiBinary(4),
-            "avail_actions": spaces.Box(-1, 1, (4, 2), np.float32),
-            "state": BOX,
-        }
+        {"action_mask": spaces.MultiBinary(4), "avail_actions": spaces.Box(-1, 1, (4, 2), np.float32), "state": BOX}
     )
     embeddings = np.random.default_rng(1).normal(size=(5, 4, 2)).astype(np.float32)
     obs = {"action_mask": np.ones((5, 4), np.int8), "avail_actions": embeddings, "state": OBS}

@@ -100,7 +100,7 @@ class _Check:
                 player.step()
                 polls += 1
             if not player.ended:
-                self._find("warning", "no end", f"no episode has ended within {polls} steps; is there a time limit?")
+                self._find("no end", f"no episode has ended within {polls} steps; is there a time limit?")
             # Without a seed there is nothing to repeat.
             self._comparable = not player.starts_by_itself and _takes_seeds(base)
             return {
@@ -120,7 +120,6 @@ class _Check:
         whole = [space for space, leaf in parts if isinstance(leaf, Box) and leaf.dtype.kind != "f"]
         if whole:
             self._find(
-                "warning",
                 "integer actions",
                 f"{whole[0]}: rollax's policies do not choose integers of a Box. Declare MultiDiscrete(high - low + 1, "
                 "start=low), or a Box of floats that the environment rounds.",
@@ -137,7 +136,6 @@ class _Check:
             difference = f"after a reset without a seed, {later}"
         if difference:
             self._find(
-                "warning",
                 "not repeatable",
                 f"{where}: the same seed and actions gave different results the second time, {difference}. Draw random "
                 "numbers from self.np_random, which reset(seed=seed) seeds and reset(seed=None) leaves as it is.",
@@ -147,7 +145,6 @@ class _Check:
             beside, _, count = self._trace(2)
             if count == 2 and (difference := _first_difference(trace, beside)):
                 self._find(
-                    "warning",
                     "shared state",
                     f"{where}: a second copy changes what the first one does, {difference}. Keep state in the "
                     "instance: not in the class, in the module, or in a default argument.",
@@ -171,7 +168,6 @@ class _Check:
                     distinct.append(one)
         if len(distinct) >= _LEAST_DISTINCT:
             self._find(
-                "warning",
                 "ignored seed",
                 f"sub-environments 0 and 1, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, "
                 "but alike in both, so all copies play the same episodes. Draw random numbers from self.np_random, "
@@ -185,14 +181,14 @@ class _Check:
         context = drawing(self._creator, self._context)
         if "render_mode" not in context:
             return  # the creator accepts no config
-        setting = f"with render_mode={_RGB!r} in env_config"
+        but = f"metadata lists {_RGB!r}, but with render_mode={_RGB!r} in env_config"
         try:
             with self._made(1, context) as base:
                 base.reset_rows(np.arange(base.num_envs), self._seeds(base))
                 if not is_frame(base.try_render(0)):
-                    self._find("note", "no pictures", f"metadata lists {_RGB!r}, but {setting} nothing is drawn")
+                    self.findings.append(Finding("note", "no pictures", f"{but} nothing is drawn"))
         except Exception as error:
-            self._find("warning", "no pictures", f"metadata lists {_RGB!r}, but {setting} it raises {repr_of(error)}")
+            self._find("no pictures", f"{but} it raises {repr_of(error)}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
         """Checks that an environment with a render mode returns frames."""
@@ -200,16 +196,12 @@ class _Check:
         self._draws = _RGB in ((getattr(first, "metadata", None) or {}).get("render_modes") or ())
         if getattr(first, "render_mode", None) != _RGB:
             return
+        but = f"render_mode is {_RGB!r}, but render()"
         try:
-            frame = base.try_render(0)
+            if not is_frame(frame := base.try_render(0)):
+                self._find("no pictures", f"{but} does not return an image: {checks.outline(frame)}")
         except Exception as error:
-            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, but render() raises {repr_of(error)}")
-        else:
-            if not is_frame(frame):
-                got = checks.outline(frame)
-                self._find(
-                    "warning", "no pictures", f"render_mode is {_RGB!r}, but render() does not return an image: {got}"
-                )
+            self._find("no pictures", f"{but} raises {repr_of(error)}")
 
     def _trace(self, num_envs: int) -> tuple[list[Moment], list[Moment], int]:
         """History of sub-environment 0, its first moments after a reset without a seed, and the number of copies."""
@@ -235,8 +227,8 @@ class _Check:
     def _seeds(self, base: BaseEnv) -> list[int]:
         return [self._seed + index for index in range(base.num_envs)]
 
-    def _find(self, severity: Severity, name: str, message: str) -> None:
-        self.findings.append(Finding(severity, name, message))
+    def _find(self, name: str, message: str) -> None:
+        self.findings.append(Finding("warning", name, message))
 
 
 def _takes_seeds(env: BaseEnv) -> bool:

@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 from rollax.core import trees
 from rollax.core.spaces import ACTION_MASK, check_space, choices, stack, walk
 from rollax.env.base_env import BaseEnv
-from rollax.env.observations import check_observation
+from rollax.env.checks import check_observation
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, SpaceError
 

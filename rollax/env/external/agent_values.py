@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from rollax.core import spaces, trees
 from rollax.core.space_codec import Where, check_finite, check_masks, mask_starts
 from rollax.env import checks
-from rollax.env.observations import as_columns, check_observation, stacked
+from rollax.env.checks import as_columns, check_observation, stacked
 from rollax.errors import EnvError
 
 _REMEMBERED = 10_000

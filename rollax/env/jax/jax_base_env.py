@@ -12,11 +12,11 @@ from gymnasium import Space
 from rollax.core import runtime, trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import as_columns, check_bounds
 from rollax.env.copies import EnvCopies
 from rollax.env.jax.jax_env import Outcome
 from rollax.env.jax.sub_environments import ByAgent, EpisodeState, SubEnvironments, joined, replaced
 from rollax.env.multi_agent.multi_agent_env import common_space
-from rollax.env.observations import as_columns, check_bounds
 from rollax.env.rows import Rows
 from rollax.env.vector.vector_base_env import ActionBuffer
 

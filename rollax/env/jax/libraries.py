@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from rollax.core.importing import JAX_ENV
 from rollax.core.spaces import ACTION_MASK, Path, walk
 from rollax.env.jax.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, limited
-from rollax.errors import ConfigError, EnvError, missing_package, nearest, not_installed
+from rollax.errors import ConfigError, EnvError, missing_package, not_installed
 
 _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]
 """Creator of an environment from the settings in `env_config`; callable with these settings, for errors."""
@@ -317,5 +317,4 @@ def _module_in_no_extra(name: str, fix: str) -> Any:
 
 def _check_name(library: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
-        got = f"{JAX_ENV}{library}/{name}"
-        raise ConfigError(f"Unknown environment of {library}.", where="env", got=got, fix=nearest(name, known))
+        raise ConfigError.unknown(f"environment of {library}", name, known, f"env {JAX_ENV}{library}/{name}")

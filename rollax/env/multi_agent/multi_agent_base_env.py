@@ -11,7 +11,7 @@ from rollax.core import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name
-from rollax.env.copies import EnvCopies, close_all
+from rollax.env.copies import EnvCopies, Resets, close_all
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, checked_reset, checked_step, spaces_of_agents
 from rollax.env.restarting import Restarts
@@ -96,7 +96,7 @@ class MultiAgentBaseEnv(BaseEnv):
 
     def __init__(self, copies: EnvCopies) -> None:
         self.envs: list[MultiAgentEnv] = copies.make(may_lack_spaces=True)
-        self._restarts = Restarts(copies, self.envs)
+        self._resets = Restarts(copies, self.envs) if copies.restart_failed else Resets(self.envs)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")
@@ -119,11 +119,11 @@ class MultiAgentBaseEnv(BaseEnv):
                 results[index] = env.step(actions)
             except Exception as error:
                 where = f"{self.name}, sub-environment {index}"
-                self._restarts.failed(index, checks.failed(error, "step()", where, actions), error)
+                self._resets.failed(index, checks.failed(error, "step()", where, actions), error)
                 dropped.append(index)
         rows = self._rows.of_steps(results)
         ended = rows.ended_envs.tolist()
-        self._restarts.failures.stepped(results, ended)
+        self._resets.stepped(results, ended)
         rows.dropped_envs = np.array(dropped, np.int64)
         self._actions.expect(results, over=(*ended, *dropped))
         return rows
@@ -136,7 +136,7 @@ class MultiAgentBaseEnv(BaseEnv):
         self._resting.difference_update(env_index.tolist())
         for position, index in enumerate(env_index.tolist()):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
-            results[index] = self._restarts.reset(index, where, seed)
+            results[index] = self._resets.reset(index, where, seed)
         rows = self._rows.of_resets(results)
         self._actions.expect(results)
         return rows

@@ -241,10 +241,7 @@ def _tuple_spaces(
         space = spaces.Tuple([of_agents[member] for member in members]) if given is None else given
         if not isinstance(space, spaces.Tuple) or len(space) != len(members):
             raise SpaceError.is_not(
-                f"The {kind} of a group",
-                "a Tuple with a space for each member",
-                where,
-                space,
+                f"The {kind} of a group", "a Tuple with a space for each member", where, space
             ).expected(
                 f"a gymnasium.spaces.Tuple of {len(members)} spaces, for {list(members)}",
                 f"correct {kind}, or leave it out if the environment has the spaces of its agents",

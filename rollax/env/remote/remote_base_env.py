@@ -13,10 +13,10 @@ from rollax.core import trees
 from rollax.core.cleanup import cleanup_on_error
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies, check_spaces
 from rollax.env.multi_agent.multi_agent_base_env import AgentActions, MultiAgentRows
-from rollax.env.observations import ObservationChecks
-from rollax.env.registry import registrations
+from rollax.env.registrations import registrations
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows

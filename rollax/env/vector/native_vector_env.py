@@ -13,9 +13,8 @@ from rollax.core import trees
 from rollax.core.spaces import Path, check_space, walk
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import IdlePolls, env_name
+from rollax.env.checks import IdlePolls, ObservationChecks, as_columns, env_name, stacked
 from rollax.env.copies import EnvCopies
-from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import ActionBuffer
 from rollax.env.vector.vector_env import warn_of_own_statistics

@@ -12,8 +12,8 @@ from rollax.core import trees
 from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies
-from rollax.env.observations import ObservationChecks
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError

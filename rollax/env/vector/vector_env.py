@@ -12,8 +12,7 @@ from rollax.core.spaces import ACTION_MASK
 from rollax.env import checks
 from rollax.env.adapters import has_base
 from rollax.env.checks import env_name
-from rollax.env.copies import EnvCopies, Spaces, close_all, space_of
-from rollax.env.restarting import Restarts
+from rollax.env.copies import EnvCopies, Resets, Spaces, close_all, space_of
 from rollax.errors import EnvError
 
 _SB3 = "stable_baselines3.common.vec_env"
@@ -90,9 +89,7 @@ class VectorEnv:
 
     @staticmethod
     def wrap(
-        make_env: Callable[[int], gym.Env] | None = None,
-        existing_envs: Sequence[gym.Env] = (),
-        num_envs: int = 1,
+        make_env: Callable[[int], gym.Env] | None = None, existing_envs: Sequence[gym.Env] = (), num_envs: int = 1
     ) -> VectorEnv:
         """Auto-vectorizes single environments: inference is batched, the environments step one after another.
 
@@ -117,7 +114,7 @@ class SteppedInTurn(VectorEnv):
         _warn_of_unread_masks(self.envs[0], self.name, observation_space)
         warn_of_own_statistics(self.envs[0], self.name)
         self._steps = [env.step for env in self.envs]
-        self._restarts = Restarts(copies, self.envs)
+        self._resets = _resets_of(copies, self.envs)
         self.resting: frozenset[int] = frozenset()
         """Sub-environments without a running episode, which `vector_step` does not step."""
         self._over = set(range(self.num_envs))
@@ -126,7 +123,7 @@ class SteppedInTurn(VectorEnv):
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         where = self._where(index)
         given = {} if options is None else {"options": options}  # an env's `reset` may take a seed only
-        result = self._restarts.reset(index, where, seed, **given)
+        result = self._resets.reset(index, where, seed, **given)
         self._steps[index] = self.envs[index].step
         self._over.discard(index)
         return checks.check_reset(result, f"{where}, reset()")
@@ -149,7 +146,7 @@ class SteppedInTurn(VectorEnv):
                 turn = len(results) + len(lost)
                 index = turns[turn]
                 failure = checks.failed(error, "step()", self._where(index), actions[turn])
-                self._restarts.failed(index, failure, error)
+                self._resets.failed(index, failure, error)
                 lost.append(index)
                 self._over.add(index)
         if not results:
@@ -160,13 +157,13 @@ class SteppedInTurn(VectorEnv):
             for index, result in zip(self._stepped(), results, strict=True):
                 checks.check_step(result, self._where(index))
             raise
-        failed_before = bool(self._restarts.failures.in_a_row)
-        if failed_before or _any(terminateds) or _any(truncateds):
+        counts_steps = self._resets.counts_steps
+        if counts_steps or _any(terminateds) or _any(truncateds):
             stepped = self._stepped()
             ended = list(compress(stepped, (_any(flags) for flags in zip(terminateds, truncateds, strict=True))))
             self._over.update(ended)
-            if failed_before:
-                self._restarts.failures.stepped(stepped, ended)
+            if counts_steps:
+                self._resets.stepped(stepped, ended)
         return list(obs), rewards, terminateds, truncateds, infos
 
     def _not_running(self, index: int) -> EnvError:
@@ -193,6 +190,14 @@ class SteppedInTurn(VectorEnv):
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"
+
+
+def _resets_of(copies: EnvCopies, envs: list[Any]) -> Resets:
+    if not copies.restart_failed:
+        return Resets(envs)
+    from rollax.env.restarting import Restarts  # loaded only where it is used
+
+    return Restarts(copies, envs)
 
 
 def _any(flags: Sequence[Any]) -> bool:

@@ -10,8 +10,16 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.models.distributions.base import LOWEST_LOGIT, MASKED_LOGIT, NOISE_MAX, NOISE_MIN, PADDING_LOGIT
-from rollax.models.distributions.sizes import Bits, Choices, OneChoice
+from rollax.models.distributions.base import (
+    LOWEST_LOGIT,
+    MASKED_LOGIT,
+    NOISE_MAX,
+    NOISE_MIN,
+    PADDING_LOGIT,
+    Bits,
+    Choices,
+    OneChoice,
+)
 
 
 @dataclass(frozen=True)

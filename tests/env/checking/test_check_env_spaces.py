@@ -51,9 +51,8 @@ class TestSpacesByAgent:
 
     def test_spaces_declared_by_the_policies(self):
         assert check_env(OwnSpaces, spaces_of=OwnSpaces.spaces_by_agent.get).findings == ()
-        refused(
-            SpaceError, check_env, OwnSpaces, says="An agent has no space...observation_space, agent 'a'...spaces_of"
-        )
+        says = "An agent has no space...observation_space, agent 'a'...spaces_of"
+        refused(SpaceError, check_env, OwnSpaces, says=says)
         bad = {"a": (None, spaces.Discrete(2))}
         refused(SpaceError, lambda: check_env(OwnSpaces, spaces_of=bad.get), says="An agent has no space...'a'")
         bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in OwnSpaces.spaces_by_agent.items()}
@@ -116,32 +115,27 @@ class TestMasks:
         assert seen == {11, 13}
 
 
+class OneStep(gym.Env):
+    observation_space, action_space = OBS_SPACE, spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, True, False, {}
+
+
 def test_actions_that_built_in_policies_refuse():
-    class Whole(gym.Env):
-        observation_space, action_space = OBS_SPACE, spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
+    class Whole(OneStep):
+        action_space = spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
 
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(3, np.float32), {}
-
-        def step(self, action):
-            return np.zeros(3, np.float32), 0.0, True, False, {}
-
-    report = check_env(Whole)
-    assert [finding.name for finding in report.findings] == ["integer actions"]
+    assert [finding.name for finding in check_env(Whole).findings] == ["integer actions"]
 
 
 class TestMasksOfAMethod:
     """The method `action_masks` of environments for MaskablePPO."""
 
-    class Masked(gym.Env):
-        observation_space, action_space = OBS_SPACE, spaces.Discrete(4)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(3, np.float32), {}
-
-        def step(self, action):
-            return np.zeros(3, np.float32), 0.0, True, False, {}
-
+    class Masked(OneStep):
         def action_masks(self):
             return np.array([True, False, True, False])
 

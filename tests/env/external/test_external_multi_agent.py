@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import MultiAgentError
-from rollax.env.base_env import dicts_of
+from rollax.env.views import dicts_of
 from tests.env.external.worlds import ScriptedAgents, answer, playing, seen
 from tests.waiting import until
 

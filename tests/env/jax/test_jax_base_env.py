@@ -12,11 +12,11 @@ from jax.interpreters import batching
 
 from rollax import ConfigError, EnvError, JaxEnv, Outcome, SpaceError, TimeLimit, check_env, to_base_env
 from rollax.env.jax.classic_control import CartPole
-from rollax.env.making import make_base_env
-from rollax.env.registry import EnvContext, env_creator
 from rollax.env.rows import DEFAULT_AGENT
 from tests.env.drive import drive
+from tests.env.jax.named import make, the_env
 from tests.env.jax.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_trace, jax_clocks
+from tests.env.refused import refused
 
 POLLS = 20
 
@@ -120,78 +120,62 @@ class Wrong(CartPole):
         return super().step(state, action, key)._replace(**self.wrong)
 
 
+class Branches(CartPole):
+    def step(self, state, action, key):
+        return super().step(-state if action else state, action, key)
+
+
+class FiveValues(CartPole):
+    def step(self, state, action, key):
+        return list(super().step(state, action, key))
+
+
+class OnlyObs(CartPole):
+    def reset(self, key):
+        return jnp.zeros(4)
+
+
+class OneMissing(JaxClocks):
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return state, {"a": obs["a"]}
+
+
+class OneReward(JaxClocks):
+    def step(self, state, actions, key):
+        return super().step(state, actions, key)._replace(reward=1.0)
+
+
+def without(env: JaxEnv, **changed) -> JaxEnv:
+    vars(env).update(changed)
+    return env
+
+
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("env", "error", "says"),
     [
-        ({"obs": jnp.zeros(3)}, r"The observation does not have the shape or dtype of its space[\s\S]*float32 \(3,\)"),
-        ({"obs": {"a": 1}}, "The observation does not have the structure"),
-        (
-            {"state": jnp.zeros(5)},
-            r"a state of a different structure than reset[\s\S]*float32 \(5,\)[\s\S]*float32 \(4,\)",
-        ),
-        ({"state": (jnp.zeros(4), 1)}, "a state of a different structure than reset"),
-        ({"reward": jnp.zeros(1)}, r"reward is not a real number[\s\S]*float32 \(1,\)"),
-        ({"reward": True}, "reward is not a real number"),
-        ({"terminated": jnp.float32(1)}, "terminated is not a boolean"),
-        ({"truncated": 0}, "truncated is not a boolean"),
+        (Wrong(obs=jnp.zeros(3)), EnvError, "does not have the shape or dtype of its space...float32 (3,)"),
+        (Wrong(obs={"a": 1}), EnvError, "The observation does not have the structure"),
+        (Wrong(state=jnp.zeros(5)), EnvError, "a different structure than reset...float32 (5,)...float32 (4,)"),
+        (Wrong(state=(jnp.zeros(4), 1)), EnvError, "a state of a different structure than reset"),
+        (Wrong(reward=jnp.zeros(1)), EnvError, "reward is not a real number...float32 (1,)"),
+        (Wrong(reward=True), EnvError, "reward is not a real number"),
+        (Wrong(terminated=jnp.float32(1)), EnvError, "terminated is not a boolean"),
+        (Wrong(truncated=0), EnvError, "truncated is not a boolean"),
+        (Branches(), EnvError, "step() cannot be compiled...TracerBoolConversionError"),
+        (FiveValues(), EnvError, "did not return an Outcome"),
+        (OnlyObs(), EnvError, "reset() did not return (state, obs)"),
+        (without(JaxClocks(), agents=()), EnvError, "The agents do not have ids of their own"),
+        (without(JaxClocks(), agents=("a", "a")), EnvError, "The agents do not have ids of their own"),
+        (OneMissing(), EnvError, "not a dict by agent...reset(), obs...['c', 'a', 'b']"),
+        (OneReward(), EnvError, "not a dict by agent...step(), reward"),
+        (without(JaxClock(), action_space=None), SpaceError, "action_space"),
+        (without(Unlike(), action_spaces={"mover": spaces.Discrete(2)}), SpaceError, "action_space, agent 'turner'"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_step_with_another_result_is_refused_when_it_is_made(wrong, message):
-    with pytest.raises(EnvError, match=message):
-        to_base_env(Wrong(**wrong), num_envs=2)
-
-
-def test_other_mistakes_are_refused_when_it_is_made():
-    class Branches(CartPole):
-        def step(self, state, action, key):
-            return super().step(-state if action else state, action, key)
-
-    class FiveValues(CartPole):
-        def step(self, state, action, key):
-            return list(super().step(state, action, key))
-
-    class OnlyObs(CartPole):
-        def reset(self, key):
-            return jnp.zeros(4)
-
-    class NoSpace(JaxClock):
-        action_space = None
-
-    class Nobody(JaxClocks):
-        agents = ()
-
-    class Twins(JaxClocks):
-        agents = ("a", "a")
-
-    class OneMissing(JaxClocks):
-        def reset(self, key):
-            state, obs = super().reset(key)
-            return state, {"a": obs["a"]}
-
-    class OneReward(JaxClocks):
-        def step(self, state, actions, key):
-            return super().step(state, actions, key)._replace(reward=1.0)
-
-    class OneSpace(Unlike):
-        action_spaces = {"mover": spaces.Discrete(2)}
-
-    for agents in (Nobody, Twins):
-        with pytest.raises(EnvError, match="The agents do not have ids of their own"):
-            to_base_env(agents())
-    with pytest.raises(EnvError, match=r"not a dict by agent[\s\S]*reset\(\), obs[\s\S]*\['c', 'a', 'b'\]"):
-        to_base_env(OneMissing())
-    with pytest.raises(EnvError, match=r"not a dict by agent[\s\S]*step\(\), reward"):
-        to_base_env(OneReward())
-    with pytest.raises(SpaceError, match="action_space, agent 'turner'"):
-        to_base_env(OneSpace())
-    with pytest.raises(EnvError, match=r"step\(\) cannot be compiled[\s\S]*TracerBoolConversionError"):
-        to_base_env(Branches())
-    with pytest.raises(EnvError, match="did not return an Outcome"):
-        to_base_env(FiveValues())
-    with pytest.raises(EnvError, match=r"reset\(\) did not return \(state, obs\)"):
-        to_base_env(OnlyObs())
-    with pytest.raises(SpaceError, match="action_space"):
-        to_base_env(NoSpace())
+def test_mistakes_are_refused_when_it_is_made(env, error, says):
+    refused(error, lambda: to_base_env(env, num_envs=2), says=says)
 
 
 class TestTimeLimit:
@@ -230,29 +214,20 @@ class TestTimeLimit:
 
 
 class TestNames:
-    def make(self, env, num_envs=1, **env_config):
-        return make_base_env(env_creator(env), EnvContext(env_config), num_envs)
-
     def test_settings_and_limit(self):
-        env = self.make("jax:CartPole-v1", 3, max_episode_steps=7, length=0.25)
-        assert env.num_envs == 3
+        env = make("jax:CartPole-v1", 3, max_episode_steps=7, length=0.25)
         limit = env.get_sub_environments()[0]
-        assert (limit.max_episode_steps, limit.env.length) == (7, 0.25)
-        assert self.make("jax:Pendulum-v1").get_sub_environments()[0].max_episode_steps == 200
+        assert (env.num_envs, limit.max_episode_steps, limit.env.length) == (3, 7, 0.25)
+        assert the_env("jax:Pendulum-v1").max_episode_steps == 200
 
-    def test_an_unknown_name(self):
-        with pytest.raises(ConfigError, match=r"Unknown environment in JAX[\s\S]*did you mean 'CartPole-v1'"):
-            env_creator("jax:CartPole-v2")
+    def test_unknown_names_and_settings(self):
+        refused(ConfigError, make, "jax:CartPole-v2", says="Unknown environment in JAX...did you mean 'CartPole-v1'")
+        refused(ConfigError, lambda: make("jax:CartPole-v1", lenght=1), says="does not accept this env_config...lenght")
 
-    def test_unknown_settings(self):
-        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*lenght"):
-            self.make("jax:CartPole-v1", lenght=1)
-
-    def test_spaces_are_those_of_gymnasium(self):
-        for name in ("CartPole-v1", "Pendulum-v1"):
-            env, other = self.make(f"jax:{name}"), gym.make(name)
-            assert env.observation_space == other.observation_space
-            assert env.action_space == other.action_space
+    @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+    def test_spaces_are_those_of_gymnasium(self, name):
+        env, other = make(f"jax:{name}"), gym.make(name)
+        assert (env.observation_space, env.action_space) == (other.observation_space, other.action_space)
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.env.jax.named import MODEL, make, outcomes_of, the_env
+from tests.env.refused import refused
 
 
 def sampled(name: str, **env_config: Any) -> Any:
@@ -69,8 +70,6 @@ class TestPgx:
     def test_settings(self):
         env = the_env("jax:pgx/minatar-breakout", sticky_action_prob=0.5, max_episode_steps=3)
         assert (env.env.env.sticky_action_prob, env.max_episode_steps) == (0.5, 3)
-        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*sticky_action_prob"):
-            the_env("jax:pgx/minatar-breakout", sticky=0.5)
 
     def test_the_timer_of_freeway_truncates(self):
         env = the_env("jax:pgx/minatar-freeway")
@@ -85,11 +84,8 @@ class TestPgx:
         assert env.num_envs == 2
         assert env.name == "PgxEnv(minatar-breakout)"
 
-    def test_names_and_several_players(self):
-        with pytest.raises(ConfigError, match=r"environment of pgx[\s\S]*did you mean 'minatar-breakout'"):
-            env_creator("jax:pgx/minatar-breakuot")
-        with pytest.raises(EnvError, match=r"The game has several players[\s\S]*2 players"):
-            the_env("jax:pgx/tic_tac_toe")
+    def test_several_players(self):
+        refused(EnvError, the_env, "jax:pgx/tic_tac_toe", says="The game has several players...2 players")
 
 
 @jax.tree_util.register_dataclass
@@ -167,14 +163,8 @@ class TestBrax:
             def __init__(self, env):
                 self.env = env
 
-        with pytest.raises(EnvError, match=r"a wrapper of brax's training[\s\S]*EpisodeWrapper"):
-            to_base_env(Own(EpisodeWrapper(Env())))
-
-    def test_unknown_names_and_settings(self):
-        with pytest.raises(ConfigError, match=r"Unknown environment of brax[\s\S]*did you mean 'adder'"):
-            env_creator("jax:brax/addr")
-        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*gain: "):
-            the_env("jax:brax/adder", gian=1)
+        says = "a wrapper of brax's training...EpisodeWrapper"
+        refused(EnvError, to_base_env, Own(EpisodeWrapper(Env())), says=says)
 
 
 @jax.tree_util.register_dataclass
@@ -244,20 +234,29 @@ class TestGymnax:
         assert env.observation_space == spaces.Box(0, 9, (1,), np.float32)
         fragment = sampled("jax:gymnax/Climb-v0", noise=0.5)
         assert len(np.unique(fragment["rewards"])) > 100  # the key of each step is new
-        with pytest.raises(ConfigError, match=r"does not accept this env_config[\s\S]*slope: "):
-            the_env("jax:gymnax/Climb-v0", slop=1)
 
     def test_an_environment_itself(self):
         assert to_base_env(Environment()).name == "GymnaxEnv(Climb)"
 
     def test_an_old_one_is_refused(self, monkeypatch):
         monkeypatch.delattr(Environment, "is_truncated")
-        with pytest.raises(ConfigError, match=r"gymnax is too old[\s\S]*pip install 'gymnax>=1\.0'"):
-            the_env("jax:gymnax/Climb-v0")
+        refused(ConfigError, the_env, "jax:gymnax/Climb-v0", says="gymnax is too old...pip install 'gymnax>=1.0'")
 
-    def test_an_unknown_name(self):
-        with pytest.raises(ConfigError, match=r"Unknown environment of gymnax[\s\S]*did you mean 'Climb-v0'"):
-            env_creator("jax:gymnax/Climb-v1")
+
+@pytest.mark.usefixtures("brax", "gymnax")
+@pytest.mark.parametrize(
+    ("library", "name", "written", "setting", "known"),
+    [
+        ("pgx", "minatar-breakout", "minatar-breakuot", "sticky", "sticky_action_prob"),
+        ("brax", "adder", "addr", "gian", "gain: "),
+        ("gymnax", "Climb-v0", "Climb-v1", "slop", "slope: "),
+    ],
+)
+def test_unknown_names_and_settings(library, name, written, setting, known):
+    says = f"Unknown environment of {library}...did you mean '{name}'"
+    refused(ConfigError, env_creator, f"jax:{library}/{written}", says=says)
+    says = f"does not accept this env_config...{known}"
+    refused(ConfigError, lambda: the_env(f"jax:{library}/{name}", **{setting: 1}), says=says)
 
 
 @pytest.mark.learning

@@ -22,6 +22,9 @@ def observation(number: float) -> np.ndarray:
     return np.full(3, number, np.float32)
 
 
+BOTH = {"a": observation(1), "b": observation(2)}
+
+
 class FixedSteps(MultiAgentEnv):
     """Returns the given steps; a and b form the group "team", c is alone."""
 
@@ -83,6 +86,8 @@ def play_groups(base, polls: int) -> None:
 
 
 class TestDicts:
+    """`test_multi_agent_properties.py` plays random schedules: members in other orders, that end, and that return."""
+
     def test_members_that_act_together(self):
         env = FixedSteps(
             (
@@ -123,13 +128,6 @@ class TestDicts:
         grouped.reset()
         assert grouped.step({"team": (0, 0), "c": 0})[1] == {"team": twice}
 
-    def test_members_keep_the_order_of_the_group(self):
-        env = FixedSteps((FixedSteps().first[0], {}, NO, NO, {}))
-        grouped = env.with_agent_groups({"team": ("c", "a"), "rest": ["b"]})
-        assert numbers(grouped.reset()[0]) == {"team": (3, 1), "rest": (2,)}
-        grouped.step({"team": (0, 1), "rest": (2,)})
-        assert env.got == [{"c": 0, "a": 1, "b": 2}]
-
     def test_members_that_take_turns(self):
         """A member that does not act keeps its last observation; its part of the action is ignored."""
         env = FixedSteps(
@@ -144,21 +142,6 @@ class TestDicts:
         assert env.got == [{"a": 1}, {"b": 4}, {"c": 0}]
         assert [numbers(step[0]) for step in seen] == [{"team": (1, 4)}, {"c": 5}, {"team": (6, 4)}]
         assert [step[1] for step in seen] == [{"team": 1.0}, {"team": 2.0}, {"team": 4.0, "c": 8.0}]
-
-    def test_observations_of_absent_members_are_zeros(self):
-        env = FixedSteps(
-            ({"a": observation(4), "b": observation(5)}, {"a": 1.0, "b": 1.0}, {"a": True, ALL: False}, NO, {}),
-            ({"b": observation(6)}, {"b": 1.0}, NO, NO, {}),
-            ({"a": observation(7), "b": observation(8)}, {"b": 1.0}, NO, NO, {}),
-            first=({"a": observation(1), "b": observation(2)}, {}),
-        )
-        grouped = env.with_agent_groups(GROUPS)
-        grouped.reset()
-        seen = [grouped.step({"team": (1, 2)}) for _ in range(3)]
-        assert [numbers(step[0])["team"] for step in seen] == [(0, 5), (0, 6), (7, 8)]
-        assert [step[1]["team"] for step in seen] == [2.0, 1.0, 1.0]
-        assert all(step[2] == NO for step in seen)
-        assert env.got == [{"a": 1, "b": 2}, {"b": 2}, {"b": 2}]
 
     @pytest.mark.parametrize(
         ("terminateds", "truncateds", "expected", "last"),
@@ -183,31 +166,6 @@ class TestDicts:
         assert tuple(flag["team"] for flag in flags) == expected
         assert rewards == {"team": 3.0}
         assert numbers(obs) == {"team": last, "c": 6}
-
-    def test_a_group_ends_with_its_last_member_and_begins_again(self):
-        env = FixedSteps(
-            ({"b": observation(5), "c": observation(3)}, {}, {"a": True, ALL: False}, NO, {}),
-            ({"b": observation(6), "c": observation(3)}, {"b": 1.0}, NO, {"b": True, ALL: False}, {}),
-            ({"c": observation(3)}, {}, NO, NO, {}),
-            ({"a": observation(7), "c": observation(3)}, {}, NO, NO, {}),
-            ({"c": observation(3)}, {"a": 1.0}, {"a": True, ALL: False}, NO, {}),
-        )
-        base = to_base_env(env.with_agent_groups(GROUPS))
-        polled = [base.reset_rows(np.arange(1))]
-        for _ in range(5):
-            send_zeros(base, polled[-1])
-            polled.append(base.poll_rows())
-        team = [(rows, rows.agents.index("team")) for rows in polled if "team" in rows.agents]
-        columns = [(r.starts[i], r.terminateds[i], r.truncateds[i], r.rewards[i]) for r, i in team]
-        assert columns == [
-            (True, False, False, 0.0),
-            (False, False, False, 0.0),
-            (False, False, True, 1.0),
-            (True, False, False, 0.0),
-            (False, True, False, 1.0),
-        ]
-        assert [numbers({"x": rows.obs[i]})["x"] for rows, i in team[:-1]] == [(1, 2), (0, 5), (0, 6), (7, 0)]
-        assert team[-1][0].obs[team[-1][1]] is None
 
     def test_a_new_episode_keeps_no_observation_of_the_last(self):
         env = FixedSteps()
@@ -294,44 +252,32 @@ class TestRefused:
         base = to_base_env(env.with_agent_groups(GROUPS))
         refused(error, play_groups, base, len(steps), says=says)
 
-    BOTH = {"a": observation(1), "b": observation(2)}
+    def test_reset(self):
+        self.refuses("reset() did not return...FixedSteps, sub-environment 0", error=EnvError, first=BOTH)
 
-    def test_reset_and_step(self):
-        self.refuses("reset() did not return...FixedSteps, sub-environment 0", error=EnvError, first=self.BOTH)
-        self.refuses(
-            "step() did not return five...FixedSteps, sub-environment 0", (self.BOTH, {}, NO, {}), error=EnvError
-        )
-        self.refuses("rewards is not a dict...FixedSteps, sub-environment 0", (self.BOTH, 1.0, NO, NO, {}))
-
-    def test_shape(self):
-        obs = {"a": observation(1), "b": np.zeros(4, np.float32)}
-        self.refuses(
-            "wrong shape...sub-environment 0, agent 'team'...element 1...(4,)", (obs, {}, NO, NO, {}), error=EnvError
-        )
-
-    def test_nan(self):
-        self.refuses("NaN...agent 'team'", ({"a": observation(np.nan)}, {}, NO, NO, {}), error=EnvError)
-
-    def test_rewards(self):
-        for bad, says in (
-            (np.nan, "NaN or infinite"),
-            ("1", "not a real number"),
-            ([1.0], "not a real"),
-            (None, "not a real"),
-        ):
-            step = (self.BOTH, {"a": 1.0, "b": bad}, NO, NO, {})
-            self.refuses(f"{says}...sub-environment 0, agent 'team'", step, error=EnvError)
-
-    def test_flags(self):
-        says = "The truncated flag is not a boolean...sub-environment 0, agent 'b'...int: 0"
-        self.refuses(says, (self.BOTH, {}, NO, {"b": 0, ALL: False}, {}), error=EnvError)
-
-    def test_undeclared_agents(self):
-        obs = self.BOTH | {"z": observation(1)}
-        self.refuses("not declared by the environment...sub-environment 0, agent 'z'...['team']", (obs, {}, NO, NO, {}))
-
-    def test_missing_all(self):
-        self.refuses("terminateds has no '__all__'...sub-environment 0", (self.BOTH, {}, {"a": False}, NO, {}))
+    @pytest.mark.parametrize(
+        ("says", "step"),
+        [
+            ("step() did not return five", (BOTH, {}, NO, {})),
+            ("rewards is not a dict", (BOTH, 1.0, NO, NO, {})),
+            (
+                "wrong shape...agent 'team'...element 1...(4,)",
+                ({"a": observation(1), "b": np.zeros(4, np.float32)}, {}, NO, NO, {}),
+            ),
+            ("NaN...agent 'team'", ({"a": observation(np.nan)}, {}, NO, NO, {})),
+            *[
+                (f"{says}...agent 'team'", (BOTH, {"a": 1.0, "b": bad}, NO, NO, {}))
+                for says, bad in (("NaN or", np.nan), *[("not a real number", bad) for bad in ("1", [1.0], None)])
+            ],
+            ("truncated flag is not a boolean...agent 'b'...int: 0", (BOTH, {}, NO, {"b": 0, ALL: False}, {})),
+            ("not declared...agent 'z'...['team']", (BOTH | {"z": observation(1)}, {}, NO, NO, {})),
+            ("terminateds has no '__all__'", (BOTH, {}, {"a": False}, NO, {})),
+            ("No agent can act", ({}, {}, NO, NO, {})),
+            ("No agent can act", ({"a": observation(1)}, {}, {"a": True, ALL: False}, NO, {})),
+        ],
+    )
+    def test_step(self, says, step):
+        self.refuses(says, step, error=EnvError)
 
     def test_reward_for_a_member_that_has_ended(self):
         ends = ({"a": observation(1)}, {}, {"b": True, ALL: False}, NO, {})
@@ -342,12 +288,6 @@ class TestRefused:
         base = to_base_env(FixedSteps((FixedSteps().first[0], {}, NO, NO, {})).with_agent_groups(GROUPS))
         base.try_reset()
         refused(EnvError, base.send_actions, {0: {"a": 1}}, says="not waiting...agent 'a'...'team'")
-
-    def test_nobody_can_act(self):
-        self.refuses("No agent can act...FixedSteps, sub-environment 0", ({}, {}, NO, NO, {}))
-        self.refuses(
-            "No agent can act...sub-environment 0", ({"a": observation(1)}, {}, {"a": True, ALL: False}, NO, {})
-        )
 
 
 def test_spaces_seeds_render_and_close_are_passed_through():

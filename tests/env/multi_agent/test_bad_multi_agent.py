@@ -17,6 +17,7 @@ OBS = np.zeros(3, np.float32)
 BOTH = {"a": OBS, "b": OBS}
 ON = {ALL: False}
 FINE = (BOTH, {"a": 1.0, "b": 1.0}, ON, ON, {})
+NAMES = ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
 class FixedSteps(MultiAgentEnv):
@@ -118,49 +119,33 @@ def test_a_dict_observation_with_other_keys_than_the_agents():
 @EVERY_KIND
 @LATER
 class TestValues:
-    """Values that are refused of a single agent are refused of each of several, whenever it appears."""
+    """`test_bad_output.py` has the values that are refused of every agent, of one agent or of several."""
 
     def refuses(self, kind, before, says, **changed):
         refused(EnvError, play, kind(FixedSteps(*before, parts(**changed))), len(before) + 1, says=says)
 
-    def test_nan(self, where, kind, before):
+    def test_of_the_second_agent(self, where, kind, before):
         bad = np.array([0, np.nan, 0], np.float32)
-        place = f"{where.split(', ')[1]}, agent 'b'"
-        self.refuses(kind, before, f"The observation contains NaN or infinity...{place}", obs={"a": OBS, "b": bad})
+        self.refuses(kind, before, f"NaN...{where.split(', ')[1]}, agent 'b'", obs={"a": OBS, "b": bad})
+        self.refuses(kind, before, f"NaN or infinite...{where}, agent 'b'", rewards={"a": 1.0, "b": np.inf})
 
-    def test_shape(self, where, kind, before):
-        place = f"{where.split(', ')[1]}, agent 'b'"
-        says = f"wrong shape...{place}...got:      shape (4,)...(3,)"
-        self.refuses(kind, before, says, obs={"a": OBS, "b": np.zeros(4, np.float32)})
+    def test_a_reward_of_an_agent_that_does_not_act(self, where, kind, before):
+        self.refuses(kind, before, f"NaN or infinite...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan})
 
-    def test_infinite_reward(self, where, kind, before):
-        self.refuses(kind, before, f"reward is NaN or infinite...{where}, agent 'a'", rewards={"a": np.inf, "b": 1.0})
-        self.refuses(
-            kind, before, f"reward is NaN or infinite...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan}
-        )
-
-    def test_reward_that_is_no_number(self, where, kind, before):
-        for value in ("1", [1.0], np.ones(1)):
-            says = f"not a real number...{where}, agent 'b'...{type(value).__name__}"
-            self.refuses(kind, before, says, rewards={"a": 1.0, "b": value})
-
-    def test_flags(self, where, kind, before):
-        for agent in ("a", ALL):
-            says = f"The truncated flag is not a boolean...{where}, agent {agent!r}...got:      int: 0"
-            self.refuses(kind, before, says, truncs={ALL: False, agent: 0})
+    def test_the_flag_of_all(self, where, kind, before):
+        says = f"The truncated flag is not a boolean...{where}, agent '__all__'...got:      int: 0"
+        self.refuses(kind, before, says, truncs={ALL: 0})
 
     def test_none_is_not_an_observation(self, where, kind, before):
         self.refuses(kind, before, f"{where}, agent 'a'...got:      None", obs={"a": None, "b": OBS})
 
-    @pytest.mark.parametrize("index", range(5))
-    def test_parts_that_are_no_dicts(self, where, kind, before, index):
-        if "Polled" in where:
-            return
-        step = list(FINE)
-        step[index] = [1]
-        name = ("obs", "rewards", "terminateds", "truncateds", "infos")[index]
-        base = kind(FixedSteps(*before, tuple(step)))
-        refused(EnvError, play, base, len(before) + 1, says=f"{name} is not a dict...{where}...got:      list")
+
+@LATER
+@pytest.mark.parametrize("part", NAMES)
+def test_parts_that_are_no_dicts(before, part):
+    step = [[1] if name == part else value for name, value in zip(NAMES, FINE, strict=True)]
+    says = f"{part} is not a dict...FixedSteps, sub-environment 0...got:      list"
+    refused(EnvError, play, to_base_env(FixedSteps(*before, tuple(step))), len(before) + 1, says=says)
 
 
 @pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
@@ -191,21 +176,9 @@ def test_reset(reset):
     refused(EnvError, play, to_base_env(FixedSteps(FINE, reset=reset)), 0, says=says)
 
 
-def test_reset_without_agents():
-    refused(
-        EnvError,
-        play,
-        to_base_env(FixedSteps(FINE, reset=({}, {}))),
-        0,
-        says="The reset returned no observation...FixedSteps",
-    )
-    refused(
-        EnvError,
-        play,
-        to_base_env(FixedSteps(FINE, reset=(OBS, {}))),
-        0,
-        says="obs is not a dict...FixedSteps...ndarray",
-    )
+@pytest.mark.parametrize(("obs", "says"), [({}, "returned no observation"), (OBS, "obs is not a dict")])
+def test_reset_without_agents(obs, says):
+    refused(EnvError, play, to_base_env(FixedSteps(FINE, reset=(obs, {}))), 0, says=f"{says}...FixedSteps")
 
 
 @pytest.mark.parametrize("zero", [0, False, None, np.False_, np.float32(0), np.array(0.0), jnp.array(0.0)], ids=repr)
@@ -227,13 +200,22 @@ def test_a_reward_beside_a_first_observation_is_not_counted_and_warns_once(caplo
 
 
 class TestDictView:
-    def test_poll(self):
-        class Short(Polled):
+    @pytest.mark.parametrize(
+        ("parts_of", "says"),
+        [
+            (lambda *parts: parts[:5], "poll did not return...Changed.poll()...tuple of 5...six dicts"),
+            (lambda obs, *rest: ({7: obs[0]}, *rest), "Unknown sub-environment...Changed...7...num_envs, 1"),
+            (lambda *parts: (*parts[:5], {0: {"z": 3}}), "has no observation...agent 'z'...3"),
+            (lambda obs, _, *rest: (obs, {0: 1.0}, *rest), "poll did not return...Changed.poll()"),
+            (lambda *parts: (*parts[:4], {0: None}, {}), "poll did not return...Changed.poll()"),
+        ],
+    )
+    def test_poll(self, parts_of, says):
+        class Changed(Polled):
             def poll(self):
-                return super().poll()[:5]  # type: ignore[return-value]
+                return parts_of(*super().poll())
 
-        says = "poll did not return...Short.poll()...tuple of 5...six dicts"
-        refused(EnvError, play, Short(FixedSteps(FINE)), 1, says=says)
+        refused(EnvError, play, Changed(FixedSteps(FINE)), 1, says=says)
 
     @pytest.mark.parametrize("result", [{0: BOTH}, ({1: BOTH}, {}), ([BOTH], [{}]), 3])
     def test_try_reset(self, result):
@@ -241,27 +223,8 @@ class TestDictView:
             def try_reset(self, env_id=None):
                 return result
 
-        refused(
-            EnvError,
-            play,
-            Other(FixedSteps(FINE)),
-            1,
-            says="try_reset did not...Other.try_reset(0)...sub-environment 0",
-        )
-
-    def test_unknown_sub_environment(self):
-        class More(Polled):
-            def poll(self):
-                return *({7: part} for part in self.env.step({})), {}
-
-        refused(EnvError, play, More(FixedSteps(FINE)), 1, says="Unknown sub-environment...More...7...num_envs, 1")
-
-    def test_off_policy_action_without_observation(self):
-        class Given(Polled):
-            def poll(self):
-                return *super().poll()[:5], {0: {"z": 3}}
-
-        refused(EnvError, play, Given(FixedSteps(FINE)), 1, says="has no observation...agent 'z'...3")
+        says = "try_reset did not...Other.try_reset(0)...sub-environment 0"
+        refused(EnvError, play, Other(FixedSteps(FINE)), 1, says=says)
 
 
 class Declares(FixedSteps):
@@ -286,8 +249,3 @@ class DeclaresPolled(Polled):
 
 def test_infos_without_an_agent_are_accepted():
     play(to_base_env(Declares(parts(infos={"__common__": {}, ALL: {}}))), 2)
-
-
-def test_values_by_sub_environment_that_are_no_dicts():
-    for broken in ((BOTH, 1.0, ON, ON, {}), (BOTH, {}, ON, ON, None), ([OBS], {}, ON, ON, {})):
-        refused(EnvError, play, to_base_env(Polled(FixedSteps(broken))), 1, says="poll did not return...Polled.poll()")

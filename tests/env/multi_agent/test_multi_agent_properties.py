@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax import PolicySpec, RolloutWorker, to_base_env
+from rollax import PolicySpec, RolloutWorker
 from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
-from tests.env.drive import drive
-from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_trace, queue_trace
 from tests.rollout.reference import Auditor, histories
 from tests.rollout.worlds import ALL, Encode, Scripted, action_for
 
@@ -206,11 +204,7 @@ class TestRandomSchedules:
         }
         run(make, specs, lambda agent: agent, lambda env: Regrouped(env, groups), mode, fragment, num_envs)
 
-    @given(
-        episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3),
-        two_policies=st.booleans(),
-        **PARAMETERS,
-    )
+    @given(episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3), two_policies=st.booleans(), **PARAMETERS)
     def test_pettingzoo_there_and_back(self, episodes, two_policies, mode, fragment, num_envs):
         specs = {"x": Play, "y": Play} if two_policies else Play
         mapping = (lambda agent: "x" if agent in "ac" else "y") if two_policies else None
@@ -221,11 +215,3 @@ class TestRandomSchedules:
             lambda exported: exported.env,
             *(mode, fragment, num_envs),
         )
-
-    @given(seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=3), split=st.integers(1, 3))
-    @pytest.mark.parametrize(("cls", "trace"), [(Dance, dance_trace), (Queue, queue_trace)])
-    def test_from_pettingzoo(self, cls, trace, seeds, split):
-        base = to_base_env(cls(), lambda index: cls(), len(seeds))
-        for seed, logs in zip(seeds, drive(base, "rows", 25, seeds, split), strict=True):
-            assert logs == trace(seed, len(logs))
-        base.stop()

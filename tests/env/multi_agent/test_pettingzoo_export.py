@@ -13,8 +13,7 @@ from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, MultiAgentError, SpaceError, to_base_env
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
-from tests.env.drive import drive
-from tests.env.multi_agent.pettingzoo_worlds import Dance, dance_trace
+from tests.env.multi_agent.pettingzoo_worlds import Dance
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
@@ -78,18 +77,6 @@ class TestExport:
             warnings.filterwarnings("ignore", "No agents present")
             warnings.filterwarnings("ignore", "(?s).*Live agent was not given|Agent was given")
             pettingzoos_own_test(to_pettingzoo(to_base_env(Dance()).envs[0]))
-
-    def test_there_and_back(self):
-        def make(_=0):
-            return to_pettingzoo(to_base_env(Dance()).envs[0])
-
-        traces = drive(to_base_env(make(), make, 2), "rows", 40, [5, 6])
-        for seed, trace in zip((5, 6), traces, strict=True):
-            plain = [
-                ([event._replace(info={}) for event in moment.events], moment.ended)
-                for moment in dance_trace(seed, len(trace))
-            ]
-            assert [([event._replace(info={}) for event in moment.events], moment.ended) for moment in trace] == plain
 
     def test_infos_show_which_agents_act_in_turns(self):
         env = to_pettingzoo(Turns(False))

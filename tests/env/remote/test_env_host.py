@@ -12,7 +12,8 @@ from gymnasium.vector import SyncVectorEnv
 from rollax import EnvContext, EnvError, MultiAgentEnv, SpaceError
 from rollax.env import registry
 from rollax.env.copies import EnvCopies, Spaces
-from rollax.env.registry import Registrations, env_creator
+from rollax.env.registrations import Registrations
+from rollax.env.registry import env_creator
 from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.remote.remote_base_env import RemoteBaseEnv
