@@ -7,9 +7,10 @@ the last evaluation is printed beside it. With `--learning-results FILE` each ru
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,6 +26,23 @@ Point = tuple[int, float]
 def reward_of(evaluation: EvaluationResult) -> float:
     """The usual score: the mean reward of an episode."""
     return evaluation["episode_reward_mean"]
+
+
+class Run(NamedTuple):
+    """An algorithm that must reach the target within the budget; see `Learned`."""
+
+    trainer_class: type[Trainer]
+    env: Any
+    target: float
+    budget: int
+    config: Mapping[str, Any]
+    score: Score = reward_of
+    seeds: Sequence[int] = SEEDS
+
+
+def each_run(runs: Mapping[str, Run]) -> pytest.MarkDecorator:
+    """A parameter `run` for each; the result of the run `x` is named `test_x`."""
+    return pytest.mark.parametrize("run", [pytest.param(run, id=name) for name, run in runs.items()])
 
 
 @dataclass(frozen=True)
@@ -71,9 +89,13 @@ def learning_run(capsys, request):
     def run(
         trainer_class, env, target, budget, config, score: Score = reward_of, seeds: Sequence[int] = SEEDS
     ) -> Learned:
+        of_table = hasattr(request.node, "callspec") and "run" in request.node.callspec.params
+        name = f"test_{request.node.callspec.id}" if of_table else request.node.name
+        if config.get("num_workers"):
+            request.getfixturevalue("small_ray")
         curves, seconds = [], []
         for seed in seeds:
-            show(f"\n{request.node.name} seed {seed}:")
+            show(f"\n{name} seed {seed}:")
             started, curve = time.monotonic(), []
             with trainer_class(env, {"evaluation_num_episodes": 20, **config, "seed": seed}) as trainer:
                 for steps, found in evaluations(trainer, budget):
@@ -84,7 +106,6 @@ def learning_run(capsys, request):
             show(f", {seconds[-1]:.0f} s")
         named = env if isinstance(env, str) else env.__name__
         workers = config.get("num_workers", 0)
-        name = request.node.name
         learned = Learned(name, trainer_class.name, named, budget, target, workers, curves, seconds)
         show(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}\n")
         table = request.config.getoption("--learning-results")

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, RolloutWorker, Trainer
+from rollax import ConfigError, RolloutWorker
 from rollax.algorithms.apex import ApexDQN, ApexDQNConfig, ApexDQNTrainer, worker_scale
 from rollax.policy.exploration.parameter_noise import epsilon_distance
-from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
-from tests.algorithms.results import assert_same_weights
+from tests.algorithms.envs import Film, MaskedCartPole, TwoAgents
 
 SMALL = {
     "learning_starts": 40,
@@ -91,18 +90,6 @@ class TestRuns:
         for name, value in first.items():
             np.testing.assert_array_equal(value, second[name])
 
-    @pytest.mark.long
-    def test_restoring_continues_exactly(self, tmp_path):
-        config = {**SMALL, "store_buffer_in_checkpoints": True}
-        with ApexDQNTrainer("CartPole-v1", config) as trainer:
-            trainer.train()
-            path = trainer.save(tmp_path, exact=True)
-            with Trainer.from_checkpoint(path) as restored:
-                for _ in range(2):
-                    ours, theirs = trainer.train(), restored.train()
-                    assert ours["info"]["learner"] == theirs["info"]["learner"]
-                assert_same_weights(trainer, restored)
-
     @pytest.mark.parametrize(
         "options",
         [
@@ -132,42 +119,6 @@ class TestRuns:
             for policy_id in policies:
                 assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
                 assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
-
-    def test_a_buffer_larger_than_main_memory_is_refused(self):
-        trainer = ApexDQNTrainer("CartPole-v1", {**SMALL, "buffer_size": 10**12})
-        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*fix:") as raised:
-            trainer.train()
-        assert raised.value.__notes__ == ["(in replay shard 1)"]
-
-    @pytest.mark.usefixtures("cleared_cache")
-    def test_compilations_are_bounded(self):
-        with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
-            trainer.train()
-            compiled = trainer.get_policy().compilations()
-            trainer.train()
-            assert trainer.get_policy().compilations() == compiled <= 4
-
-
-def test_learns_to_repeat_observations():
-    config = {
-        "env_config": {"space": spaces.Discrete(4, start=-1)},
-        "num_envs_per_worker": 8,
-        "rollout_fragment_length": 4,
-        "seed": 1,
-        "gamma": 0.0,  # an action has no influence on what comes later
-        "lr": 1e-2,
-        "learning_starts": 64,
-        "training_intensity": 0.5,
-        "train_batch_size": 32,
-        "buffer_size": 10_000,
-        "worker_epsilon_alpha": 0.0,
-        "timesteps_per_iteration": 1500,
-        "model": {"fcnet_hiddens": (32,)},
-        "evaluation_num_episodes": 8,
-    }
-    with ApexDQNTrainer(Echo, config) as trainer:
-        trainer.train()
-        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
 
 
 def test_stacked_images_are_stored_once():

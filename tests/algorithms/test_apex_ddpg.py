@@ -7,12 +7,11 @@ import pytest
 from gymnasium import spaces
 
 from rollax import RolloutWorker
-from rollax.algorithms.apex import ApexDDPG, ApexDDPGConfig, ApexDDPGTrainer
+from rollax.algorithms.apex import ApexDDPG, ApexDDPGConfig
 from rollax.algorithms.ddpg import DDPG
 from rollax.batch import Fragment
 from rollax.policy.exploration.parameter_noise import action_distance
 from rollax.replay.prioritized import PrioritizedReplay
-from tests.algorithms.envs import Echo
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": (16,), "fcnet_activation": "relu"}, "seed": 0}
@@ -67,29 +66,3 @@ def test_parameter_noise_has_the_scale_of_action_noise():
     greedy = policy.compute_actions(obs, explore=False)[0]
     # σ moves by four hundredths at a time, and so does the distance, as long as actions are not near their bounds.
     assert action_distance(greedy, acted) == pytest.approx(0.2, rel=0.1)
-
-
-@pytest.mark.long
-def test_learns_to_repeat_observations():
-    config = {
-        "env_config": {"space": spaces.Box(-1, 1, (1,), np.float32)},
-        "num_envs_per_worker": 8,
-        "rollout_fragment_length": 4,
-        "seed": 1,
-        "gamma": 0.0,  # an action has no influence on what comes later
-        "lr": 3e-3,
-        "tau": 0.05,
-        "random_steps": 200,
-        "learning_starts": 200,
-        "training_intensity": 0.5,
-        "updates_per_draw": 4,
-        "train_batch_size": 64,
-        "buffer_size": 10_000,
-        "worker_epsilon_alpha": 0.0,
-        "timesteps_per_iteration": 1500,
-        "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu"},
-        "evaluation_num_episodes": 8,
-    }
-    with ApexDDPGTrainer(Echo, config) as trainer:
-        trainer.train()
-        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.9

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer, RainbowConfig, RainbowTrainer
-from tests.algorithms.envs import Echo, Film, MaskedCartPole
+from tests.algorithms.envs import Film, MaskedCartPole
 from tests.algorithms.results import assert_same_weights
 from tests.algorithms.tables import f32
 
@@ -314,29 +314,3 @@ class TestRuns:
             assert len({float(draw[0]) for draw in draws}) == 3
         assert len(set(first[0].tolist())) == 1  # all rows of a call have the same
         np.testing.assert_array_equal(values(policies[0], False), values(policies[2], False))
-
-
-EPSILON = {"epsilon_timesteps": 500}
-
-
-@pytest.mark.parametrize(
-    "options", [EPSILON, {**EPSILON, "num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str
-)
-def test_learns_to_repeat_observations(options):
-    config = {
-        "env_config": {"space": spaces.Discrete(4, start=-1)},
-        "num_envs_per_worker": 8,
-        "rollout_fragment_length": 4,
-        "seed": 1,
-        "gamma": 0.0,  # an action has no influence on what comes later
-        "lr": 1e-2,
-        "learning_starts": 64,
-        "training_intensity": 0.5,
-        "timesteps_per_iteration": 1200,
-        "model": {"fcnet_hiddens": (32,)},
-        "evaluation_num_episodes": 8,
-        **options,
-    }
-    with DQNTrainer(Echo, config) as trainer:
-        trainer.train()
-        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93

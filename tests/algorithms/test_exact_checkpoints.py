@@ -55,22 +55,6 @@ def test_restored_with_several_policies(tmp_path):
             assert continue_training(fresh, 2) == expected
 
 
-@pytest.mark.parametrize("name", ["IMPALA", pytest.param("APPO", marks=pytest.mark.long), "A3C"])
-def test_restored_asynchronous_algorithm_without_workers(tmp_path, name):
-    # 64 is no multiple of a fragment's 28 steps, and recent fragments are replayed.
-    config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100}
-    if name == "A3C":
-        del config["train_batch_size"]
-    else:
-        config |= {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
-    with get_trainer_class(name)("CartPole-v1", config) as trainer:
-        trainer.train()
-        path = trainer.save(tmp_path, exact=True)
-        expected = continue_training(trainer, 2)
-        with Trainer.from_checkpoint(path) as fresh:
-            assert continue_training(fresh, 2) == expected
-
-
 def test_exact_save_without_the_replay_buffer_is_refused(tmp_path):
     with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"], "seed": 5}) as trainer:
         with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*store_buffer_in_checkpoints=True"):

@@ -8,15 +8,12 @@ from gymnasium import spaces
 from examples import stateless_cartpole
 from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, SACTrainer, TimeLimit
 from rollax.env.jax.classic_control import CartPole
-from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
-from tests.algorithms.test_learning_runs import CARTPOLE, PENDULUM
+from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM
+from tests.algorithms.test_replay_learning import SAC_PENDULUM, ZOO_CARTPOLE
+from tests.learning_curves import Run, each_run
 from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
 
 pytestmark = pytest.mark.learning
-
-
-def test_ppo_jax_cartpole(reaches):
-    reaches(PPOTrainer, "jax:CartPole-v1", 475, 100_000, CARTPOLE)
 
 
 class WithoutVelocities(JaxEnv):
@@ -41,27 +38,6 @@ def jax_stateless_cartpole(context):
     return TimeLimit(WithoutVelocities(), 500)
 
 
-def test_ppo_jax_stateless_cartpole(reaches):
-    reaches(PPOTrainer, jax_stateless_cartpole, 450, 120_000, stateless_cartpole.CONFIG)
-
-
-def test_ppo_jax_pendulum(reaches):
-    reaches(PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"})
-
-
-def test_dqn_jax_cartpole(reaches):
-    reaches(DQNTrainer, "jax:CartPole-v1", 475, 50_000, ZOO_CARTPOLE)
-
-
-def test_sac_jax_pendulum(reaches):
-    config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
-    reaches(SACTrainer, "jax:Pendulum-v1", -200, 10_000, config)
-
-
-def test_ars_jax_cartpole(reaches):
-    reaches(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE)
-
-
 BRAX = {
     "env_config": {"backend": "spring"},
     "num_envs_per_worker": 64,
@@ -74,6 +50,23 @@ BRAX = {
     "observation_filter": "MeanStdFilter",
     "model": {"free_log_std": True},
 }
+
+
+RUNS = {
+    "ppo_jax_cartpole": Run(PPOTrainer, "jax:CartPole-v1", 475, 100_000, CARTPOLE),
+    "ppo_jax_stateless_cartpole": Run(PPOTrainer, jax_stateless_cartpole, 450, 120_000, stateless_cartpole.CONFIG),
+    "ppo_jax_pendulum": Run(
+        PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
+    ),
+    "dqn_jax_cartpole": Run(DQNTrainer, "jax:CartPole-v1", 475, 50_000, ZOO_CARTPOLE),
+    "sac_jax_pendulum": Run(SACTrainer, "jax:Pendulum-v1", -200, 10_000, SAC_PENDULUM),
+    "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),
+}
+
+
+@each_run(RUNS)
+def test_reaches_its_score(reaches, run):
+    reaches(*run)
 
 
 @pytest.mark.filterwarnings("ignore")  # brax warns that it is no longer maintained

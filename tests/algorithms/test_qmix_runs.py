@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import DQN, SampleBatch, Trainer
+from rollax import DQN, SampleBatch
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from rollax.policy.replayed import SINGLE_ROWS
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
-from tests.algorithms.results import assert_same_weights
 from tests.marks import long_except
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
@@ -112,46 +111,6 @@ def test_several_groups_with_a_policy_each():
 def test_several_groups_with_one_policy():
     with VDNTrainer(two_groups, SMALL) as trainer:
         assert trainer.train()["policy_reward_mean"] == {"default_policy": 6.5}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), (None, FLAT)])
-def test_restoring_continues_exactly(tmp_path, model, mixer):
-    config = {**SMALL, "mixer": mixer, "model": model, "store_buffer_in_checkpoints": True}
-    with QMIXTrainer(lifting, config) as trainer:
-        trainer.train()
-        path = trainer.save(tmp_path, exact=True)
-        with Trainer.from_checkpoint(path, trust_code=True) as restored:
-            for _ in range(2):
-                ours, theirs = trainer.train(), restored.train()
-                assert ours["info"]["learner"] == theirs["info"]["learner"]
-            assert_same_weights(trainer, restored)
-
-
-@pytest.mark.usefixtures("small_ray")
-@pytest.mark.long
-def test_one_worker_gives_the_same_numbers_as_none():
-    weights = []
-    for num_workers in (0, 1):
-        with QMIXTrainer(lifting, {**SMALL, "model": GRU, "num_workers": num_workers}) as trainer:
-            for _ in range(2):
-                trainer.train()
-            weights.append(trainer.get_weights()["default_policy"])
-    for name, value in weights[0].items():
-        np.testing.assert_array_equal(value, weights[1][name])
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cleared_cache")
-def test_few_compilations():
-    # Acting on 2 rows, exploring, one update or two at a time: no more compilations in later iterations.
-    with QMIXTrainer(lifting, {**SMALL, "model": GRU, "training_intensity": 0.15}) as trainer:
-        trainer.train()
-        trainer.train()
-        compiled = trainer.get_policy().compilations()
-        for _ in range(4):
-            trainer.train()
-        assert trainer.get_policy().compilations() == compiled <= 4
 
 
 def test_actions_of_one_pair():

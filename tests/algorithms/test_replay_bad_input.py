@@ -7,20 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer
+from rollax import CheckpointError, ConfigError, DQNTrainer, Trainer
 from rollax.core import memory
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL, each_algorithm, env_of
-
-
-class InsertNaN(Callbacks):
-    """Puts a NaN into the third reward of each batch while `active` is set."""
-
-    active = False
-
-    def on_sample_end(self, *, worker, samples):
-        if self.active:
-            samples["rewards"][2] = np.nan
 
 
 def made(trainer_class, **changes) -> Trainer:
@@ -89,74 +79,11 @@ def test_buffers_together_larger_than_main_memory_are_refused(monkeypatch):
                 trainer.train()
 
 
-@each_algorithm
-class TestNonFinite:
-    @pytest.mark.long
-    def test_nan_weights_are_detected_in_acting(self, trainer_class):
-        with made(trainer_class) as trainer:
-            trainer.train()
-            weights = trainer.get_policy().get_weights()
-            nan = {n: np.full_like(v, np.nan) if v.dtype.kind == "f" else v for n, v in weights.items()}
-            trainer.set_weights({"default_policy": nan})
-            observation = np.ones(trainer.get_policy().observation_space.shape, np.float32)
-            for act in (trainer.evaluate, lambda: trainer.compute_single_action(observation)):
-                with pytest.raises(NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of"):
-                    act()
-            trainer.set_weights({"default_policy": weights})
-            assert_learns(trainer)
-
-    @pytest.mark.long
-    def test_nan_is_not_stored(self, trainer_class, monkeypatch):
-        with made(trainer_class, callbacks=InsertNaN) as trainer:
-            trainer.train()
-            before = trainer.get_weights()["default_policy"]
-            with monkeypatch.context() as patch:
-                patch.setattr(InsertNaN, "active", True)
-                with pytest.raises(NonFiniteError) as error:
-                    trainer.train()
-            message = str(error.value)
-            assert "nothing of it is stored" in message
-            assert "policy 'default_policy', column 'rewards', row 2 of" in message
-            assert "fix:" in message
-            assert unchanged(before, trainer.get_weights()["default_policy"])
-            assert_learns(trainer)
-
-    @pytest.mark.long
-    def test_nan_in_the_target_network_changes_no_weights(self, trainer_class):
-        with made(trainer_class) as trainer:
-            trainer.train()
-            policy = trainer.get_policy()
-            if not policy.targets:
-                assert trainer.name == "MARWIL"  # it has no target network
-                return
-            before, targets, steps = policy.get_weights(), copied(policy.targets), policy.learner.num_updates
-            policy.learner.set_targets({name: np.full_like(value, np.nan) for name, value in targets.items()})
-            with pytest.raises(NonFiniteError) as error:
-                trainer.train()
-            assert f"policy 'default_policy', gradient step {steps}: the loss (" in str(error.value)
-            assert policy.learner.num_updates == steps
-            assert unchanged({n: before[n] for n in policy.params}, policy.get_weights())
-            policy.learner.set_targets(targets)
-            assert_learns(trainer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("prioritized", [False, True])
-def test_an_exploding_learning_rate_raises_a_named_error(prioritized):
-    with made(DQNTrainer, lr=1e38, grad_clip=None, prioritized_replay=prioritized) as trainer:
-        with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
-            [trainer.train() for _ in range(5)]
-
-
 def assert_learns(trainer):
     updates = trainer.get_policy().learner.num_updates
     stats = trainer.train()["info"]["learner"]["default_policy"]
     assert trainer.get_policy().learner.num_updates > updates
     assert np.isfinite([value for value in stats.values() if value is not None]).all()
-
-
-def copied(arrays):
-    return {name: np.array(value) for name, value in arrays.items()}
 
 
 @each_algorithm

@@ -100,27 +100,3 @@ class TestStrongExploration:
             trainer.evaluate()
             scale_noise(trainer, 0.0)  # greedy actions use the means
             assert is_greedy(trainer).all()
-
-
-@pytest.mark.long
-@each_algorithm
-def test_targets_and_schedules_are_restored(made, trainer_class, tmp_path):
-    with made(trainer_class, store_buffer_in_checkpoints=True, lr_schedule=[[0, 1e-3], [200, 1e-4]]) as trainer:
-        trainer.train()
-        trainer.train()
-        with Trainer.from_checkpoint(trainer.save(tmp_path, exact=True), env=Watched) as restored:
-            ours, theirs = trainer.get_policy(), restored.get_policy()
-            assert ours.targets.keys() == theirs.targets.keys()
-            for name, value in ours.targets.items():
-                np.testing.assert_array_equal(value, theirs.targets[name])
-            assert ours.timestep == theirs.timestep > 0
-            assert ours.coefficients() == theirs.coefficients()
-            obs = np.random.default_rng(0).normal(size=(64, *ours.observation_space.shape)).astype(np.float32)
-            drawn = [policy.compute_actions(obs, explore=True)[0] for policy in (ours, theirs)]
-            np.testing.assert_array_equal(*drawn)
-            restored.evaluate()
-            assert is_greedy(restored).all()
-            for each in (trainer, restored):
-                each.train()
-            for name, value in ours.targets.items():
-                np.testing.assert_array_equal(value, theirs.targets[name])

@@ -9,7 +9,7 @@ from examples.torch_pg import TorchPGTrainer
 from examples.torch_ppo import TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
 from rollax import PGTrainer, PPOTrainer
-from tests.algorithms.test_dqn_learning import ZOO_CARTPOLE
+from tests.algorithms.test_replay_learning import ZOO_CARTPOLE
 
 pytestmark = pytest.mark.learning
 

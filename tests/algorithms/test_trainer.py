@@ -176,16 +176,6 @@ class TestCompilations:
             # The number of truncated episodes in a fragment varies, and with it the bucket of values to compute.
             assert len(compiled) == trainer.get_policy().compilations() - warm <= 1
 
-    @pytest.mark.long
-    @pytest.mark.usefixtures("cleared_cache")
-    def test_batches_of_varying_size(self):
-        config = {"num_envs_per_worker": 4, "train_batch_size": 100, "model": {"fcnet_hiddens": (8,)}, "seed": 0}
-        with PGTrainer(env="CartPole-v1", config=config) as trainer:
-            sizes = {trainer.train()["timesteps_this_iter"] for _ in range(25)}
-            assert len(sizes) > 10
-            # 4 buckets from one power of two to the next: at most 100 to 256 rows here; and one size to act on.
-            assert trainer.get_policy().compilations() <= 8
-
 
 class TestEvaluate:
     @pytest.mark.long

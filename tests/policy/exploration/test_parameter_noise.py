@@ -17,7 +17,7 @@ from rollax.policy.exploration.parameter_noise import (
     softmax_distance,
 )
 from rollax.policy.exploration.q_values import ValueExploration
-from tests.algorithms.envs import Echo, MaskedCartPole
+from tests.algorithms.envs import MaskedCartPole
 
 PARAMS = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(3, np.float32)}
 
@@ -179,26 +179,3 @@ def test_masked_actions():
     with DQNTrainer(MaskedCartPole, {**config, "exploration": "ParameterNoise"}) as trainer:  # an invalid action raises
         result = trainer.train()
     assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
-
-
-@pytest.mark.long
-def test_noise_matches_epsilon_and_dqn_learns():
-    config = {
-        "env_config": {"space": spaces.Discrete(4)},
-        "num_envs_per_worker": 8,
-        "rollout_fragment_length": 10,
-        "seed": 1,
-        "gamma": 0.0,  # an action has no influence on what comes later
-        "lr": 1e-2,
-        "learning_starts": 64,
-        "training_intensity": 0.5,
-        "timesteps_per_iteration": 1500,
-        "model": {"fcnet_hiddens": (32,)},
-        "evaluation_num_episodes": 8,
-        "exploration": "ParameterNoise",
-        "epsilon_schedule": [(0, 0.3)],
-    }
-    with DQNTrainer(Echo, config) as trainer:
-        trainer.train()
-        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
-        assert trainer.get_policy().exploration.sigma != 0.3

@@ -1,4 +1,4 @@
-"""Recurrent policies: restored runs, loaded policies, and tasks that require memory (`make learning`)."""
+"""Recurrent policies: restored runs, and loaded policies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples import repeat_after_me, stateless_cartpole
-from examples.repeat_after_me import RepeatAfterMe
 from examples.stateless_cartpole import StatelessCartPole
-from rollax import IMPALATrainer, PGTrainer, PPOTrainer, load_policy
-from tests.algorithms.envs import RepeatInitialObs
+from rollax import PPOTrainer, load_policy
 
 SMALL: dict[str, Any] = {
     "num_envs_per_worker": 2,
@@ -73,62 +70,3 @@ def assert_acts_like(loaded: Any, trainer: PPOTrainer) -> None:
         np.testing.assert_allclose(state[0], batch[0][0], rtol=1e-5)
         assert set(fetches) == {"action_logp", "vf_preds", "action_dist_inputs"}
         previous, reward = action, 3.0
-
-
-CARTPOLE, REPEAT = stateless_cartpole.CONFIG, repeat_after_me.CONFIG
-GRU = {**REPEAT["model"], "use_lstm": False, "use_gru": True}
-
-
-@pytest.mark.learning
-def test_ppo_stateless_cartpole(reaches):
-    reaches(PPOTrainer, StatelessCartPole, 350, 120_000, CARTPOLE)
-
-
-@pytest.mark.learning
-def test_impala_stateless_cartpole(reaches):
-    config = {
-        "num_envs_per_worker": 16,
-        "train_batch_size": 800,
-        "timesteps_per_iteration": 8000,
-        "lr": 1e-3,
-        "observation_filter": "MeanStdFilter",
-        "model": {**CARTPOLE["model"], "max_seq_len": 25},
-    }
-    reaches(IMPALATrainer, StatelessCartPole, 350, 600_000, config)
-
-
-@pytest.mark.learning
-def test_ppo_repeat_after_me(reaches):
-    reaches(PPOTrainer, RepeatAfterMe, 90, 40_000, REPEAT)
-
-
-@pytest.mark.learning
-def test_ppo_repeat_after_me_with_gru(reaches):
-    reaches(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, "model": GRU})
-
-
-@pytest.mark.learning
-def test_ppo_repeat_initial_obs(reaches):
-    # A trajectory has five sequences: the gradient ends at each of them, the recurrent state does not.
-    config = {
-        "num_envs_per_worker": 20,
-        "train_batch_size": 4000,
-        "sgd_minibatch_size": 500,
-        "num_sgd_iter": 5,
-        "lr": 1e-3,
-        "gamma": 0.9,
-        "model": {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20, "fcnet_hiddens": ()},
-    }
-    reaches(PPOTrainer, RepeatInitialObs, 90, 100_000, config)
-
-
-@pytest.mark.learning
-def test_ppo_without_memory_does_not_repeat(learning_run):
-    config = {**REPEAT, "model": {"fcnet_hiddens": (64, 64)}}
-    assert learning_run(PPOTrainer, RepeatAfterMe, 0, 20_000, config).best < 20
-
-
-@pytest.mark.learning
-def test_pg_repeat_after_me(best_of):
-    config = {name: REPEAT[name] for name in ("num_envs_per_worker", "train_batch_size", "gamma", "model")}
-    assert best_of(PGTrainer, RepeatAfterMe, {**config, "lr": 1e-2}, 100_000) >= 40

@@ -1,10 +1,8 @@
-"""What the table in docs/algorithms.md says that each algorithm supports, where no other test shows it; and refusals.
-
-Masked and parametric environments raise an error for an invalid action, also in greedy evaluations.
-"""
+"""What the table in docs/algorithms.md says that each algorithm supports, and small trainers for each of its cells."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,10 @@ from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config.groups import ReplayFields
-from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.rollout.compiled_sampler import CompiledSampler
+from rollax.core.trees import leaves
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
 from tests.algorithms.group_envs import Lift, TwoStep, paired
 from tests.algorithms.replayed import DATA_ALGORITHMS, GROUP_ALGORITHMS, SEARCH_ALGORITHMS, SMALL, env_of
-from tests.algorithms.results import assert_same_weights
 from tests.test_docs import REPOSITORY, table
 
 PAGE = REPOSITORY / "docs" / "algorithms.md"
@@ -29,10 +25,18 @@ CLAIMS = {name: cells for name, *cells in table(PAGE, "| algorithm | discrete |"
 COLUMNS = ("discrete", "masked", "parametric", "continuous", "multi-agent", "recurrent", "centralized critic")
 FEWER_ACTIONS = {name for row in table(PAGE, "| algorithm | action space |") for name in row[0].split(", ")}
 """Algorithms without MultiDiscrete and nested actions."""
+KINDS = (*COLUMNS, "parametric, recurrent", "nested actions", "pictures", "compiled")
 
 BOX = spaces.Box(np.array([-3, 0], np.float32), np.array([1, 10], np.float32))
 NESTED = spaces.Tuple([spaces.Discrete(3), spaces.Dict({"b": BOX, "a": spaces.MultiDiscrete([3, 2])})])
-MEMORY = {"use_gru": True, "lstm_cell_size": 3, "fcnet_hiddens": (4,), "max_seq_len": 4, "lstm_use_prev_action": True}
+MEMORY = {
+    "use_gru": True,
+    "lstm_cell_size": 3,
+    "fcnet_hiddens": (4,),
+    "max_seq_len": 4,
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+}
 IMAGES = {"fcnet_hiddens": (8,), "conv_filters": ((4, 3, 2),), "conv_dense": 8}
 ON_POLICY: dict[str, Any] = {
     "train_batch_size": 40,
@@ -42,6 +46,11 @@ ON_POLICY: dict[str, Any] = {
     "seed": 3,
 }
 SEARCH: dict[str, Any] = {"num_directions": 2, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": (8,)}, "seed": 3}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
+    "APPO without V-trace": ("APPO", {"vtrace": False, "use_kl_loss": True}),
+}
+"""Algorithms, and those with settings that change their update as a whole."""
 
 
 class Sides(MultiAgentEnv):
@@ -77,7 +86,7 @@ class Pictures(Shown):
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        return super().step(0)
+        return super().step(int(np.ravel(next(iter(leaves(action))))[0]) % 4)
 
     def _next(self):
         self.observation_space = self.pictures
@@ -86,9 +95,40 @@ class Pictures(Shown):
         return {"picture": picture, "number": np.int64(self.np_random.integers(3)), "noise": noise}
 
 
+def supported(kind: str) -> set[str]:
+    """The algorithms that support this kind."""
+    if kind in COLUMNS:
+        return {name for name, cells in CLAIMS.items() if cells[COLUMNS.index(kind)] != "–"}
+    if kind == "parametric, recurrent":
+        return supported("parametric") & supported("recurrent")
+    if kind == "nested actions":
+        return set(ALGORITHMS) - FEWER_ACTIONS - GROUP_ALGORITHMS
+    if kind == "compiled":
+        return set(ALGORITHMS) - DATA_ALGORITHMS - GROUP_ALGORITHMS - SEARCH_ALGORITHMS
+    return set(ALGORITHMS) - GROUP_ALGORITHMS
+
+
+def cells(kinds: Iterable[str], variants: Iterable[str] = ALGORITHMS) -> list[tuple[str, str]]:
+    """Each variant with each kind that it supports."""
+    return [(variant, kind) for kind in kinds for variant in variants if VARIANTS[variant][0] in supported(kind)]
+
+
+def one_of_each(kinds: Sequence[str], variants: Iterable[str]) -> list[tuple[str, str]]:
+    """Each variant with the first kind that it supports."""
+    return [next(iter(cells(kinds, [variant]))) for variant in variants]
+
+
+def in_short(short: Collection[tuple[str, str]], found: Iterable[tuple[str, str]]) -> list[Any]:
+    """A parameter for each cell; those that are not in `short` are marked `long`."""
+    found = list(found)
+    unknown = set(short) - set(found)
+    assert not unknown, f"no such cells: {unknown}"
+    return [pytest.param(*cell, marks=() if cell in short else pytest.mark.long) for cell in found]
+
+
 def space_for(name: str) -> spaces.Space:
     """Actions that the algorithm takes."""
-    return spaces.Discrete(4, start=-1) if CLAIMS[name][0] == "yes" else BOX
+    return spaces.Discrete(4, start=-1) if name in supported("discrete") else BOX
 
 
 def has_replay(name: str) -> bool:
@@ -106,16 +146,23 @@ def settings(name: str) -> dict[str, Any]:
     return dict(SEARCH) if name in SEARCH_ALGORITHMS else config
 
 
+def lifting(context: Any) -> MultiAgentEnv:
+    return paired(Lift(context))
+
+
+def two_step(context: Any) -> MultiAgentEnv:
+    return paired(TwoStep(context))
+
+
 def echo(space: spaces.Space) -> dict[str, Any]:
     return {"env": Echo, "env_config": {"space": space}}
 
 
 def kind_of(kind: str, name: str) -> dict[str, Any]:
     """The config keys that set an environment and a model of this kind."""
-    memory = {"model": MEMORY} if kind == "recurrent" else {}
+    memory = {"model": MEMORY} if "recurrent" in kind else {}
     if name in GROUP_ALGORITHMS:
-        game = Lift if kind in ("masked", "recurrent") else TwoStep
-        return {"env": lambda context: paired(game(context)), **memory}
+        return {"env": lifting if kind in ("masked", "recurrent") else two_step, **memory}
     policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
     sides = {"env": Sides, "env_config": {"space": space_for(name)}, "multiagent": policies}
     return {
@@ -126,10 +173,10 @@ def kind_of(kind: str, name: str) -> dict[str, Any]:
         "multi-agent": {**sides, "observation_filter": "NoFilter"},
         "recurrent": {**echo(space_for(name)), **memory},
         "centralized critic": {**sides, "centralized_critic": True},
+        "parametric, recurrent": {"env": ParametricCartPole, **memory},
         "nested actions": echo(NESTED),
         "pictures": {"env": Pictures, "env_config": {"space": space_for(name)}, "model": IMAGES},
         "compiled": {"env": f"jax:{env_of(get_trainer_class(name))}", "batch_mode": "truncate_episodes"},
-        "exact": echo(space_for(name)),
     }[kind]
 
 
@@ -143,94 +190,3 @@ def make(name: str, kind: str, folder: Path, **changes: Any) -> Trainer:
                 played.record(3, folder)
         config |= {"input": folder, "updates_per_step": 4, "timesteps_per_iteration": 0}
     return get_trainer_class(name)(config=config)
-
-
-# Where another test shows it: those of losses by hand that exclude invalid actions, and runs of small tasks.
-ACTOR_CRITICS = {"A2C", "A3C", "IMPALA", "APPO"}  # test_actor_critics.py
-LOGGED = {"DQN", "Rainbow", "APEX", "SAC", "TD3", "DDPG", "APEX_DDPG", "MARWIL", "IQL", "CQL", "DiscreteCQL", "TD3BC"}
-ELSEWHERE = {
-    "discrete": ACTOR_CRITICS | LOGGED | {"PPO", "PG", "BC", "ARS", "ES", *GROUP_ALGORITHMS},  # test_off_policy.py, ...
-    "masked": ACTOR_CRITICS | {"PPO", "DQN", "APEX", "SAC", "QMIX"},
-    "parametric": ACTOR_CRITICS | {"PPO", "SAC"},
-    "continuous": ACTOR_CRITICS | {"PPO", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC", "SAC", "ARS", "ES"},
-    "multi-agent": GROUP_ALGORITHMS,
-    "recurrent": ACTOR_CRITICS | {"PPO", "MARWIL", "BC", "QMIX"},
-    "centralized critic": {"PPO", "A2C", "A3C"},  # test_centralized_critic.py
-    "nested actions": ACTOR_CRITICS | {"PPO"},
-    "pictures": {"DDPG", "TD3", "SAC", "PPO", *GROUP_ALGORITHMS},
-    "compiled": SEARCH_ALGORITHMS | DATA_ALGORITHMS | GROUP_ALGORITHMS,
-    "exact": {
-        "PPO",
-        "PG",
-        "A3C",
-        "IMPALA",
-        "APPO",
-        "DQN",
-        "APEX",
-        "SAC",
-        "TD3",
-        "DDPG",
-        "ARS",
-        "ES",
-        *GROUP_ALGORITHMS,
-    },
-}
-
-
-def supported(kind: str) -> set[str]:
-    """The algorithms that support this kind."""
-    if kind in COLUMNS:
-        return {name for name, cells in CLAIMS.items() if cells[COLUMNS.index(kind)] != "–"}
-    return set(ALGORITHMS) - (FEWER_ACTIONS if kind == "nested actions" else set())
-
-
-CELLS = [(name, kind) for kind in ELSEWHERE for name in ALGORITHMS if name in supported(kind) - ELSEWHERE[kind]]
-REFUSED = [(n, k) for k in (*COLUMNS, "nested actions") for n in ALGORITHMS if n not in supported(k) | GROUP_ALGORITHMS]
-
-
-def learned_observations(trainer: Trainer) -> dict[str, list[np.ndarray]]:
-    """Policy id -> the columns of observations that it will learn from."""
-    learned: dict[str, list[np.ndarray]] = {}
-
-    def spy(policy: Any, policy_id: str) -> None:
-        select, learned[policy_id] = policy.algorithm.drawn, []
-
-        def drawn(batch: Any, rng: Any) -> dict[str, Any]:
-            learned[policy_id].append(np.array(batch["obs"]))
-            return select(batch, rng)
-
-        vars(policy.algorithm)["drawn"] = drawn
-
-    trainer.workers.local.foreach_policy(spy)
-    return learned
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "kind"), CELLS)
-def test_what_is_supported_runs(name, kind, tmp_path):
-    exact = {"store_buffer_in_checkpoints": True} if kind == "exact" and has_replay(name) else {}
-    with make(name, kind, tmp_path / "data", **exact) as trainer:
-        learned = learned_observations(trainer) if kind == "multi-agent" else {}
-        for _ in range(2):
-            result = trainer.train()
-        for policy_id, stats in result["info"]["learner"].items():
-            found = [value for value in stats.values() if value is not None]  # the actor's may be of every other update
-            assert found, policy_id
-            assert np.isfinite(found).all(), (policy_id, stats)
-        if kind == "multi-agent":
-            for side, policy_id in enumerate(("left", "right")):
-                assert {float(row) for obs in learned[policy_id] for row in obs[:, 0]} == {float(side)}
-        if kind == "compiled":
-            assert type(trainer.workers.local.sampler) is CompiledSampler
-        if kind == "exact":
-            with Trainer.from_checkpoint(trainer.save(tmp_path / "saved", exact=True), trust_code=True) as restored:
-                for _ in range(2):
-                    assert restored.train()["info"]["learner"] == trainer.train()["info"]["learner"]
-                assert_same_weights(trainer, restored)
-        assert trainer.evaluate(1)["episodes"] == 1
-
-
-@pytest.mark.parametrize(("name", "kind"), REFUSED)
-def test_what_is_not_supported_is_refused(name, kind, tmp_path):
-    with pytest.raises((ConfigError, SpaceError, PolicyError)):
-        make(name, kind, tmp_path)

@@ -1,0 +1,159 @@
+"""NaN and infinity in samples, weights and targets raise named errors and break nothing, with every algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import Callbacks, PPOTrainer, Trainer
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.errors import NonFiniteError
+from tests.algorithms.contract.cases import has_replay, settings
+from tests.algorithms.replayed import DATA_ALGORITHMS, GROUP_ALGORITHMS, SEARCH_ALGORITHMS, env_of
+from tests.marks import long_except
+
+NAMES = [name for name in ALGORITHMS if name not in GROUP_ALGORITHMS | DATA_ALGORITHMS | SEARCH_ALGORITHMS]
+ON_POLICY = ("PPO", "PG", "A2C", "A3C", "IMPALA", "APPO")
+COLUMNS = {
+    **{f"{name} {column}": (name, column) for name in ("PPO", "PG") for column in ("obs", "advantages")},
+    **{f"{name} advantages": (name, "advantages") for name in ("A2C", "A3C")},
+    **{f"{name} rewards": (name, "rewards") for name in NAMES if name not in ("PPO", "PG", "A2C", "A3C")},
+}
+PPO: dict[str, Any] = {**settings("PPO"), "num_sgd_iter": 2}
+
+
+class InsertNaN(Callbacks):
+    """Puts a NaN into the third row of a column of each batch while `column` is set."""
+
+    column = None
+
+    def on_sample_end(self, *, worker, samples):
+        if self.column is not None:
+            samples[self.column][2] = np.nan
+
+
+def made(name: str, **changes: Any) -> Trainer:
+    trainer_class = get_trainer_class(name)
+    return trainer_class(env_of(trainer_class), {**settings(name), **changes})
+
+
+def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name], err_msg=name)
+
+
+def assert_learns(trainer: Trainer) -> None:
+    policy: Any = trainer.get_policy()
+    updates = policy.learner.num_updates
+    statistics = trainer.train()["info"]["learner"]["default_policy"]
+    assert policy.learner.num_updates > updates
+    assert np.isfinite([value for value in statistics.values() if value is not None]).all()
+
+
+@pytest.mark.parametrize("case", long_except({"PPO obs", "PPO advantages", "PG obs", "PG advantages"}, COLUMNS))
+def test_nan_in_a_batch_changes_no_weights(monkeypatch, case):
+    name, column = case
+    with made(name, callbacks=InsertNaN) as trainer:
+        trainer.train()
+        policy: Any = trainer.get_policy()
+        steps, before = policy.learner.num_updates, policy.get_weights()
+        with monkeypatch.context() as patch:
+            patch.setattr(InsertNaN, "column", column)
+            with pytest.raises(NonFiniteError) as error:
+                trainer.train()
+        message = str(error.value)
+        assert "fix:" in message
+        if name not in ON_POLICY:
+            assert "nothing of it is stored" in message
+            assert f"policy 'default_policy', column '{column}', row 2 of" in message
+        else:
+            assert "policy 'default_policy', gradient step " in message
+        if name in ON_POLICY and name != "A3C":  # whose gradients come from workers
+            assert "the loss (" in message
+            assert f"columns ['{column}']" in message
+        if column != "obs":  # in all rows of a batch after they are standardized, so that its first step is not finite
+            assert f"gradient step {steps}:" in message or name not in ON_POLICY
+            assert_same(before, policy.get_weights())
+        assert all(np.isfinite(value).all() for value in policy.get_weights().values())
+        assert_learns(trainer)
+
+
+@pytest.mark.parametrize("name", long_except({"PPO"}, NAMES))
+def test_nan_weights_are_detected_in_acting(name):
+    with made(name) as trainer:
+        trainer.train()
+        policy: Any = trainer.get_policy()
+        weights = policy.get_weights()
+        nan = {n: np.full_like(value, np.nan) if value.dtype.kind == "f" else value for n, value in weights.items()}
+        trainer.set_weights({"default_policy": nan})
+        observation = np.ones(policy.observation_space.shape, np.float32)
+        acts: list[Any] = [trainer.evaluate, lambda: trainer.compute_single_action(observation)]
+        for act in [*acts, trainer.train] if name in ON_POLICY else acts:
+            with pytest.raises(NonFiniteError, match=r"'default_policy', row 0 of \d+(.|\n)*NaN in the weights"):
+                act()
+        trainer.set_weights({"default_policy": weights})
+        assert_learns(trainer)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in NAMES if has_replay(name) and name != "MARWIL"])
+def test_nan_in_the_target_network_changes_no_weights(name):
+    with made(name) as trainer:
+        trainer.train()
+        policy: Any = trainer.get_policy()
+        before, steps = policy.get_weights(), policy.learner.num_updates
+        targets = {n: np.array(value) for n, value in policy.targets.items()}
+        assert targets
+        policy.learner.set_targets({n: np.full_like(value, np.nan) for n, value in targets.items()})
+        with pytest.raises(NonFiniteError) as error:
+            trainer.train()
+        assert f"policy 'default_policy', gradient step {steps}: the loss (" in str(error.value)
+        assert policy.learner.num_updates == steps
+        assert_same({n: before[n] for n in policy.params}, policy.get_weights())
+        policy.learner.set_targets(targets)
+        assert_learns(trainer)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("PPO", {}),
+        pytest.param("DQN", {"prioritized_replay": False}, marks=pytest.mark.long),
+        pytest.param("DQN", {"prioritized_replay": True}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_an_exploding_learning_rate_raises_a_named_error(name, options):
+    with made(name, lr=1e38, grad_clip=None, **options) as trainer:
+        with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
+            [trainer.train() for _ in range(5)]
+
+
+def test_nan_weights_of_the_value_function_are_detected_in_learning():
+    with PPOTrainer("CartPole-v1", PPO) as trainer:
+        policy = trainer.get_policy()
+        weights = policy.get_weights()
+        weights["value_head.bias"][:] = np.nan
+        policy.set_weights(weights)
+        with pytest.raises(NonFiniteError, match=r"gradient step 0: the loss \(policy_loss, (.|\n)*'advantages'"):
+            trainer.train()
+
+
+def test_non_finite_weights_are_neither_learned_nor_saved(tmp_path):
+    # Loss and gradients are finite; the weights after the first step are not.
+    with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e300}) as trainer:
+        policy = trainer.get_policy()
+        good = policy.get_weights()
+        with pytest.raises(NonFiniteError, match=r"'default_policy', gradient step 0: the new value of \w+\."):
+            trainer.train()
+        for name, value in policy.get_weights().items():
+            np.testing.assert_array_equal(value, good[name])
+        trainer.save(tmp_path / "good")
+        policy.set_weights({**good, "value_head.bias": np.float32([np.inf])})
+        with pytest.raises(NonFiniteError, match=r"not saved(.|\n)*'default_policy', weights, value_head\.bias"):
+            trainer.save(tmp_path / "bad")
+        assert not list(tmp_path.glob("bad/*"))
+        trainer.restore(next((tmp_path / "good").iterdir()))
+        assert all(np.isfinite(value).all() for value in policy.get_weights().values())
