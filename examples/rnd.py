@@ -52,7 +52,7 @@ class RND(PPO):
 
     @property
     def samples(self):
-        return super().samples | {"slot"}
+        return (super().samples or frozenset()) | {"slot"}
 
     def make_model(self, rngs):
         model = super().make_model(rngs)

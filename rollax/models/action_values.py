@@ -275,7 +275,7 @@ def make_critic(
     num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
     width = (num_actions or 1) * (outputs or 1)
     if config.custom_model is not None:
-        options = {"takes_actions": num_actions is None, "memory": False}
+        options: dict[str, Any] = {"takes_actions": num_actions is None, "memory": False}
         network = make_custom_model(observation_space, action_space, width, config, rngs, **options)
         return NetworkValues(network, outputs)
     if num_actions is not None:

@@ -51,14 +51,15 @@ def generalized_advantages(
         ShapeError: `next_values` is not one per segment, or the number of heads differs.
         BatchError: an episode terminates inside a segment.
     """
-    values, rewards = fragment[SampleBatch.VF_PREDS], fragment[SampleBatch.REWARDS] if rewards is None else rewards
+    values: Floats = fragment[SampleBatch.VF_PREDS]
+    rewarded: Floats = fragment[SampleBatch.REWARDS] if rewards is None else rewards
     heads = values.shape[1:]
-    check_same_shape("generalized_advantages", vf_preds=values, rewards=rewards)
+    check_same_shape("generalized_advantages", vf_preds=values, rewards=rewarded)
     if not heads:
-        return _advantages(fragment, values, next_values, rewards, gamma, lambda_, episodic)
+        return _advantages(fragment, values, next_values, rewarded, gamma, lambda_, episodic)
     _check_next_values(fragment, next_values, heads)
     settings = (np.broadcast_to(setting, heads) for setting in (gamma, lambda_, episodic))
-    each = zip(values.T, next_values.T, rewards.T, *settings, strict=True)
+    each = zip(values.T, next_values.T, rewarded.T, *settings, strict=True)
     advantages, targets = zip(*(_advantages(fragment, *head) for head in each), strict=True)
     return np.stack(advantages, axis=1), np.stack(targets, axis=1)
 

@@ -18,7 +18,7 @@ from rollax.core.running_moments import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
-from rollax.errors import BatchError, EnvError
+from rollax.errors import BatchError, EnvError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
