@@ -131,7 +131,7 @@ def dueling(
 
 
 def sequence_errors(
-    errors: Float[Array, "BT"], mask: Float[Array, "BT"], sequences: int, *, eta: float = 0.9
+    errors: Float[Array, "BT"], mask: Float[Array, "M"], sequences: int, *, eta: float = 0.9
 ) -> Float[Array, "B"]:
     """Returns [B], the error of each of B sequences, for prioritized replay.
 

@@ -185,7 +185,7 @@ class TestRefuses:
 
     def test_hidden_layers_without_units(self):
         for width in (0, -1):
-            with pytest.raises(ConfigError, match=r"hiddens\[1\](.|\n)*greater than 0"):
+            with pytest.raises(ConfigError, match=r"hiddens\[1\](.|\n)*greater than or equal to 1"):
                 DQNConfig(hiddens=(8, width))
 
     @pytest.mark.parametrize("model", [{"vf_share_layers": True}, {"free_log_std": True}], ids=list)

@@ -164,7 +164,7 @@ def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_work
     assert found[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
     before = other.optimizer.env_steps
     assert before == 48
-    assert all(other.workers.foreach_worker(lambda worker: worker.sampler._rows is None))
+    assert all(other.workers.foreach_worker(lambda worker: not (worker.sampler.episodes["id"] >= 0).any()))
     result = other.train()
     assert result["timesteps_total"] == 48 + result["timesteps_this_iter"]
     assert result["info"]["workers"] == {"healthy": max(num_workers, 1), "restarts": 0, "last_errors": {}}

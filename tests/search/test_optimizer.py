@@ -9,7 +9,7 @@ import pytest
 
 from rollax import ARSTrainer
 from rollax.processes.actors import LocalActors, ProcessLostError
-from rollax.rollout import worker_set
+from rollax.rollout import remote_workers
 from rollax.search.compiled_candidates import play_candidates
 from tests.rollout.test_worker_set import workers_here
 from tests.search.search_worlds import Drift
@@ -41,7 +41,7 @@ class TestLostWorkers:
             def raise_error(self):
                 raise ProcessLostError("killed")
 
-        monkeypatch.setattr(worker_set, "ray_workers", failing_workers)
+        monkeypatch.setattr(remote_workers, "ray_workers", failing_workers)
         rules = {} if recreated else {"recreate_failed_workers": False, "ignore_worker_failures": True}
         assert_same(after(ARSTrainer, 2, num_workers=3, **rules), expected)
         assert lost == [[2, 3]]
@@ -51,7 +51,7 @@ class TestLostWorkers:
             def wait(self, references, count, timeout_s):
                 return list(references)[::-1]  # the older results arrive after the others
 
-        monkeypatch.setattr(worker_set, "ray_workers", lambda *given: LastFirst(workers_here(*given)._start))
+        monkeypatch.setattr(remote_workers, "ray_workers", lambda *given: LastFirst(workers_here(*given)._start))
         found = []
         for num_workers in (0, 2):
             with ARSTrainer(Drift, {**SMALL, "num_workers": num_workers}) as trainer:
@@ -88,7 +88,7 @@ class TestRequests:
                     played.append(rest[0].args[0].indices.tolist())
                 return super().call(handle, method, *rest)
 
-        monkeypatch.setattr(worker_set, "ray_workers", lambda *given: Watched(workers_here(*given)._start))
+        monkeypatch.setattr(remote_workers, "ray_workers", lambda *given: Watched(workers_here(*given)._start))
         expected = after(ARSTrainer, 1, **{**settings, "num_workers": 0, "num_directions": 10})
         found = after(ARSTrainer, 1, **{**settings, "num_directions": 10})
         assert [len(indices) for indices in played] == sizes

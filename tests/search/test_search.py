@@ -16,7 +16,7 @@ from rollax import (
     load_policy,
 )
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
-from rollax.rollout import worker_set
+from rollax.rollout import remote_workers
 from rollax.search.ars import ARS
 from rollax.search.es import ES
 from tests.algorithms.envs import MaskedCartPole
@@ -39,7 +39,7 @@ class TestSameNumbers:
     @pytest.mark.long
     @each_trainer
     def test_with_any_number_of_workers(self, trainer_class, monkeypatch):
-        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
         expected = after(trainer_class)
         for num_workers in (1, 2, 7):
             assert_same(after(trainer_class, num_workers=num_workers), expected)
@@ -82,7 +82,7 @@ class TestSameNumbers:
         with trainer_class(Drift, {**settings, "seed": 7}) as trainer:
             state_after(trainer, 2)
             path = trainer.save(tmp_path)
-        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
         found = []
         for num_workers in (0, 2):
             with trainer_class(Drift, {**settings, "num_workers": num_workers}) as trainer:

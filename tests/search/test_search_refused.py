@@ -19,7 +19,7 @@ from rollax import (
     RolloutWorker,
 )
 from rollax.policy import size_checks
-from rollax.rollout import worker_set
+from rollax.rollout import remote_workers
 from tests.algorithms.test_off_policy import Logs
 from tests.env.old_worlds import OldVector
 from tests.rollout.test_worker_set import workers_here
@@ -76,7 +76,7 @@ def test_environments_that_take_no_seeds(env):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_several_agents(monkeypatch, num_workers):
     # Raised at once, not as a failure of workers, which would be restarted.
-    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+    monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
     with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
         ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
 

@@ -170,7 +170,7 @@ def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
     replayed = has_replay(name)
     sizes = {"training_intensity": 0.7, "timesteps_per_iteration": 0} if replayed else {"rollout_fragment_length": 60}
     with make(name, kind, tmp_path, **sizes, **options) as trainer:
-        policy: Any = trainer.get_policy()
+        policy: Any = next(iter(trainer.worker.policies.values()))
         for _ in range(10):
             trainer.train()
         before = policy.compilations()
