@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from rollax import DQNTrainer, Trainer, load_policy, open_dataset
 from rollax.cli.checkpoints import newest_checkpoint
 from rollax.errors import RollaxError
+from rollax.offline.new_file import new_folder
 from rollax.runs.results import labelled
 
 READ: dict[str, Callable[[str], Any]] = {
@@ -49,3 +52,19 @@ def test_writing_one_is_a_named_error(write, path, trainer, tmp_path, monkeypatc
     with pytest.raises(RollaxError):
         write(trainer, path)
     assert not list(tmp_path.iterdir())
+
+
+def new_data_folder(_: DQNTrainer, path: str) -> None:
+    with new_folder(path):
+        pass
+
+
+@pytest.mark.parametrize("write", [WRITTEN["fit"], WRITTEN["record"], new_data_folder], ids=["fit", "record", "data"])
+def test_a_folder_that_cannot_be_listed_is_a_named_error_or_none(write, trainer, tmp_path, monkeypatch):
+    def refused(path: Any = ".") -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refused)
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(RollaxError) if write is not WRITTEN["record"] else nullcontext():
+        write(trainer, str(tmp_path))

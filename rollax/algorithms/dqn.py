@@ -226,6 +226,10 @@ class DQN(Algorithm):
         by_row = self.forward(model, batch)._replace(state=())
         return jax.tree.map(lambda output: output[batch[SampleBatch.TARGET_ROWS]], by_row)
 
+    def learned_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
+        """Returns [B], the mask without the rows that a sequence only bootstraps from."""
+        return mask * (batch[SampleBatch.WEIGHTS] > 0) if SampleBatch.TARGET_ROWS in batch else mask
+
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
@@ -255,7 +259,7 @@ class DQN(Algorithm):
             if self.config.distribution_error == "divergence":
                 errors = losses - categorical_entropy(target)
             target = target @ jnp.asarray(self.support)
-        mask = mask * (batch[SampleBatch.WEIGHTS] > 0)  # not the rows that a sequence only bootstraps from
+        mask = self.learned_rows(batch, mask)
         if SampleBatch.TARGET_ROWS in batch:
             errors = sequence_errors(errors, mask, len(batch[SampleBatch.STATE_IN][0]))
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rollax.config import TrainerConfig
+from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError, PolicyError
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
@@ -82,9 +84,11 @@ class Evaluator:
     def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
         """Writes this many episodes as a data set into a folder."""
         check_count(num_episodes, "record(num_episodes=...)")
-        folder = Path(out)
+        folder, existing = absolute(out, ConfigError), 0
+        with suppress(OSError):  # no folder yet; one that cannot be read is refused where it is written
+            existing = len(os.listdir(folder))
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
-        config = self._config(sum(1 for _ in folder.iterdir()) if os.path.isdir(folder) else 0, explore)
+        config = self._config(existing, explore)
         # Bounded by the episodes of this recording; `config` is bounded by the episodes of an evaluation.
         envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
         config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)

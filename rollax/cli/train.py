@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -166,10 +167,11 @@ def run_experiment(
     try:
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
-        if os.path.isdir(out) and any(out.iterdir()):
-            print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
-        elif is_new:  # refused before training began
-            out.rmdir()
+        with suppress(OSError):  # a folder that is missing or cannot be read
+            if os.listdir(out):
+                print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
+            elif is_new:  # refused before training began
+                out.rmdir()
         raise
     watched = trainer.config.env is not None
     print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open, watched=watched)]))

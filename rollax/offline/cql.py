@@ -170,7 +170,7 @@ class DiscreteCQL(DQN):
         loss, stats = super().loss(model, out, batch, mask, coefficients)
         actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
         taken = chosen(expected_values(self._logits(out), self.support), actions)  # unmasked, as in the loss of DQN
-        gap = masked_mean(discrete_gap(out.policy, taken), mask * (batch[SampleBatch.WEIGHTS] > 0))
+        gap = masked_mean(discrete_gap(out.policy, taken), self.learned_rows(batch, mask))
         return loss + self.config.min_q_weight * gap, {**stats, "conservative_gap": gap}
 
 

@@ -85,7 +85,9 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     empty, or the disk fails.
     """
     final = atomic_files.absolute(path, DatasetError)
-    if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
+    with _errors_of("folder", final):
+        is_used = os.path.lexists(final) and not (final.is_dir() and not os.listdir(final))
+    if is_used:
         raise DatasetError("The folder to write is not empty.", final, fix=_ANOTHER)
     with _errors_of("folder", final):
         atomic_files.make_parents(final.parent)

@@ -211,9 +211,18 @@ class BackgroundSampling(SamplingOnRequest):
         self.env.interrupt(True)
         try:
             if thread is not None:
-                _join(thread)
+                self._await_end(thread)
         finally:
             self.env.interrupt(False)
+
+    def _await_end(self, thread: threading.Thread) -> None:
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._thread is not thread)
+        except BaseException:  # a signal; the thread ends soon, and no other may sample before
+            self._await_end(thread)
+            raise
+        thread.join()  # not before: an interrupted `join` takes a running thread for ended, before Python 3.13
 
     def _start(self) -> None:
         if self._thread is None:
@@ -255,11 +264,3 @@ class BackgroundSampling(SamplingOnRequest):
 
     def _with_statistics(self, rollout: Rollout) -> Rollout:
         return rollout if self._statistics is None else rollout.with_statistics_of(self._statistics)
-
-
-def _join(thread: threading.Thread) -> None:
-    try:
-        thread.join()
-    except BaseException:  # a signal; the thread ends soon, and no other may sample before
-        thread.join()
-        raise

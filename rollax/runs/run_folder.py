@@ -168,8 +168,11 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     `go_on` is the command that continues its run. A lock that a killed process left behind does not count.
     """
     refuse_used(path, where)
-    if not os.path.exists(path) or (os.path.isdir(path) and all(inside.name == LOCK_NAME for inside in path.iterdir())):
+    if not os.path.exists(path):
         return
+    with _named_errors(path):
+        if path.is_dir() and {LOCK_NAME}.issuperset(os.listdir(path)):
+            return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
     if (path / RESULTS_NAME).exists():
         found = "contains another run"

@@ -84,6 +84,8 @@ class PolicyServer:
         self._app.address = f"{'https' if self._tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._ended = threading.Event()  # an interrupted `join` takes a running thread for ended, before Python 3.13
+        self._ended.set()
         self._stopping: asyncio.Event
         self._connections: set[Any] = set()
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
@@ -104,22 +106,24 @@ class PolicyServer:
             raise ConfigError("The policy server was already started.", "PolicyServer.start", self.address).fix(
                 "create a new PolicyServer; `with PolicyServer(...)` starts it, too"
             )
+        self._ended.clear()
         self._thread.start()
         self._ready.result()
         return self
 
     def stop(self) -> None:
         """Refuses new requests, answers pending ones, and returns when the thread and all connections have ended."""
-        if self._thread.is_alive() and self._ready.done() and self._ready.exception() is None:
+        if not self._ended.is_set() and self._ready.done() and self._ready.exception() is None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
                 self._ready.result().call_soon_threadsafe(self._stopping.set)
+        self._ended.wait()
         if self._thread.ident is not None:
             self._thread.join()
         self._socket.close()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Waits until the server has stopped."""
-        self._thread.join(timeout_s)
+        self._ended.wait(timeout_s)
 
     def __enter__(self) -> PolicyServer:
         return self.start()
@@ -135,6 +139,8 @@ class PolicyServer:
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
+        finally:
+            self._ended.set()
 
     async def _serve(self) -> None:
         from uvicorn.server import ServerState

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
 from rollax import SampleBatch
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, set_tables
 
 TWO = spaces.Tuple([spaces.Discrete(2)] * 2)
 LINE = spaces.Tuple([spaces.Discrete(3)] * 2)
@@ -27,10 +26,7 @@ def with_table(policy, table, target_table=None):
     if target_table is None:
         policy.set_weights(weights(table))
         return policy
-    policy.set_weights(weights(target_table))
-    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
-    policy.set_weights(weights(table))
-    policy.learner.set_targets(targets)
+    set_tables(policy, weights(table), weights(target_table))
     return policy
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
 
 from rollax import Outputs, SampleBatch
+from rollax.policy.minibatches import Minibatches
 
 
 class Table(nnx.Module):
@@ -22,8 +26,41 @@ class Table(nnx.Module):
         return Outputs(self.logits[obs], self.values[obs])
 
 
+TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
+
+
 def f32(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
+
+
+def entropy(p: float) -> float:
+    """The entropy of two choices, with probability p of one of them."""
+    return -p * math.log(p) - (1 - p) * math.log(1 - p)
+
+
+def kl(q: float, p: float) -> float:
+    """KL(q || p) of two choices."""
+    return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+
+
+def logits_of(*probabilities: float) -> np.ndarray:
+    """[states, 2] logits, with these probabilities of action 0."""
+    return np.log([[p, 1 - p] for p in probabilities])
+
+
+def one_gradient(policy: Any, columns: dict[str, np.ndarray], rows: list[int]) -> tuple[dict[str, np.ndarray], dict]:
+    """The gradient of one minibatch of these rows, of which negative ones are padding, and its statistics."""
+    plan = Minibatches(np.array([rows], np.int32), 1, 0, len(rows))
+    gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
+    return {name: np.asarray(value) for name, value in gradients.items()}, stats
+
+
+def set_tables(policy: Any, weights: dict[str, Any], target_weights: dict[str, Any]) -> None:
+    """Sets the weights of a policy and those of its target network."""
+    policy.set_weights(target_weights)
+    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+    policy.set_weights(weights)
+    policy.learner.set_targets(targets)
 
 
 def two_rows(**columns) -> SampleBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,21 +20,13 @@ from rollax import (
     RolloutWorker,
     SampleBatch,
 )
-from rollax.batch import Fragment
 from rollax.errors import ConfigError
-from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
-from tests.algorithms.tables import Table, f32
-
-TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
+from tests.algorithms.tables import TABLE, entropy, f32, logits_of, one_gradient
 
 
 def make(states=4, **config):
     return A3C.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
-
-
-def entropy(p):
-    return -p * math.log(p) - (1 - p) * math.log(1 - p)
 
 
 class TestLoss:
@@ -51,17 +42,14 @@ class TestLoss:
         entropy = {} if "entropy_coeff_schedule" in config else {"entropy_coeff": 0.1}
         policy = make(**{"vf_loss_coeff": 0.25, **entropy, **config})
         policy.timestep = timestep
-        logits = np.log([[p, 1 - p] for p in (*self.P, 0.5)])
-        policy.set_weights({"logits": logits, "values": f32(1, 2, 0, 9)})
+        policy.set_weights({"logits": logits_of(*self.P, 0.5), "values": f32(1, 2, 0, 9)})
         columns = {
             "obs": np.arange(4),
             "actions": np.array([0, 0, 1, 1]),
             "advantages": f32(2, -1, 3, np.nan),
             "value_targets": f32(3, 2.5, -1, np.inf),
         }
-        plan = Minibatches(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
-        gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
-        return {name: np.asarray(value) for name, value in gradients.items()}, stats
+        return one_gradient(policy, columns, [0, 1, 2, -1])
 
     def test_value(self):
         _, stats = self.gradient()
@@ -90,39 +78,6 @@ class TestLoss:
         assert stats["total_loss"] == pytest.approx(stats["policy_loss"] - 0.2 * stats["entropy"], rel=1e-5)
 
 
-def test_advantages_by_hand():
-    # γ = 0.1 and λ = 1: A_t + V_t reads as digits; the last digit is the bootstrap value of the segment.
-    policy = make(10, gamma=0.1)
-    policy.set_weights({**policy.get_weights(), "values": f32(0, 0, 0, 0, 0, 0, 0, 7, 8, 9)})
-    batch = Fragment(
-        {
-            "obs": np.arange(5),
-            "rewards": f32(1, 2, 3, 4, 5),
-            "vf_preds": f32(0, 0, 0, 0, 0.5),
-            "terminateds": np.array([0, 1, 0, 0, 0], bool),
-        },
-        [1, 3, 4],  # terminated, cut, cut
-        {"obs": np.array([7, 8, 9])},
-    )
-    policy.postprocess_rows(batch)
-    np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.48, 4.8, 5.9), rtol=1e-6)
-    np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.48, 4.8, 5.4), rtol=1e-6)
-
-
-def test_lambda_comes_from_the_config():
-    # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
-    config = A3CConfig(**TABLE, gamma=0.5, lambda_=0.0, num_envs_per_worker=2, rollout_fragment_length=6)
-    worker = RolloutWorker(Corridor, A3C, config=config)
-    value = f32(10, 20, 40, 80)
-    worker.get_policy().set_weights({"logits": np.zeros((4, 2)), "values": value})
-    batch = worker.sample()
-    assert isinstance(batch, SampleBatch)
-    state, terminated = batch["obs"], batch["terminateds"]
-    assert terminated.any()
-    expected = 1 + 0.5 * np.where(terminated, 0, value[state + 1]) - value[state]
-    np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
-
-
 def test_an_iteration_has_many_fragments():
     with A3CTrainer(Corridor, {**TABLE, "num_envs_per_worker": 8}) as trainer:
         assert trainer.train()["timesteps_this_iter"] == 1040  # 13 fragments of 8 * 10 steps
@@ -147,23 +102,6 @@ def test_an_update_has_the_rows_of_one_worker_in_a3c_and_of_all_workers_in_a2c(c
     config = config_class(**TABLE, **sizes)
     worker = RolloutWorker(Corridor, policy, config=config, worker_index=1, num_workers=4)
     assert len(worker.sample()) == rows
-
-
-def test_gradients_of_a_worker_can_be_applied_by_another_policy():
-    worker = RolloutWorker(Corridor, A3C, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
-    batch = worker.sample()
-    assert isinstance(batch, SampleBatch)
-    sampling_policy = worker.get_policy()
-    updated_by_gradients, updated_by_batch = make(lr=0.01), make(lr=0.01)
-    for policy in (updated_by_gradients, updated_by_batch):
-        policy.set_weights(sampling_policy.get_weights())
-    gradients, stats = sampling_policy.compute_gradients(batch)
-    updated_by_gradients.apply_gradients(gradients)
-    expected = updated_by_batch.learn_on_batch(batch)
-    assert stats == pytest.approx(expected, rel=1e-5)
-    for name, value in updated_by_batch.get_weights().items():
-        np.testing.assert_allclose(updated_by_gradients.get_weights()[name], value, rtol=1e-5, atol=1e-7)
-        assert not np.array_equal(value, sampling_policy.get_weights()[name])
 
 
 def test_a2c_microbatches_give_the_same_update():

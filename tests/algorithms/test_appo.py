@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import APPO, APPOConfig, JaxPolicy, RolloutWorker, SampleBatch
+from rollax import APPO
 from rollax.batch import Fragment
-from rollax.policy.minibatches import Minibatches
-from tests.algorithms.envs import Corridor
-from tests.algorithms.tables import Table, f32
+from tests.algorithms.tables import TABLE, entropy, f32, kl, logits_of, one_gradient
 
-TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
 NAN = float("nan")
 
 
 def make(states=6, **config):
     return APPO.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
-
-
-def entropy(p):
-    return -p * math.log(p) - (1 - p) * math.log(1 - p)
-
-
-def kl(q, p):
-    return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
-
-
-def logits_of(*probabilities):
-    return np.log([[p, 1 - p] for p in probabilities])
-
-
-def one_gradient(policy, columns, rows):
-    plan = Minibatches(np.array([rows], np.int32), 1, 0, len(rows))
-    gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
-    return {name: np.asarray(value) for name, value in gradients.items()}, stats
 
 
 class TestLoss:
@@ -170,21 +148,6 @@ class TestWithoutVTrace:
         np.testing.assert_allclose(gradients["logits"], np.array([[0, 0], [0, 0], [-2.5, 2.5], [0, 0]]) / 3, atol=1e-6)
         np.testing.assert_allclose(gradients["values"], 2 * 0.25 * f32(-2, -0.5, 1, 0) / 3, rtol=1e-5)
 
-    def test_advantages_come_from_the_worker(self):
-        # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
-        config = APPOConfig(**TABLE, vtrace=False, gamma=0.5, lambda_=0.0, num_envs_per_worker=2)
-        worker = RolloutWorker(Corridor, APPO, config=config)
-        value = f32(10, 20, 40, 80)
-        policy = worker.get_policy()
-        assert isinstance(policy, JaxPolicy)
-        policy.set_weights({"logits": np.zeros((4, 2)), "values": value})
-        batch = worker.sample()
-        assert isinstance(batch, SampleBatch)
-        assert "bootstrap" not in batch
-        expected = 1 + 0.5 * np.where(batch["terminateds"], 0, value[batch["obs"] + 1]) - value[batch["obs"]]
-        np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
-        assert policy.learn_on_batch(batch)["kl"] == pytest.approx(0, abs=1e-6)
-
     def test_has_no_target_network(self):
         policy = make(vtrace=False)
         assert policy.targets == {}
@@ -217,18 +180,6 @@ class TestTarget:
                 targets = policy.get_weights()
             assert same(policy.targets, targets), update
             assert same(policy.get_weights(), targets) == (update % frequency == 0)
-
-    def test_is_saved(self):
-        policy, again = (make(4, target_update_frequency=2, lr=0.1) for _ in range(2))
-        policy.learn_on_batch(experience(policy))
-        again.set_state(policy.get_state())
-        assert same(again.targets, policy.targets)
-        assert not same(again.targets, again.get_weights())
-        for _ in range(2):
-            batch = experience(policy)
-            assert again.learn_on_batch(batch) == policy.learn_on_batch(batch)
-            assert same(again.get_weights(), policy.get_weights())
-            assert same(again.targets, policy.targets)
 
 
 class TestPenalty:

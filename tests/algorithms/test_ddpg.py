@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, NonFiniteError, Outputs, SampleBatch, SpaceError
 from rollax.algorithms.ddpg import DDPG, DDPGConfig, TD3Config
-from tests.algorithms.tables import f32, two_rows
+from tests.algorithms.tables import f32, set_tables, two_rows
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor is tanh of a table, a linear critic is u[s] + c a."""
@@ -44,10 +44,8 @@ def td3(config_class=TD3Config, box=BOX, **options):
     quiet = {"target_noise": 0.0} if config_class is TD3Config else {}
     policy = DDPG.make_policy(LINE, box, config_class(**{**SMALL, **quiet, **options}))
     count = 2 if policy.config.twin_q else 1
-    policy.set_weights(weights(policy, TARGET_ACTOR, TARGET_CRITICS[:count]))
-    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
-    policy.set_weights(weights(policy, ACTOR, CRITICS[:count]))
-    policy.learner.set_targets(targets)
+    target = weights(policy, TARGET_ACTOR, TARGET_CRITICS[:count])
+    set_tables(policy, weights(policy, ACTOR, CRITICS[:count]), target)
     return policy
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,20 +12,14 @@ from gymnasium import spaces
 from rollax import IMPALA, IMPALAConfig, JaxPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ConfigError, PolicyError
-from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor, Echo
-from tests.algorithms.tables import Table, f32
+from tests.algorithms.tables import TABLE, entropy, f32, logits_of, one_gradient
 
-TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
 NAN = float("nan")
 
 
 def make(states=6, **config):
     return IMPALA.make_policy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
-
-
-def entropy(p):
-    return -p * math.log(p) - (1 - p) * math.log(1 - p)
 
 
 class TestLoss:
@@ -54,8 +47,7 @@ class TestLoss:
         unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}
         policy = make(**{name: value for name, value in {**self.CONFIG, **config}.items() if name not in unset})
         policy.timestep = timestep
-        logits = np.log([[p, 1 - p] for p in (*self.P, 0.5, 0.5)])
-        policy.set_weights({"logits": logits, "values": f32(*self.VALUES, 8, 99)})
+        policy.set_weights({"logits": logits_of(*self.P, 0.5, 0.5), "values": f32(*self.VALUES, 8, 99)})
         columns = {
             "obs": np.arange(6),
             "actions": np.array([*self.ACTIONS, 0, 0]),
@@ -64,9 +56,7 @@ class TestLoss:
             "discounts": f32(0.5, 0, 0.5, 0.5, 0, NAN),
             "bootstrap": np.array([0, 0, 0, 0, 1, 0], bool),
         }
-        plan = Minibatches(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
-        gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
-        return {name: np.asarray(value) for name, value in gradients.items()}, stats
+        return one_gradient(policy, columns, [0, 1, 2, 3, 4, -1])
 
     def test_value(self):
         _, stats = self.gradient()

@@ -11,11 +11,8 @@ from gymnasium import spaces
 from rollax import BatchError, JaxPolicy, PGConfig, PGTrainer, RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PG
 from rollax.batch import Fragment
-from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
-from tests.algorithms.tables import Table, f32
-
-TABLE = {"model": {"custom_model": Table}, "seed": 0}
+from tests.algorithms.tables import TABLE, f32, logits_of, one_gradient
 
 
 def make(states=4, **config):
@@ -29,10 +26,9 @@ def test_loss_and_gradient():
     #    2    1/4     1       3     3 ln 4/3      -3 (-1/4, 1/4)
     #    3    padding
     policy = make()
-    policy.set_weights({"logits": np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]), "values": np.zeros(4)})
+    policy.set_weights({"logits": logits_of(0.5, 0.25, 0.25, 0.5), "values": np.zeros(4)})
     columns = {"obs": np.arange(4), "actions": np.array([0, 0, 1, 1]), "advantages": f32(2, -1, 3, np.nan)}
-    plan = Minibatches(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
-    gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
+    gradients, stats = one_gradient(policy, columns, [0, 1, 2, -1])
     loss = (2 * math.log(2) - math.log(4) + 3 * math.log(4 / 3)) / 3
     quarter = math.log(4) / 4 + 0.75 * math.log(4 / 3)  # entropy of (1/4, 3/4)
     expected = {"policy_loss": loss, "total_loss": loss, "entropy": (math.log(2) + 2 * quarter) / 3}

@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PPOConfig, RolloutWorker, SampleBatch
+from rollax import PPOConfig, SampleBatch
 from rollax.algorithms.ppo import PPO
-from rollax.batch import Fragment
 from rollax.errors import ConfigError
-from rollax.policy.minibatches import Minibatches
-from tests.algorithms.envs import Corridor
-from tests.algorithms.tables import Table, f32
+from tests.algorithms.tables import TABLE, entropy, f32, kl, logits_of, one_gradient
 
-TABLE = {"model": {"custom_model": Table}, "seed": 0, "sgd_minibatch_size": 4, "num_sgd_iter": 1}
+ONE_STEP = {**TABLE, "sgd_minibatch_size": 4, "num_sgd_iter": 1}
 LOG2 = math.log(2)
 
 
 def make(states=4, actions=2, **config):
-    return PPO.make_policy(spaces.Discrete(states), spaces.Discrete(actions), {**TABLE, **config})
+    return PPO.make_policy(spaces.Discrete(states), spaces.Discrete(actions), {**ONE_STEP, **config})
 
 
 class TestLoss:
@@ -46,19 +43,11 @@ class TestLoss:
         "kl_coeff": 0.3,
     }
 
-    @staticmethod
-    def entropy(p):
-        return -p * math.log(p) - (1 - p) * math.log(1 - p)
-
-    @staticmethod
-    def kl(q, p):
-        return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
-
     def gradient(self, **config):
         unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}
         policy = make(**{name: value for name, value in {**self.CONFIG, **config}.items() if name not in unset})
-        logits = np.log([[p, 1 - p] for p in (*self.P, 0.5)])
-        policy.set_weights({"logits": logits + 0.7, "values": f32(1, 2, 0, 9)})  # a shift of logits changes nothing
+        shifted = logits_of(*self.P, 0.5) + 0.7  # which changes nothing
+        policy.set_weights({"logits": shifted, "values": f32(1, 2, 0, 9)})
         columns = {
             "obs": np.arange(4),
             "actions": np.array([0, 0, 1, 1]),
@@ -67,17 +56,15 @@ class TestLoss:
             "advantages": f32(2, -1, 3, np.nan),
             "value_targets": f32(3, 2.5, -10, np.inf),
         }
-        plan = Minibatches(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
-        gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
-        return {name: np.asarray(value) for name, value in gradients.items()}, stats
+        return one_gradient(policy, columns, [0, 1, 2, -1])
 
     def test_value(self):
         _, stats = self.gradient()
         expected = {
             "policy_loss": -4.6 / 3,
             "vf_loss": 9.25 / 3,
-            "entropy": sum(map(self.entropy, self.P)) / 3,
-            "kl": sum(map(self.kl, self.Q, self.P)) / 3,
+            "entropy": sum(map(entropy, self.P)) / 3,
+            "kl": sum(map(kl, self.Q, self.P)) / 3,
             "vf_explained_var": 1 - 85.5 / 108.5,
         }
         assert expected["entropy"] == pytest.approx((0.6730117 + 0.5623351 + LOG2) / 3)
@@ -93,7 +80,7 @@ class TestLoss:
         expected = np.zeros((4, 2))
         expected[2] = [1.5, -1.5]
         for row, (p, q) in enumerate(zip(self.P, self.Q, strict=True)):
-            h = self.entropy(p)
+            h = entropy(p)
             expected[row] += 0.01 * np.array([p * (math.log(p) + h), (1 - p) * (math.log(1 - p) + h)])
             expected[row] += 0.3 * np.array([p - q, q - p])
         np.testing.assert_allclose(gradients["logits"], expected / 3, rtol=1e-5, atol=1e-7)
@@ -116,55 +103,6 @@ class TestLoss:
 
 
 class TestAdvantages:
-    def values_of(self, policy, *values):
-        policy.set_weights({**policy.get_weights(), "values": f32(*values)})
-
-    def test_bootstraps_by_hand(self):
-        # γ = 0.1 and λ = 1: A_t + V_t reads as digits; the last digit is the bootstrap value of the segment.
-        policy = make(10, gamma=0.1, **{"lambda": 1.0})
-        self.values_of(policy, *[0] * 7, 7, 8, 9)
-        batch = Fragment(
-            {
-                "obs": np.arange(7),
-                "rewards": f32(1, 2, 3, 4, 5, 6, 1),
-                "vf_preds": f32(0, 0, 0, 0, 0, 0, 0.5),
-                "terminateds": np.array([0, 1, 0, 0, 0, 0, 0], bool),
-                "truncateds": np.array([0, 0, 0, 1, 0, 0, 0], bool),
-            },
-            [1, 3, 5, 6],  # terminated, truncated, cut, cut
-            {"obs": np.array([7, 7, 8, 9])},
-        )
-        policy.postprocess_rows(batch)
-        np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.9), rtol=1e-6)
-        np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
-
-    @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
-    def test_of_batches_of_a_worker(self, batch_mode):
-        # Each step earns 1 and leads from state s to s + 1. Episodes of sub-environment 0 terminate in state 3, those
-        # of 1 are truncated there. With λ = 0: A = 1 + γ V(s + 1) - V(s), but V(3) counts only where it was truncated.
-        config = PPOConfig(
-            model={"custom_model": Table},  # pyright: ignore[reportArgumentType]
-            gamma=0.5,
-            lambda_=0.0,
-            num_envs_per_worker=2,
-            rollout_fragment_length=4,
-            batch_mode=batch_mode,
-        )
-        worker = RolloutWorker(Corridor, PPO, config=config)
-        value = f32(10, 20, 40, 80)
-        self.values_of(worker.get_policy(), *value)
-        for _ in range(3):
-            batch = worker.sample()
-            assert isinstance(batch, SampleBatch)
-            assert batch.count >= 8
-            state, terminated, truncated = batch["obs"], batch["terminateds"], batch["truncateds"]
-            assert terminated.any()
-            assert truncated.any()
-            np.testing.assert_array_equal(terminated | truncated, state == 2)
-            expected = 1 + 0.5 * np.where(terminated, 0, value[state + 1]) - value[state]
-            np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
-            np.testing.assert_allclose(batch["value_targets"], expected + value[state], rtol=1e-5)
-
     def test_are_standardized_over_the_batch(self):
         policy = make()
         names = ("obs", "actions", "action_logp", "action_dist_inputs", "value_targets")
@@ -239,7 +177,7 @@ class TestChangesBetweenUpdates:
             clip_param_schedule=[[0, 0.4], [100, 0.2]],
             entropy_coeff_schedule=[[50, 0.1], [150, 0.3]],
         )
-        for timestep, lr, clip, entropy in [
+        for timestep, lr, clip, entropy_coeff in [
             (0, 1.0, 0.4, 0.1),
             (25, 0.75, 0.35, 0.1),
             (100, 0.0, 0.2, 0.2),
@@ -247,7 +185,7 @@ class TestChangesBetweenUpdates:
         ]:
             policy.timestep = timestep
             got = policy.coefficients()
-            assert (got["lr"], got["clip_param"], got["entropy_coeff"]) == pytest.approx((lr, clip, entropy))
+            assert (got["lr"], got["clip_param"], got["entropy_coeff"]) == pytest.approx((lr, clip, entropy_coeff))
         before = policy.get_weights()
         stats = policy.learn_on_batch(experience(policy))  # with lr = 0
         assert stats["cur_lr"] == 0

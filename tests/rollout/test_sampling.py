@@ -1,5 +1,7 @@
 """Sampling in a background thread during learning."""
 
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -218,6 +220,24 @@ class TestWaitingFragments:
             pass
         source.make(1)
         assert numbers(source.sampling.take()) == [0, 1]
+
+    def test_a_halt_that_a_signal_interrupts_waits_for_the_thread(self, source, monkeypatch):
+        source.make(1)
+        monkeypatch.setattr(source, "interrupt", lambda interrupted: None)
+
+        def press_ctrl_c():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            source.allowed.release()
+
+        def halt():
+            threading.Timer(0.05, press_ctrl_c).start()
+            with source.sampling.halted():
+                pass
+
+        with pytest.raises(KeyboardInterrupt):
+            halt()
+        assert source.made == [0, 1]
 
 
 def test_turns_are_held_only_while_the_sampling_thread_waits():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import signal
+import threading
 
 import msgspec
 import pytest
@@ -247,3 +250,21 @@ def test_pending_requests_are_answered_when_the_server_stops():
         until(lambda: service.waiting, "no request has arrived")
         server.stop()
         assert read_all(connection)[:12] in (b"HTTP/1.1 500", b"")
+
+
+def test_a_server_stops_after_a_signal_has_interrupted_its_wait():
+    with serving() as server:
+
+        def wait() -> None:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            server.wait(60.0)
+
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        assert ask(server, "/v1/health").status == 200
+
+
+def test_a_server_that_was_not_started_has_ended():
+    server = PolicyServer(EchoService())
+    server.wait()
+    server.stop()

@@ -96,13 +96,6 @@ class TestCsv:
         with pytest.raises(DatasetError, match=rf"(?s)not contiguous.*log.csv, line {line}.*'1'.*sort the rows"):
             read(path, **settings, max_broken=1)
 
-    def test_a_file_that_is_not_utf8_is_skipped(self, tmp_path):
-        (tmp_path / "a.csv").write_bytes(b"temp\xff")
-        (tmp_path / "b.csv").write_text(self.TEXT)
-        with pytest.raises(DatasetError, match=r"(?s)a.csv.*utf-8.*max_broken"):
-            read(tmp_path, **self.SETTINGS)
-        assert len(read(tmp_path, **self.SETTINGS, max_broken=1)) == 3
-
     @pytest.mark.parametrize("row", ["1,21,5,1.1,1,0.25,0", "1,21.0,1.1,1,0.251,22.0,1.2"])  # a comma, a line break
     def test_a_line_with_more_values_than_the_header(self, tmp_path, row):
         path = tmp_path / "log.csv"

@@ -87,13 +87,6 @@ class TestJsonLines:
         assert tracemalloc.get_traced_memory()[1] < 1 << 28
         tracemalloc.stop()
 
-    def test_a_missing_file_is_skipped(self, tmp_path):
-        files = [lines(tmp_path / f"{name}.jsonl", self.EPISODE) for name in "ab"]
-        reader = open_dataset(files, max_broken=1)
-        files[0].unlink()
-        assert len(list(reader.trajectories())) == 2
-        assert "a.jsonl" in reader.broken[0]
-
     def test_a_single_agent_that_begins_late_is_a_continuation(self, tmp_path):
         steps = {"obs": [[1, 2], [3, 4]], "actions": [0], "rewards": [5], "terminated": True}
         agents = {"agent0": {**steps, "t": [4]}}, {"agent0": steps}, {"agent0": {**steps, "t": [4]}, "other": steps}

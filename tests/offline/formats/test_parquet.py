@@ -257,14 +257,3 @@ def test_a_damaged_row_group_is_skipped(tmp_path, following):
         (rest,) = reader.trajectories()
         assert (rest.continues, rest.ended) == (following > 0, True)  # the earlier steps are lost
         assert len(reader.broken) == 1
-
-
-def test_a_missing_file_is_an_error_or_skipped(tmp_path):
-    for _ in range(2):
-        written(tmp_path, [trajectory(np.random.default_rng(0), 3, 0)])
-    strict, lenient = open_dataset(tmp_path), open_dataset(tmp_path, max_broken=1)
-    path = sorted(tmp_path.iterdir())[0]
-    path.unlink()
-    with pytest.raises(DatasetError, match=rf"(?s){path.name}.*FileNotFound"):
-        list(strict.trajectories())
-    assert len(list(lenient.trajectories())) == 1

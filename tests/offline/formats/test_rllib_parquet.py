@@ -168,14 +168,3 @@ class TestRLlibParquet:
         table = table.replace_schema_metadata({"note": "x" * (1 << 18)})  # after the column names
         pq.write_table(table, tmp_path / "out.parquet")
         assert len(read(tmp_path)) == 2
-
-    @pytest.mark.parametrize(("whole", "truncated"), [("a", "b"), ("b", "a")])
-    def test_truncated_files_are_counted(self, tmp_path, whole, truncated):
-        pq.write_table(self.table(), tmp_path / f"{whole}.parquet")
-        half = (tmp_path / f"{whole}.parquet").read_bytes()[:-40]
-        (tmp_path / f"{truncated}.parquet").write_bytes(half)
-        with pytest.raises(DatasetError, match=rf"(?s)damaged.*{truncated}.parquet"):
-            read(tmp_path)
-        reader = open_dataset(tmp_path, max_broken=1)
-        assert len(list(reader.trajectories())) == 2
-        assert len(reader.broken) == 1
