@@ -39,8 +39,8 @@ class CrossQ(SAC):
         return model
 
     def make_plan(self):
-        every = dict.fromkeys(("actor", "log_alpha"), self.config.policy_delay)
-        return UpdatePlan(self.config.train_batch_size, every=every)
+        delay = self.config.policy_delay
+        return UpdatePlan(self.config.train_batch_size, every={"actor": delay, "log_alpha": delay})
 
     def make_optimizer(self):
         return by_part(dict.fromkeys(self.learning_rates(0.0), optax.scale_by_adam(b1=0.5)), self.plan.every)

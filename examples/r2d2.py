@@ -1,4 +1,4 @@
-"""R2D2 on CartPole without velocities: 150 of 500 after at most 200,000 steps. It is DQN with an LSTM.
+"""R2D2 on CartPole without velocities: 150 of 500 after at most 41,000 steps. It is DQN with an LSTM.
 
 Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning", section 2.3.
 Sequences of m + T steps begin with the stored recurrent state; the first m steps recompute it (burn-in), the next
@@ -29,6 +29,7 @@ class StatelessCartPole(gym.ObservationWrapper):
     def __init__(self, env_config: dict) -> None:
         super().__init__(gym.make("CartPole-v1"))
         space = self.env.observation_space
+        assert isinstance(space, gym.spaces.Box)
         self.observation_space = gym.spaces.Box(space.low[[0, 2]], space.high[[0, 2]], dtype=np.float32)
 
     def observation(self, observation):
@@ -66,36 +67,21 @@ def unscaled(x: jax.Array) -> jax.Array:
     return jnp.sign(x) * (((root - 1) / (2 * EPSILON)) ** 2 - 1)
 
 
-CONFIG = {
-    "num_envs_per_worker": 8,
-    "rollout_fragment_length": 16,
-    "timesteps_per_iteration": 10_000,
-    "learning_starts": 2000,
-    "train_batch_size": 640,
-    "training_intensity": 1 / 16,
-    "target_network_update_freq": 200,
-    "buffer_size": 100_000,
-    "prioritized_replay": True,
-    "prioritized_replay_alpha": 0.9,
-    "prioritized_replay_beta": 0.6,
-    "n_step": 5,
-    "burn_in": 20,
-    "lr": 1e-3,
-    "gamma": 0.99,
-    "epsilon_timesteps": 40_000,
-    "final_epsilon": 0.02,
-    "observation_filter": "MeanStdFilter",
-    "model": {
-        "use_lstm": True,
-        "lstm_cell_size": 64,
-        "max_seq_len": 20,
-        "fcnet_hiddens": (64,),
-        "lstm_use_prev_action": True,
-    },
+SAMPLING = {"num_envs_per_worker": 16, "rollout_fragment_length": 16, "timesteps_per_iteration": 5120}
+REPLAY = {"prioritized_replay": True, "prioritized_replay_alpha": 0.9, "prioritized_replay_beta": 0.6, "n_step": 5}
+UPDATES = {"learning_starts": 1000, "train_batch_size": 320, "training_intensity": 1 / 16, "burn_in": 10}
+LEARNING = {"lr": 1e-3, "target_network_update_freq": 100, "epsilon_timesteps": 10_000}
+MODEL = {
+    "use_lstm": True,
+    "lstm_cell_size": 32,
+    "fcnet_hiddens": (32,),
+    "lstm_use_prev_action": True,
+    "max_seq_len": 20,
 }
+CONFIG = {**SAMPLING, **REPLAY, **UPDATES, **LEARNING, "observation_filter": "MeanStdFilter", "model": MODEL}
 
 
-def main(iterations: int = 20, seed: int = 0) -> float:
+def main(iterations: int = 8, seed: int = 0) -> float:
     """Trains and returns the mean reward of 20 greedy episodes: at most 500."""
     with R2D2Trainer(env=StatelessCartPole, config={**CONFIG, "seed": seed}) as trainer:
         trainer.fit({"training_iteration": iterations})

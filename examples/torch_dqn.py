@@ -8,9 +8,10 @@ from gymnasium.spaces import Discrete
 from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
 from rollax.config.groups import ReplayFields
 from rollax.config.off_policy_groups import QLearningFields
-from rollax.policy.exploration.q_values import EpsilonGreedy
+from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
 from rollax.policy.replayed import TRANSITION
-from rollax.policy.update_plan import UpdatePlan, periodic_copy
+from rollax.policy.targets import periodic_copy
+from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import chosen, huber, masked_mean, q_target
 from rollax.torch.networks import QNetwork, check_own_networks
 

@@ -10,7 +10,8 @@ from rollax.config.groups import ReplayFields
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.action_noise import RandomAtFirst
 from rollax.policy.replayed import TRANSITION
-from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.distributions import make_distribution
 from rollax.torch.losses import masked_mean, td_target, temperature_loss, twin_errors
 from rollax.torch.networks import ActionValue, Actor, ActorWithCritics, Ensemble, check_own_networks, frozen

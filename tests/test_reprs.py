@@ -27,9 +27,7 @@ def test_repr_of_a_trainer_and_its_parts(trainer):
     assert repr(trainer.get_policy()) == policy
     assert repr(trainer.worker.runners["default_policy"]) == f"PolicyRunner({policy}, filter=NoFilter())"
     assert repr(trainer.worker) == "RolloutWorker(worker_index=0)"
-    assert repr(trainer.workers) == (
-        "WorkerSet(local=RolloutWorker(worker_index=0), remote=())"
-    )
+    assert repr(trainer.workers) == ("WorkerSet(local=RolloutWorker(worker_index=0), remote=())")
     assert repr(trainer.optimizer) == "SyncSamplesOptimizer(train_batch_size=32, env_steps=0, remote_workers=0)"
     assert "\n" not in repr(trainer.config)
 

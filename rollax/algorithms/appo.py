@@ -25,7 +25,8 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
 from rollax.policy.advantages import add_advantages
 from rollax.policy.base_algorithm import Values
-from rollax.policy.update_plan import UpdatePlan, periodic_copy
+from rollax.policy.targets import periodic_copy
+from rollax.policy.update_plan import UpdatePlan
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
 

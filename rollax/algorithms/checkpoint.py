@@ -42,8 +42,8 @@ from rollax.core.numbers import all_finite
 from rollax.core.spaces import same_action_space, same_space
 from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError, text_of
-from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
+from rollax.policy.size_checks import models_as_large_as, weights_in
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

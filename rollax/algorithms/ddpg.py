@@ -38,7 +38,8 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
-from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _NOISE = "q_target", "target_noise"
 

@@ -54,13 +54,14 @@ from rollax.ops.q_learning import (
 )
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
+from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
-from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.size_checks import check_layers
-from rollax.policy.update_plan import UpdatePlan, periodic_copy
+from rollax.policy.targets import periodic_copy
+from rollax.policy.update_plan import UpdatePlan
 
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
 GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}

@@ -18,9 +18,9 @@ from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.core.space_json import space_from_json
 from rollax.errors import CheckpointError
 from rollax.policy.base_algorithm import BaseAlgorithm
-from rollax.policy.model_size import models_as_large_as, weights_in
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
+from rollax.policy.size_checks import models_as_large_as, weights_in
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 

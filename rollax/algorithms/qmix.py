@@ -33,11 +33,12 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.burn_in import after_burn_in
+from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import TRANSITION, Draw, draw_for
-from rollax.policy.update_plan import UpdatePlan, periodic_copy
+from rollax.policy.targets import periodic_copy
+from rollax.policy.update_plan import UpdatePlan
 
 _TARGET = "joint_target"
 

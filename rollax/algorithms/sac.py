@@ -47,7 +47,8 @@ from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
-from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98

@@ -1,13 +1,14 @@
-"""Immutable configs. The dicts, lists and tuples in them are copied recursively; other objects are not copied."""
+"""Immutable configs, whose dicts, lists and tuples are copied recursively, and the hashable content of values."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Union, get_args, get_origin
 
 import numpy as np
+from gymnasium import Space
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from rollax.errors import ConfigError, nearest
@@ -191,3 +192,46 @@ class FrozenModel(BaseModel):
             return frozen(value, key)
         except RecursionError:
             raise ValueError("a value of fewer levels, which does not contain itself") from None
+
+
+_RANDOM_STATE = frozenset({"_np_random", "_np_random_seed"})  # attributes of a space that sampling changes
+
+
+def content_of(value: Any) -> Hashable:
+    """The content of configs, spaces, arrays, and nested dicts, lists, tuples and sets; 1, 1.0 and True differ.
+
+    Any other value, such as a class or a function, is equal to itself only.
+    """
+    kind = type(value)
+    if isinstance(value, BaseModel):
+        return kind, _of_mapping(vars(value))
+    if isinstance(value, Space):
+        return kind, _of_mapping({name: part for name, part in vars(value).items() if name not in _RANDOM_STATE})
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return kind, _of_mapping(value)
+    if isinstance(value, list | tuple):
+        return kind, tuple(map(content_of, value))
+    if isinstance(value, set | frozenset):
+        return kind, frozenset(map(content_of, value))
+    if isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | None):
+        return kind, repr(value)  # the repr tells 0.0 from -0.0
+    return _Itself(value)
+
+
+def _of_mapping(values: Mapping[Any, Any]) -> Hashable:
+    return frozenset((content_of(key), content_of(value)) for key, value in values.items())
+
+
+class _Itself:
+    """Compares a value by identity, and keeps it, so that its address is not used again."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

@@ -1,4 +1,4 @@
-"""Settings of JAX and glibc that must be made before JAX's backend starts."""
+"""Settings of JAX and glibc that must be made before JAX starts, and how often JAX has compiled a function."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import sys
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rollax.errors import ConfigError, RollaxError
 
@@ -98,3 +99,16 @@ def _keep_memory() -> None:
     libc = ctypes.CDLL(None)
     for parameter, amount in _KEPT_BYTES.items():
         libc.mallopt(parameter, amount)
+
+
+_traces: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def note_trace(traced: Any) -> None:
+    """Counts one version; called in the body of each function that `jax.jit` compiles with `traced` as its self."""
+    _traces[traced] = _traces.get(traced, 0) + 1
+
+
+def trace_count(traced: Any) -> int:
+    """The number of compiled versions of the functions of `traced` and of objects equal to it."""
+    return _traces.get(traced, 0)

@@ -54,7 +54,7 @@ class Schedule:
 
 def _check_point(pair: Any, where: str) -> None:
     is_pair = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
-    if is_pair and all(map(is_finite, pair)) and pair[0] >= 0:
+    if is_pair and all(map(is_finite, pair)) and float(pair[0]) >= 0:
         return
     raise ConfigError("A point of the schedule is invalid.", where, pair).expected(
         "[timestep, value], two finite numbers, the timestep 0 or more", f"write {_FORM}"

@@ -83,8 +83,8 @@ class DictsOfRows:
 
     def poll(self) -> EnvDicts:
         """See `BaseEnv`."""
-        self._last = self._env.poll_rows()
-        return dicts_of(self._last)
+        self._last = rows = self._env.poll_rows()
+        return dicts_of(rows)
 
     def send_actions(self, actions: dict[int, dict]) -> None:
         """See `BaseEnv`."""

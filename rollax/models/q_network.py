@@ -86,7 +86,7 @@ class QNetwork(nnx.Module):
         self.num_actions, self.noisy = num_actions, sigma0 is not None
         self.support = None if support is None else tuple(support.tolist())
         self.atoms = 1 if support is None else len(support)
-        self.trunk = Trunk(observation_space, config, rngs=rngs) if trunk is None else trunk
+        self.trunk: Any = Trunk(observation_space, config, rngs=rngs) if trunk is None else trunk
         self.parametric = is_parametric(observation_space)
         outputs = (WIDTH if self.parametric else num_actions) * self.atoms
         features = self.trunk.features

@@ -46,7 +46,8 @@ from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values, rates_by_part
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
-from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _RECORDED = "q_target", "recorded_value"
 _OF_NOISE = ("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma")

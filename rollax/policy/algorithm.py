@@ -21,7 +21,6 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.distributions.gaussian import DiagGaussian
 from rollax.models.embeddings import check_parametric
-from rollax.models.networks import with_critic
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.burn_in import after_burn_in
@@ -76,6 +75,8 @@ class Algorithm(BaseAlgorithm):
         # The actor's own values are not used, so they need no layers.
         actor = sizes.model_copy(update={"vf_share_layers": True})
         model = make_model(*spaces, width, actor, rngs, needs_value=False, value_shape=shape)
+        from rollax.models.central_critic import with_critic  # loaded only where it is used
+
         return with_critic(model, critic_space, sizes, rngs=rngs, value_shape=shape)
 
     def make_optimizer(self) -> optax.GradientTransformation:

@@ -15,7 +15,7 @@ from gymnasium import Space
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
-from rollax.core.contents import content_of
+from rollax.core.frozen import content_of
 from rollax.core.running_moments import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.errors import PolicyError, SpaceError

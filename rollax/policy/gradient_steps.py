@@ -16,9 +16,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax.batch import Columns
-from rollax.policy.loss_result import misshapen_statistic
-from rollax.policy.traces import note_trace
-from rollax.policy.update_plan import UpdatePlan, part_of
+from rollax.core.runtime import note_trace
+from rollax.policy.update_plan import UpdatePlan, misshapen_statistic, part_of
 from rollax.policy.waiting_parts import Gradients, by_due_parts
 from rollax.policy.weighted_mean import weighted_mean
 

@@ -11,11 +11,10 @@ import numpy as np
 from rollax.batch import Columns
 from rollax.core import trees
 from rollax.errors import CheckpointError, NonFiniteError
-from rollax.policy.finite import not_finite
+from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Devices, GradientSteps, Objective, Packed, Variables
-from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
-from rollax.policy.update_plan import UpdateResult
+from rollax.policy.update_plan import Minibatches, UpdateResult
 
 
 class Learner:

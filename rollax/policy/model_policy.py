@@ -22,17 +22,14 @@ from rollax.errors import BatchError, EnvError, PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
-from rollax.policy.column_shapes import ColumnShapes
+from rollax.policy.checks import ColumnShapes, LearnedColumns, check_finite, naming_missing_columns
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.finite import check_finite
-from rollax.policy.learned_columns import LearnedColumns, naming_missing_columns
-from rollax.policy.minibatches import Minibatches, acting_bucket
-from rollax.policy.model_size import check_model_size
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SequenceDraw
 from rollax.policy.running_returns import RunningReturns
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.size_checks import check_model_size
+from rollax.policy.update_plan import Minibatches, UpdatePlan, acting_bucket
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 

@@ -14,12 +14,11 @@ import optax
 from jax import lax
 
 from rollax.batch import Columns, SampleBatch
-from rollax.policy.loss_result import checked_loss, td_error_of
+from rollax.core.runtime import note_trace
 from rollax.policy.optimizers import check_direction, check_waiting, checked_optimizer, clipped, first_steps
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel
-from rollax.policy.traces import note_trace
-from rollax.policy.update_plan import UpdatePlan, part_of
+from rollax.policy.update_plan import UpdatePlan, checked_loss, part_of, td_error_of
 
 if TYPE_CHECKING:
     from rollax.policy.algorithm import Algorithm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -23,18 +23,21 @@ def adam(config: Any) -> optax.GradientTransformation:
 
 
 def by_part(
-    optimizers: Mapping[Hashable, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
+    optimizers: Mapping[str, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
 ) -> optax.GradientTransformation:
     """An optimizer with a separate one for each part of the model, by attribute of the model.
 
     With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
     """
-    own = {part: _every(every[part], one) if part in every else one for part, one in optimizers.items()}
+    own: Any = {**optimizers, **{part: _every(interval, optimizers[part]) for part, interval in every.items()}}
     return optax.partition(own, lambda params: {name: part_of(name) for name in params})
 
 
 def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    return optax.conditionally_mask(optimizer, lambda before: jnp.asarray((before + 1) % interval == 0))
+    def is_due(step: Any, **_: Any) -> jax.Array:
+        return jnp.asarray((step + 1) % interval == 0)
+
+    return optax.conditionally_mask(optimizer, is_due)
 
 
 def clipped(

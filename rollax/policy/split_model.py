@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from rollax.policy.checks import check_weights
 from rollax.policy.own_state import is_random_key
-from rollax.policy.weights import check_weights
 
 
 def owners_of(model: nnx.Module) -> dict[str, set[str]]:

@@ -1,16 +1,16 @@
-"""`UpdatePlan`: how a batch becomes gradient steps and updates of target parameters; `UpdateResult`. Without JAX."""
+"""How a batch becomes gradient steps: plan, rows of each step, what a loss returns, and the result. Without JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.batch import Columns
+from rollax.batch import Columns, SampleBatch
 from rollax.core.numbers import is_whole
-from rollax.errors import NonFiniteError, PolicyError
+from rollax.errors import NonFiniteError, PolicyError, ShapeError
 
 UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
@@ -35,11 +35,11 @@ class UpdatePlan:
 
     def __post_init__(self) -> None:
         for part, interval in self.every.items():
-            _check_whole(interval, f"UpdatePlan, every[{part!r}]")
+            check_whole(interval, f"UpdatePlan, every[{part!r}]")
         for name in ("minibatch_size", "epochs", "microbatch_size"):
             value = getattr(self, name)
             if value is not None or name == "epochs":
-                _check_whole(value, f"UpdatePlan, {name}")
+                check_whole(value, f"UpdatePlan, {name}")
 
 
 class UpdateResult(NamedTuple):
@@ -48,71 +48,6 @@ class UpdateResult(NamedTuple):
     statistics: dict[str, float]  # means over the steps of the last epoch that began, of those that have the statistic
     rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
     error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
-
-
-def periodic_copy(interval: int) -> UpdatedTargets:
-    """Targets that become a copy of the parameters every `interval` gradient steps, a whole number from 1 on."""
-    _check_whole(interval, "periodic_copy, interval")
-
-    def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
-        due = num_updates % interval == 0
-        return {name: _select(due, params[name], target) for name, target in targets.items()}
-
-    return updated
-
-
-def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
-    """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
-
-    `parts` are attributes of the model; other targets are constant. PolicyError is raised for τ outside 0 to 1, by the
-    constructor of a policy whose model shares parameters of a part with another attribute, and by an update if the
-    model has no parameters in a part.
-    """
-    _check_whole(interval, "polyak_average, interval")
-    if not 0 <= tau <= 1:
-        raise PolicyError("τ is out of range.", where="polyak_average, tau", got=tau, expected="a number from 0 to 1")
-
-    def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
-        names = [name for name in targets if part_of(name) in parts]
-        if unknown := set(parts).difference(map(part_of, names)):
-            raise PolicyError(
-                "Some target parameters would never change: the model does not have these parts.",
-                where="polyak_average, argument parts",
-                got=sorted(unknown),
-                expected=f"some of {sorted(set(map(part_of, targets)))}, the model's attributes with parameters",
-                fix="pass the names of the model's attributes whose targets are averages",
-            )
-        moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
-        if interval > 1:
-            due = num_updates % interval == 0
-            moved = {name: _select(due, moved[name], targets[name]) for name in names}
-        return {**targets, **moved}
-
-    updated.parts = frozenset(parts)  # type: ignore[attr-defined]  for `check_parts`
-    return updated
-
-
-def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets | None, where: str) -> None:
-    """Refuses parts of `polyak_average` that share parameters with another attribute of the model.
-
-    Args:
-        owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
-        targets: of the plan.
-        where: the algorithm, for errors.
-    Raises:
-        PolicyError: such a parameter, whose target would be constant.
-    """
-    averaged = getattr(targets, "parts", frozenset())
-    for name, attributes in owners.items():
-        own = part_of(name)
-        if own not in averaged and (others := averaged.intersection(attributes)):
-            raise PolicyError(
-                "Some target parameters would never change: another attribute of the model owns them.",
-                where=f"{where}, make_plan",
-                got=f"{name}, which is in {sorted(others)} too",
-                expected="polyak_average with all attributes that share parameters",
-                fix=f"pass all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
-            )
 
 
 def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, where: str) -> None:
@@ -158,7 +93,8 @@ def check_rates(parts: Collection[str], rates: Any, where: str) -> None:
         )
 
 
-def _check_whole(value: Any, where: str) -> None:
+def check_whole(value: Any, where: str) -> None:
+    """Raises PolicyError unless the value is an integer from 1 on."""
     if not (is_whole(value) and value >= 1):
         raise PolicyError("The value is not an integer of at least 1.", where=where, got=value)
 
@@ -168,9 +104,111 @@ def part_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _select(due: Any, newer: Any, older: Any) -> Any:
-    if isinstance(due, bool):
-        return newer if due else older
-    import jax.numpy as jnp  # `due` is traced
+def acting_bucket(rows: int) -> int:
+    """The padded number of rows of a forward pass: the next power of two."""
+    return 1 << max(rows - 1, 0).bit_length()
 
-    return jnp.where(due, newer, older)
+
+def training_bucket(rows: int) -> int:
+    """The padded number of rows of a batch: at most a quarter more, four sizes for each power of two."""
+    step = 1 << max((rows - 1).bit_length() - 3, 0)
+    return -(-rows // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatches:
+    """The rows of each gradient step.
+
+    `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Padding is negative: as
+    an index it counts from the end of the `capacity` and selects a real row of the same epoch, so that statistics over
+    a minibatch, for example in batch normalization, are computed from real rows.
+    """
+
+    rows: np.ndarray
+    steps: int  # the number of gradient steps, at most U
+    last_epoch: int  # the first step of the last epoch
+    capacity: int  # the padded number of rows
+
+    @classmethod
+    def draw(
+        cls,
+        rng: np.random.Generator,
+        rows: int,
+        minibatch_size: int | None,
+        epochs: int,
+        *,
+        microbatch_size: int | None = None,
+        few_sizes: bool = False,
+        in_order: bool = False,
+    ) -> Minibatches:
+        """Each row once per epoch, by default shuffled in each; sizes as in `UpdatePlan`.
+
+        Args:
+            few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
+            in_order: do not shuffle. Of a transition that a replay sample has twice, the last row sets the priority.
+        """
+        capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
+        size = capacity if minibatch_size is None else minibatch_size
+        per_epoch = -(-rows // size)
+        plan = np.full((epochs * -(-capacity // size), size), -capacity, np.int32)
+        for epoch in range(epochs):
+            order = np.arange(rows) if in_order or minibatch_size is None else rng.permutation(rows)
+            of_epoch = plan.reshape(-1)[epoch * per_epoch * size :][: per_epoch * size]
+            of_epoch[:] = np.resize(order, len(of_epoch)) - capacity
+            of_epoch[:rows] = order
+        if microbatch_size is not None and microbatch_size < size:
+            count = -(-size // microbatch_size)
+            plan = _widened(plan, count * microbatch_size, capacity).reshape(len(plan), count, microbatch_size)
+        return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
+
+    def divisible(self, count: int) -> Minibatches:
+        """The same plan, padded so that its capacity and the rows of a pass are multiples of `count`."""
+        capacity, width = (-(-size // count) * count for size in (self.capacity, self.rows.shape[-1]))
+        rows = np.where(self.rows < 0, self.rows + self.capacity - capacity, self.rows)
+        return replace(self, rows=_widened(rows, width, capacity), capacity=capacity)
+
+
+def _widened(rows: np.ndarray, width: int, capacity: int) -> np.ndarray:
+    """The last axis padded with rows from its beginning."""
+    wider = np.resize(np.arange(rows.shape[-1]), width)
+    padded = rows[..., wider]
+    more = padded[..., rows.shape[-1] :]
+    more[more >= 0] -= capacity
+    return padded
+
+
+def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
+    """What `loss` returned; PolicyError unless it is a number, as an array of this class, and statistics."""
+    fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    if fits and isinstance(result[0], array) and result[0].ndim == 0:
+        return result
+    parts = result if isinstance(result, tuple) else (result,)
+    name = array.__name__.rpartition(".")[2]  # JAX writes the module before it
+    raise PolicyError(
+        "The loss function does not return a number and a dict of statistics.",
+        f"algorithm {algorithm_class.__name__}, loss",
+        ", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
+        expected=f"({name} [], {{name: statistic}})",
+    ).fix("return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty")
+
+
+def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
+    """The statistic `td_error` [rows]; PolicyError for a loss without it, ShapeError for another shape."""
+    if SampleBatch.TD_ERROR not in statistics:
+        raise PolicyError("The loss returns no error for each row.", where, sorted(statistics)).expected(
+            f"the statistic {SampleBatch.TD_ERROR!r} [N]",
+            "return it from the loss: statistics[SampleBatch.TD_ERROR] = errors",
+        )
+    errors = statistics[SampleBatch.TD_ERROR]
+    shape = tuple(np.shape(errors))
+    if shape != (rows,):
+        raise misshapen_statistic(SampleBatch.TD_ERROR, shape, (rows,))
+    return errors
+
+
+def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:
+    """The error of a statistic that is neither a number nor a column with one number for each row."""
+    return ShapeError("A statistic by row has the wrong shape.", f"statistic {name!r} of the loss", got).expected(
+        f"{expected}: one number for each row of the minibatch, with memory for each sequence",
+        "return its mean, or with memory one number for each sequence",
+    )

@@ -74,10 +74,10 @@ class PrioritizedReplay(UniformReplay):
             NonFiniteError: an error is not a finite number.
         """
         self._finish()
-        errors = by_index(np.asarray(errors, np.float64), indices)
+        sizes = np.asarray(by_index(errors, indices), np.float64)
         slots, there = self._rows.links.slots_of(np.asarray(indices))
         there &= self._drawable[slots]
-        priorities = self._priorities(errors)
+        priorities = self._priorities(sizes)
         self._set(slots[there], priorities[there])
 
     def get_priorities(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from rollax.config.stored import GIVEN, POLICY, space_from_json, space_to_json
 from rollax.core import storage
 from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.errors import CheckpointError, RequestError
-from rollax.policy.model_size import models_as_large_as
 from rollax.policy.policy import Policy
+from rollax.policy.size_checks import models_as_large_as
 from rollax.rollout.filters import FILTERS, make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 

@@ -148,7 +148,7 @@ class RecurrentActorCritic(ActorCritic):
 
 
 class CentralCritic(nn.Module):
-    """State values from the observations and actions of all agents; twin of `rollax.models.networks.CentralCritic`."""
+    """State values from the observations and actions of all agents; twin of the `CentralCritic` of `rollax.models`."""
 
     _agents: Tensor
 

@@ -69,4 +69,4 @@ def test_targets_are_scaled_after_the_sum():
 
 @pytest.mark.learning
 def test_r2d2_stateless_cartpole(reaches):
-    reaches(R2D2Trainer, StatelessCartPole, 150, 200_000, CONFIG)
+    reaches(R2D2Trainer, StatelessCartPole, 150, 40_960, CONFIG)

@@ -13,9 +13,10 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError
+from rollax.models.central_critic import CentralCritic, with_critic
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.layers import ACTIVATIONS, CNN, MLP, orthogonal
-from rollax.models.networks import ActorCritic, CentralCritic, with_critic
+from rollax.models.networks import ActorCritic
 
 CARTPOLE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)

@@ -13,13 +13,12 @@ import numpy as np
 import optax
 import pytest
 
+from rollax.core.runtime import trace_count
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
 from rollax.policy.gradient_steps import Packed
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches
-from rollax.policy.traces import trace_count
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import Minibatches, UpdatePlan
 
 
 @dataclass(frozen=True)

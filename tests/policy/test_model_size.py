@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollax import DQN, PPO, SAC
 from rollax.errors import PolicyError
-from rollax.policy.model_size import check_model_size, models_as_large_as
+from rollax.policy.size_checks import check_model_size, models_as_large_as
 from rollax.search.ars import ARS
 
 BOX, DICT = spaces.Box(-1, 1, (3,)), spaces.Dict({"a": spaces.Discrete(4), "b": spaces.Box(-1, 1, (2,))})

@@ -18,7 +18,8 @@ from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.policy.shared_variables import SharedVariables
-from rollax.policy.update_plan import UpdatePlan, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, experience
 from tests.policy.test_recurrent_policy import LSTM
 from tests.policy.test_recurrent_policy import experience as trajectories

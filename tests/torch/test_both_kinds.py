@@ -14,7 +14,7 @@ from torch import nn
 
 from rollax import Algorithm, MultiAgentBatch, Outputs, SampleBatch, TorchAlgorithm
 from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
-from rollax.policy.column_shapes import ColumnShapes
+from rollax.policy.checks import ColumnShapes
 from rollax.policy.exploration.exploration import Exploration
 from tests.torch.made import CHOICES, SEEN, seen
 

@@ -14,7 +14,8 @@ from rollax import Outputs, PolicyError, TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ShapeError
 from rollax.policy.shared_variables import SharedVariables
-from rollax.policy.update_plan import UpdatePlan, periodic_copy, polyak_average
+from rollax.policy.targets import periodic_copy, polyak_average
+from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.functional import torch_algorithm
 from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
 from tests.torch.test_own_models import TwoLinears

@@ -28,10 +28,10 @@ from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
 from rollax.offline.formats.common import check_setting
 from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.size_checks import check_fits, check_layers_fit
 from rollax.policy.split_model import SplitModel
-from rollax.policy.update_plan import UpdatePlan, part_of, polyak_average
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import Minibatches, UpdatePlan, acting_bucket, part_of
 
 log = logging.getLogger("rollax.offline.estimators")
 _UPDATES_AT_ONCE = 2000
@@ -105,12 +105,20 @@ class _QObjective:
     tau: float
 
     @cached_property
-    def optimizer(self) -> optax.GradientTransformation:
+    def _optimizer(self) -> optax.GradientTransformation:
         return optax.scale_by_adam()
 
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return self._optimizer
+
     @cached_property
-    def plan(self) -> UpdatePlan:
+    def _plan(self) -> UpdatePlan:
         return UpdatePlan(targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
+
+    @property
+    def plan(self) -> UpdatePlan:
+        return self._plan
 
     @partial(jax.jit, static_argnums=0)
     def compiled_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:

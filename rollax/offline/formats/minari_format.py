@@ -148,7 +148,7 @@ def _opened(path: Path) -> _Set:
         counts = {name: metadata[name] for name in ("total_episodes", "total_steps")}
         if not all(0 <= count < 2**63 for count in counts.values()):
             raise ValueError(str(counts))
-        return _Set(path, storage, *map(int, counts.values()), header)
+        return _Set(path, storage, int(counts["total_episodes"]), int(counts["total_steps"]), header)
 
 
 def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:

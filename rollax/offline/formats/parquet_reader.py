@@ -145,9 +145,8 @@ class ParquetReader(FormatReader):
         path, policies = file.path, file.header["policies"]
         with decoding(_OURS, path):
             try:
-                check_spaces_together(
-                    (described.get(kind) for described in policies.values() for kind in _SPACES), path
-                )
+                described = (one.get(kind) for one in policies.values() for kind in _SPACES)
+                check_spaces_together(described, str(path))
                 spaces = {
                     (policy_id, kind): space_from_json(described[kind], f"{path}, policy {policy_id!r}")
                     for policy_id, described in policies.items()

@@ -49,6 +49,7 @@ SEARCH: dict[str, Any] = {"num_directions": 2, "num_envs_per_worker": 2, "model"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ALGORITHMS},
     "APPO without V-trace": ("APPO", {"vtrace": False, "use_kl_loss": True}),
+    "QMIX of independent members": ("QMIX", {"mixer": None}),
 }
 """Algorithms, and those with settings that change their update as a whole."""
 
@@ -146,6 +147,10 @@ def settings(name: str) -> dict[str, Any]:
     return dict(SEARCH) if name in SEARCH_ALGORITHMS else config
 
 
+def policy_of(agent_id: str) -> str:
+    return agent_id
+
+
 def lifting(context: Any) -> MultiAgentEnv:
     return paired(Lift(context))
 
@@ -163,7 +168,7 @@ def kind_of(kind: str, name: str) -> dict[str, Any]:
     memory = {"model": MEMORY} if "recurrent" in kind else {}
     if name in GROUP_ALGORITHMS:
         return {"env": lifting if kind in ("masked", "recurrent") else two_step, **memory}
-    policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+    policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": policy_of}
     sides = {"env": Sides, "env_config": {"space": space_for(name)}, "multiagent": policies}
     return {
         "discrete": echo(spaces.Discrete(4, start=-1)),

@@ -9,15 +9,14 @@ import pytest
 from gymnasium import spaces
 
 from rollax import Fragment, SampleBatch
-from rollax.algorithms.dqn import DQN, DQNTrainer
+from rollax.algorithms.dqn import DQN
+from rollax.policy.exploration.epsilon_greedy import ValueExploration
 from rollax.policy.exploration.parameter_noise import (
     ParameterNoise,
     action_distance,
     epsilon_distance,
     softmax_distance,
 )
-from rollax.policy.exploration.q_values import ValueExploration
-from tests.algorithms.envs import MaskedCartPole
 
 PARAMS = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(3, np.float32)}
 
@@ -172,10 +171,3 @@ class TestPolicy:
         policy.set_state(plain.get_state())
         plain.set_state(policy.get_state())
         assert policy.exploration.sigma == 0.5
-
-
-def test_masked_actions():
-    config = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, "seed": 0}
-    with DQNTrainer(MaskedCartPole, {**config, "exploration": "ParameterNoise"}) as trainer:  # an invalid action raises
-        result = trainer.train()
-    assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])

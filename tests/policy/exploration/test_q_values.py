@@ -11,7 +11,7 @@ from gymnasium.spaces import Discrete
 from rollax.core.schedules import Schedule
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
-from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration, SoftQ
+from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration, SoftQ
 
 VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])
 

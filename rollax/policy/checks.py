@@ -1,0 +1,253 @@
+"""Checks of what a policy is given and computes: observations, columns to learn from, numbers, weights, gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.batch import SampleBatch
+from rollax.batch.columns import MissingColumnError
+from rollax.core import trees
+from rollax.core.numbers import NON_NUMERIC_KINDS
+from rollax.core.spaces import Path, at, leaves, path_text, space_text
+from rollax.errors import BatchError, NonFiniteError, PolicyError
+
+_WHOLE = frozenset("iub")
+_MISFIT = (AttributeError, IndexError, KeyError, TypeError)
+
+
+class Misfit(NamedTuple):
+    """The first part of columns that does not fit.
+
+    Attributes:
+        path: where it is in the columns.
+        space: its space.
+        got: its type and shape, or the value in its place.
+        shape: the expected shape.
+        whole: whether integers are expected.
+        of_kind: whether only the kind of numbers differs.
+    """
+
+    path: Path
+    space: Space
+    got: Any
+    shape: tuple[int | str, ...]
+    whole: bool
+    of_kind: bool
+
+
+class ColumnShapes:
+    """The shapes of a space's parts, against which a policy checks columns in each call.
+
+    Args:
+        space: columns [N, ...] contain its values, or encoded values, such as floats in place of integers.
+        whole: refuse floats in the place of integers.
+    """
+
+    def __init__(self, space: Space, *, whole: bool = False) -> None:
+        self._parts = [
+            (path, tuple(leaf.shape or ()), whole and not isinstance(leaf, spaces.Box)) for path, leaf in leaves(space)
+        ]
+        self._space = space
+
+    def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
+        """What does not fit in columns of N rows, by default as many as the first part has; None if all do."""
+        number: Any = "N" if rows is None else rows  # for errors: as many as the first part has
+        for path, shape, whole in self._parts:
+            try:
+                column = at(columns, path)
+                found = column.shape
+                if rows is None:
+                    rows = found[0]
+                kind = getattr(column.dtype, "kind", "")  # dtypes of PyTorch have none
+                fits = found[0] == rows and found[1:] == shape
+                fits = fits and (kind in _WHOLE if whole and kind else kind not in NON_NUMERIC_KINDS)
+            except _MISFIT:
+                fits = False
+            if not fits:
+                return self._described(columns, path, (number, *shape), whole)
+            number = rows
+        return None
+
+    def rows_of(self, columns: trees.Tree) -> int:
+        """N of columns that fit; they may have further keys."""
+        return len(at(columns, self._parts[0][0])) if self._parts else 0
+
+    def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...], whole: bool) -> Misfit:
+        leaf, of_kind = dict(leaves(self._space))[path], False
+        try:
+            got: Any = at(columns, path)
+        except _MISFIT:
+            got = f"no such part in {type(columns).__name__}"
+        if isinstance(got, Mapping):
+            got = f"a dict with the keys {list(got)}"
+        elif hasattr(got, "dtype"):
+            got, of_kind = f"{got.dtype}{list(got.shape)}", tuple(got.shape) == shape
+        return Misfit(path, leaf, got, shape, whole, of_kind)
+
+
+_NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
+_OF_SEQUENCES = {
+    SampleBatch.STATE_IN: "leave state_in out of `reads`: the loss of a model with memory has it anyway, one row "
+    "for each sequence",
+    SampleBatch.SEQ_LENS: "leave seq_lens out of `reads`: the argument mask of the loss is 0 on the padding of "
+    "sequences",
+}
+"""The fix for a column with one row for each sequence, where the other columns have one row for each step."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class LearnedColumns:
+    """The shapes that the columns `obs`, `new_obs` and `actions` of a policy have."""
+
+    def __init__(self, observation_space: Space, action_space: Space, changed: frozenset[str] = frozenset()) -> None:
+        seen, chosen = ColumnShapes(observation_space), ColumnShapes(action_space, whole=True)
+        shapes = {SampleBatch.OBS: seen, SampleBatch.NEW_OBS: seen, SampleBatch.ACTIONS: chosen}
+        self._shapes = {name: shape for name, shape in shapes.items() if name not in changed}
+
+    def check(self, columns: Mapping[str, Any], batch: SampleBatch, where: str) -> None:
+        """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
+
+        Also for observations or actions of the batch that are no numbers or have other shapes than in the policy's
+        spaces; their values are not read.
+        """
+        rows = len(batch)
+        for name, column in columns.items():
+            for leaf in trees.leaves(column):
+                if np.shape(leaf)[:1] != (rows,):
+                    what = "The number of rows of the column is not that of its batch."
+                    raise BatchError(what, f"{where}, drawn, column {name!r}", f"shape {np.shape(leaf)}").expected(
+                        f"({rows}, ...)",
+                        _OF_SEQUENCES.get(name)
+                        or "return one row for each row of the batch; return numbers that are equal for all rows from "
+                        "coefficients()",
+                    )
+        for name, shapes in self._shapes.items():
+            # An override of `drawn` may have changed the column for its own loss.
+            given = (column := columns.get(name)) is not None and column is batch.get(name)
+            if given and (misfit := shapes.misfit(column, rows)) is not None:
+                raise _refused(where, name, misfit)
+
+
+def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
+    what = "action" if name == SampleBatch.ACTIONS else "observation"
+    if misfit.of_kind:
+        fix = f"convert the column: batch[{name!r}].astype(np.{misfit.space.dtype})"
+    else:
+        fix = (
+            f"pass one row for each step, in the shapes of the {what} space; for a column that postprocess changes, "
+            f"set own_columns = frozenset({{{name!r}}})"
+        )
+    return BatchError(
+        f"The {what}s of the batch do not fit the policy's {what} space.",
+        f"{where}, column {name!r}{path_text(misfit.path)}",
+        misfit.got,
+    ).expected(f"{'whole ' if misfit.whole else ''}numbers {list(misfit.shape)}, of {space_text(misfit.space)}", fix)
+
+
+def naming_missing_columns(method: Method) -> Method:
+    """Makes a method of a policy that takes a batch raise MissingColumnError for a column that its loss lacks."""
+
+    @wraps(method)
+    def named(self: Any, batch: SampleBatch) -> Any:
+        try:
+            return method(self, batch)
+        except MissingColumnError as error:
+            raise _missing(self.label, error.parts["got"], batch) from error
+        except KeyError as error:
+            name = error.args[0] if len(error.args) == 1 else None
+            if (
+                not isinstance(name, str)
+                or not (name in _NAMES or name in batch)
+                or name in (self.algorithm.reads or ())
+            ):
+                raise  # the key is of another dict
+            raise _missing(self.label, name, batch) from error
+
+    return cast(Method, named)
+
+
+def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
+    if name in batch:
+        return MissingColumnError(
+            "The loss reads a column that the algorithm does not name.",
+            f"{where}, column {name!r}",
+            "the column in the batch, but neither in `reads` nor returned by drawn(batch, rng)",
+        ).expected(f"{name!r} in `reads`", f"name it: reads = (*BaseClass.reads, {name!r})")
+    fixes = _OF_SEQUENCES | {"dones": f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"}
+    filled = "pass a batch that postprocess returned or a replay buffer returns, or fill the column"
+    return MissingColumnError(
+        "The batch lacks a column that the policy learns from.", f"{where}, column {name!r}", f"columns {list(batch)}"
+    ).expected(f"the column {name!r} too", fixes.get(name, filled))
+
+
+def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
+    """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
+    # A finite sum implies finite elements; one test is cheaper than testing each.
+    if not math.isfinite(numbers.sum()):
+        # Row 0 if every number is finite and only their sum is not.
+        row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))
+        raise NonFiniteError(
+            "The model's outputs are not finite: no action can be chosen.",
+            where=f"policy {policy_id!r}, row {row} of {len(numbers)}, at timestep {timestep}",
+            got="a NaN or infinite log-probability, value or action",
+            expected="finite outputs",
+            fix="look for NaN in the weights, or for very large observations; observation_filter="
+            "'MeanStdFilter' standardizes them",
+        )
+
+
+def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:
+    """The error of an update whose step `step` met `tensor`, and `columns` of the batch, that are not finite."""
+    return NonFiniteError(
+        "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
+        f"{where}, gradient step {step}: {tensor}",
+        "NaN, infinity, or numbers whose sum of squares overflows"
+        + (f"; the batch's columns {list(columns)} are not finite either" if columns else ""),
+        expected="finite numbers",
+    ).fix("lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards")
+
+
+_SAME_NETWORK = (
+    "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
+    "network too, such as num_atoms, noisy, dueling, hiddens, twin_q, mixer"
+)
+
+
+def check_gradients(gradients: Any, where: str) -> None:
+    """Raises PolicyError unless the gradients are a dict; `check_weights` checks the arrays."""
+    if not isinstance(gradients, Mapping):
+        what = "The gradients are not a dict of arrays by name."
+        fix = "gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)"
+        raise PolicyError(what, f"{where}, apply_gradients", type(gradients).__name__).expected("name -> array", fix)
+
+
+def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Raises PolicyError unless they are real numbers with the names and shapes of the policy's own, `shapes`."""
+    if not isinstance(weights, Mapping):
+        raise PolicyError("The weights are not a dict of arrays by name.", where, type(weights).__name__).expected(
+            "name -> array", "pass the dict that get_weights() of a policy with the same model returned"
+        )
+    if weights.keys() != shapes.keys():
+        raise PolicyError(
+            "The weights are of a different model.",
+            where,
+            f"{len(weights)} arrays; missing: {sorted(shapes.keys() - weights.keys())}, "
+            f"unknown: {sorted(weights.keys() - shapes.keys())}",
+        ).expected(f"{len(shapes)} arrays: {sorted(shapes)}", _SAME_NETWORK)
+    for name, value in weights.items():
+        if np.shape(value) != shapes[name]:
+            raise PolicyError(
+                "An array of the weights has the wrong shape.", f"{where}, {name}", np.shape(value)
+            ).expected(shapes[name], _SAME_NETWORK)
+        dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+        if getattr(dtype, "kind", "") in NON_NUMERIC_KINDS:
+            raise PolicyError(
+                "An array of the weights has no real numbers.", f"{where}, {name}", f"dtype {dtype}"
+            ).expected("real numbers, such as float32", "convert it: np.asarray(array, np.float32)")
