@@ -12,7 +12,8 @@ import pytest
 
 from rollax import DQNTrainer, Trainer, load_policy, open_dataset
 from rollax.cli.checkpoints import newest_checkpoint
-from rollax.errors import RollaxError
+from rollax.errors import DatasetError, RollaxError
+from rollax.offline import reader
 from rollax.offline.new_file import new_folder
 from rollax.runs.results import labelled
 
@@ -68,3 +69,14 @@ def test_a_folder_that_cannot_be_listed_is_a_named_error_or_none(write, trainer,
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(RollaxError) if write is not WRITTEN["record"] else nullcontext():
         write(trainer, str(tmp_path))
+
+
+def test_data_that_may_not_be_read_are_a_named_error(tmp_path, monkeypatch):
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(reader, "_format_of", refused)
+    (tmp_path / "a.jsonl").touch()
+    for path in (tmp_path, tmp_path / "a.jsonl"):
+        with pytest.raises(DatasetError, match="Permission denied"):
+            open_dataset(path)

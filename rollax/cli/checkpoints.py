@@ -21,7 +21,7 @@ def newest_checkpoint(path: Path) -> Path:
         raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )
-    inside = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    inside = path / CHECKPOINTS if os.path.isdir(path / CHECKPOINTS) else path
     found = newest(inside, PREFIX)
     if found is None and inside != path:
         fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"

@@ -88,7 +88,12 @@ def _opened(
     """The reader of some sources; `opened` closes the readers that were opened for them."""
 
     def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
-        groups = _grouped([path for one in paths for path in _paths(one)], kind)
+        try:
+            groups = _grouped([path for one in paths for path in _paths(one)], kind)
+        except OSError as error:
+            raise DatasetError("The data cannot be read.", "open_dataset", str(error)).expected(
+                "files and folders that you may read", "check the permissions"
+            ) from error
         return _chained([opened.enter_context(closing(_made(of, files, settings))) for of, files in groups])
 
     def of_one(one: Any) -> DatasetReader:

@@ -110,16 +110,6 @@ class TestPolicies:
             after = trainer.get_weights()
         assert [policy_id for policy_id in after if not same(before[policy_id], after[policy_id])] == ["large"]
 
-    @pytest.mark.long
-    def test_a_checkpoint_holds_the_buffer_of_each(self, tmp_path):
-        config = config_of_three(store_buffer_in_checkpoints=True)
-        with DQNTrainer(DifferentAgents, config) as trainer, DQNTrainer(DifferentAgents, config) as restored:
-            trainer.train()
-            restored.restore(trainer.save(tmp_path, exact=True))
-            ours, theirs = trainer.train(), restored.train()
-            assert ours["info"]["learner"] == theirs["info"]["learner"]
-            assert same(*(each.get_weights()["small"] for each in (trainer, restored)))
-
 
 class TestSharedVariables:
     shared = {"shared_variables": {"body": {"parts": ["trunk"]}}}

@@ -43,24 +43,6 @@ def two_groups(context):
     return Roll(context).with_agent_groups({"one": ["a", "b"], "two": ["c", "alone"]})
 
 
-@pytest.mark.parametrize(
-    ("mixer", "model"),
-    [
-        ("qmix", FLAT),
-        pytest.param("vdn", GRU, marks=pytest.mark.long),
-        pytest.param(None, GRU, marks=pytest.mark.long),
-    ],
-)
-def test_runs(mixer, model):
-    with QMIXTrainer(lifting, {**SMALL, "mixer": mixer, "model": model, "n_step": 2}) as trainer:
-        for _ in range(2):
-            stats = trainer.train()["info"]["learner"]["default_policy"]
-        assert np.isfinite(stats["q_loss"])
-        assert trainer.optimizer.num_updates == int((trainer.optimizer.steps - 16) * 0.25)
-        assert trainer.get_policy().learner.num_updates == trainer.optimizer.num_updates
-        assert trainer.evaluate(2)["episodes"] == 2
-
-
 @pytest.mark.long
 @each_model
 def test_groups_with_leaving_members_beside_another_policy(model):

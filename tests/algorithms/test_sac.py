@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SAC, SACConfig
 from rollax.ops.masked import masked_mean
-from tests.algorithms.tables import f32, two_rows
+from tests.algorithms.tables import f32, set_tables, two_rows
 
 LINE = spaces.Discrete(3)
 """Three states, observed as one-hot vectors: a linear actor and a linear critic are tables."""
@@ -43,10 +43,7 @@ def tables(policy, actor, critics):
 
 def policy_with(actions, actor, critics, target_critics, observations=LINE, algorithm=SAC, **options):
     policy = algorithm.make_policy(observations, actions, {**SMALL, **options})
-    policy.set_weights(tables(policy, actor, target_critics))
-    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
-    policy.set_weights(tables(policy, actor, critics))
-    policy.learner.set_targets(targets)
+    set_tables(policy, tables(policy, actor, critics), tables(policy, actor, target_critics))
     return policy
 
 
@@ -118,15 +115,6 @@ class TestContinuous:
             policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
             policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
-
-    @pytest.mark.long
-    def test_only_critics_have_targets(self):
-        policy = policy_with(BOX, self.actor, self.critics, self.target_critics, tau=0.25)
-        before = {name: np.array(value) for name, value in policy.targets.items()}
-        policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
-        for name, value in policy.targets.items():
-            followed = 0.25 * np.array(policy.params[name]) + 0.75 * before[name]
-            np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
 
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)

@@ -151,18 +151,6 @@ def test_remote_workers_that_are_no_actors_are_refused(remote):
         SyncSamplesOptimizer(FragmentWorker(), remote)
 
 
-def test_learns_with_a_real_worker():
-    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "sgd_minibatch_size": 32, "seed": 0}
-    worker = RolloutWorker("CartPole-v1", PPO, config={**config, "model": {"fcnet_hiddens": (8,)}})
-    before = worker.get_weights()["default_policy"]
-    stats = make(worker, train_batch_size=64).step()
-    assert set(stats) == {"default_policy"}
-    assert not np.array_equal(
-        before["policy_head.kernel"], worker.get_weights()["default_policy"]["policy_head.kernel"]
-    )
-    worker.stop()
-
-
 class TestRemote:
     def test_fragments_are_in_the_order_of_rounds_and_workers(self):
         # 20 of 45 steps after one round. 25 are missing: one more round of 20, and one for the last 5.

@@ -15,9 +15,7 @@ from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.errors import (
     BatchError,
-    CheckpointError,
     ConfigError,
-    PolicyError,
 )
 from rollax.models.outputs import Outputs
 from rollax.policy.update_plan import Minibatches
@@ -48,19 +46,6 @@ class TestActing:
         np.testing.assert_allclose(fetches["action_logp"], expected, rtol=1e-5)
         np.testing.assert_allclose(fetches["vf_preds"], policy.compute_values(seen(5)), rtol=1e-5)
 
-    def test_fetches_only_columns_that_are_read(self):
-        policy = PG.make_policy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
-        _, _, fetches = policy.compute_actions(seen(2))
-        assert set(fetches) == {"action_logp"}
-
-    def test_rows_do_not_depend_on_their_number(self):
-        one = [make().compute_actions(seen(7)[i : i + 1], explore=False) for i in range(7)]
-        actions, _, fetches = make().compute_actions(seen(7), explore=False)
-        np.testing.assert_array_equal(actions, np.concatenate([a for a, _, _ in one]))
-        together = np.concatenate([f["action_dist_inputs"] for _, _, f in one])
-        np.testing.assert_allclose(fetches["action_dist_inputs"], together, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(actions, fetches["action_dist_inputs"].argmax(1) + 2)
-
     def test_the_current_model_has_the_weights_of_now_in_evaluation_mode(self):
         policy = make()
         before = policy.current_model()
@@ -70,15 +55,6 @@ class TestActing:
         np.testing.assert_allclose(values, policy.compute_values(seen(7)), rtol=1e-5, atol=1e-6)
         assert not np.allclose(policy.forward(before, columns).value, values)
         assert Dropping.make_policy(SEEN, CHOICES, {"seed": 0}).current_model().dropout.deterministic
-
-    def test_same_seed_gives_the_same_stream(self):
-        first, second, other = make(), make(), make(seed=4)
-        for _ in range(3):
-            np.testing.assert_array_equal(first.compute_actions(seen(64))[0], second.compute_actions(seen(64))[0])
-        assert not np.array_equal(first.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
-        assert not np.array_equal(
-            make(seed=None).compute_actions(seen(64))[0], make(seed=None).compute_actions(seen(64))[0]
-        )
 
     def test_frequencies_are_the_probabilities(self):
         policy = make()
@@ -210,16 +186,6 @@ class TestLearning:
             np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.long
-    def test_gradients_of_another_policy(self):
-        # A3C: the worker's gradients move the driver's weights.
-        policy, worker = make(), make(seed=9)
-        worker.set_weights(policy.get_weights())
-        gradients, _ = worker.compute_gradients(experience(worker, 16))
-        before = policy.get_weights()
-        policy.apply_gradients(gradients)
-        assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
-
-    @pytest.mark.long
     def test_gradients_include_batch_statistics_and_random_streams(self):
         # A3C: the worker's model does not change; the driver's ends up as after learning the batch itself.
         config = {"model": {"custom_model": Stateful}, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
@@ -237,17 +203,9 @@ class TestLearning:
 
 
 class TestState:
-    def test_returned_weights_do_not_change(self):
-        policy = make()
-        weights = policy.get_weights()
-        copies = {name: value.copy() for name, value in weights.items()}
-        policy.learn_on_batch(experience(policy, 16))
-        for name, value in weights.items():
-            np.testing.assert_array_equal(value, copies[name])
-
-    @pytest.mark.parametrize("config", [{}, {"model": {"custom_model": Stateful}}])
-    def test_restoring_continues_exactly(self, config):
-        policy, other = make(kl_coeff=0.2, **config), make(kl_coeff=0.2, seed=99, **config)
+    def test_restoring_a_model_with_statistics_and_dropout_continues_exactly(self):
+        config = {"kl_coeff": 0.2, "model": {"custom_model": Stateful}}
+        policy, other = make(**config), make(seed=99, **config)
         policy.learn_on_batch(experience(policy, 16))
         policy.timestep = 16
         other.set_state(policy.get_state())
@@ -287,16 +245,6 @@ class TestState:
         new.set_state(without.get_state())
         assert new.numbers["kl_coeff"] == 0.4  # the run without a penalty came last
 
-    def test_state_of_another_model_is_refused(self):
-        state = make().get_state()
-        with pytest.raises(PolicyError, match=r"wrong shape(.|\n)*policy 'default_policy'"):
-            make(model={"fcnet_hiddens": (9,)}).set_state(state)
-        with pytest.raises(PolicyError, match="different model"):
-            make(model={"fcnet_hiddens": (8, 8)}).set_state(state)
-        policy = make()
-        with pytest.raises(CheckpointError, match="different optimizer"):
-            policy.set_state({**state, "optimizer": {}})
-
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
@@ -315,14 +263,3 @@ def test_compilations_are_few_for_all_sizes():
     policy.learn_on_batch(experience(policy, 51))
     policy.compute_actions(seen(3), explore=False)
     assert policy.compilations() == expected + 1
-
-
-def test_gradients_of_other_names_are_refused():
-    with pytest.raises(PolicyError, match=r"apply_gradients(.|\n)*unknown: \['x'\]"):
-        make().apply_gradients({"x": np.ones(1)})
-
-
-def test_the_whole_result_of_compute_gradients_is_refused():
-    policy = make()
-    with pytest.raises(PolicyError, match=r"The gradients are not a dict(.|\n)*tuple(.|\n)*gradients, statistics ="):
-        policy.apply_gradients(policy.compute_gradients(experience(policy, 4)))

@@ -15,6 +15,7 @@ from rollax import SampleBatch
 from rollax.algorithms.dqn import DQN
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.sac import SAC
+from tests.marks import long_except
 
 SEEN, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "lr": 1e-2}
@@ -27,13 +28,12 @@ KINDS = {
     "TorchDQN": (TorchDQN, CHOICES, REPLAY),
     "TorchSAC": (TorchSAC, BOX, REPLAY),
     "PPO": (PPO, CHOICES, PPO_CONFIG),
+    "PPO-LSTM": (PPO, CHOICES, {**PPO_CONFIG, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
     "DQN": (DQN, CHOICES, REPLAY),
     "SAC": (SAC, BOX, REPLAY),
 }
-OF_JAX = ("PPO", "DQN", "SAC")
-every_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind in OF_JAX else kind for kind in KINDS]
-)
+IN_SHORT = {"PPO", *(kind for kind in KINDS if kind.startswith("Torch"))}
+every_kind = pytest.mark.parametrize("kind", long_except(IN_SHORT, KINDS.keys()))
 
 
 def make(kind="TorchPPO", **changes):

@@ -1,4 +1,4 @@
-"""`TorchPolicy`: the contract of all policies with a model, in PyTorch and in JAX."""
+"""`TorchPolicy`: equal to JAX, masks, policies of functions, settings that are refused, and devices."""
 
 from __future__ import annotations
 
@@ -15,160 +15,14 @@ from examples.torch_pg import TorchPG
 from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, Trainer, load_policy, torch_algorithm
-from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, SpaceError
+from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
-from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
+from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, experience, make, same, seen
 from tests.torch.torch_weights import torch_weights
-
-HEAD = {"TorchPPO": "policy_head.bias", "TorchDQN": "advantages.bias", "TorchSAC": "actor.head.bias"}
-
-
-class TestContract:
-    @every_kind
-    def test_actions_are_in_the_space_and_depend_on_the_seed(self, kind):
-        first, second, other = make(kind), make(kind), make(kind, seed=4)
-        actions = [policy.compute_actions(seen(64))[0] for policy in (first, second, other)]
-        if kind != "TorchPPO-Box":  # its actions are clipped later
-            assert all(first.action_space.contains(action) for action in actions[0])
-        np.testing.assert_array_equal(actions[0], actions[1])
-        assert not np.array_equal(actions[0], actions[2])
-        greedy = [first.compute_actions(seen(7), explore=False)[0] for _ in range(2)]
-        np.testing.assert_array_equal(*greedy)
-
-    @every_kind
-    def test_rows_do_not_depend_on_their_number(self, kind):
-        policy = make(kind)
-        together = policy.compute_actions(seen(5), explore=False)[0]
-        one_by_one = [policy.compute_actions(seen(5)[i : i + 1], explore=False)[0] for i in range(5)]
-        np.testing.assert_allclose(together, np.concatenate(one_by_one), rtol=1e-5, atol=1e-6)
-
-    @every_kind
-    def test_shapes_of_weights_are_known_without_them(self, kind):
-        policy = make(kind)
-        assert policy._weight_shapes() == {name: array.shape for name, array in policy.get_weights().items()}
-
-    @every_kind
-    def test_no_rows(self, kind):
-        policy = make(kind)
-        states = [np.zeros((0, *part.shape), part.dtype) for part in policy.get_initial_state()]
-        actions, states, fetches = policy.compute_actions(seen(0), states)
-        assert actions.shape == (0, *policy.action_space.shape)
-        assert not any(map(len, [*states, *fetches.values()]))
-
-    @every_kind
-    def test_fetches_only_columns_that_are_read(self, kind):
-        policy = make(kind)
-        fetched = set(policy.compute_actions(seen(2))[2])
-        assert fetched - {policy._checked_fetch} <= policy.sampled_columns
-
-    @every_kind
-    def test_learns_and_returns_statistics(self, kind):
-        policy = make(kind)
-        before = policy.get_weights()
-        stats = policy.learn_on_batch(experience(policy))
-        assert set(policy.statistics) <= {*stats, "cur_kl_coeff", "num_gradient_steps"}
-        assert all(np.isfinite(stats[name]).all() for name in policy.statistics if name in stats)
-        assert any(not np.array_equal(before[name], value) for name, value in policy.get_weights().items())
-        if policy.learns_off_policy:
-            assert stats["td_error"].shape == (16,)
-
-    @every_kind
-    def test_returned_weights_do_not_change(self, kind):
-        policy = make(kind)
-        weights = policy.get_weights()
-        copies = {name: value.copy() for name, value in weights.items()}
-        policy.learn_on_batch(experience(policy))
-        same(weights, copies)
-        other = make(kind, seed=7)
-        other.set_weights(policy.get_weights())
-        same(other.get_weights(), policy.get_weights())
-
-    @every_kind
-    def test_restoring_continues_exactly(self, kind):
-        policy, other = make(kind), make(kind, seed=99)
-        policy.learn_on_batch(experience(policy))
-        policy.timestep = 16
-        other.set_state(policy.get_state())
-        np.testing.assert_array_equal(*(one.compute_actions(seen(9))[0] for one in (policy, other)))
-        batch = experience(policy, seed=1)
-        stats = [one.learn_on_batch(batch) for one in (policy, other)]
-        for name, value in stats[0].items():
-            np.testing.assert_array_equal(value, stats[1][name])
-        assert policy.timestep == other.timestep == 16
-        assert policy.learner.num_updates == other.learner.num_updates
-        same(policy.get_weights(), other.get_weights())
-
-    @every_kind
-    def test_gradients_of_a_worker_update_the_driver(self, kind):
-        policy, worker = make(kind), make(kind, seed=9)
-        worker.set_weights(policy.get_weights())
-        gradients, stats = worker.compute_gradients(experience(worker))
-        assert np.isfinite(stats["total_loss"])
-        assert all(isinstance(value, np.ndarray) for value in gradients.values())
-        before = policy.get_weights()
-        policy.apply_gradients(gradients)
-        assert any(not np.array_equal(before[name], value) for name, value in policy.get_weights().items())
-        same(worker.get_weights(), before)
-
-    @every_kind
-    def test_weights_and_state_of_another_model_are_refused(self, kind):
-        policy = make(kind)
-        policy.learn_on_batch(experience(policy))
-        state = policy.get_state()
-        with pytest.raises(PolicyError, match=r"wrong shape|different model"):
-            make(kind, model={"fcnet_hiddens": (9,)}).set_weights(policy.get_weights())
-        with pytest.raises(CheckpointError, match="different optimizer"):
-            policy.set_state({**state, "optimizer": {"a.b": np.zeros(2)}})
-        with pytest.raises(CheckpointError, match="num_updates"):
-            policy.set_state({**state, "num_updates": -1})
-
-    @every_kind
-    def test_a_bad_batch_changes_nothing(self, kind):
-        policy, twin = make(kind), make(kind)
-        policy.name = "left"
-        good = experience(policy)
-        for one in (policy, twin):
-            one.learn_on_batch(good)
-        steps = policy.learner.num_updates
-        bad = good.copy()
-        bad["obs"][:] = np.nan
-        with pytest.raises(NonFiniteError, match="not finite") as error:
-            policy.learn_on_batch(bad)
-        assert f"policy 'left', gradient step {steps}: the loss (" in str(error.value)
-        assert "columns ['obs']" in str(error.value)
-        same(policy.get_weights(), twin.get_weights())
-        twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
-        for one in (policy, twin):
-            one.learn_on_batch(good)
-        same(policy.get_weights(), twin.get_weights())
-
-    @every_kind
-    def test_an_infinite_step_is_refused(self, kind):
-        policy = make(kind, lr=1e38)
-        batch = experience(policy)
-        learned = partial(policy.learn_on_batch, batch)
-        with pytest.raises(NonFiniteError, match=r"gradient step \d+: "):
-            [learned() for _ in range(3)]
-        before = policy.get_weights()
-        assert all(np.isfinite(value).all() for value in before.values())
-        gradients = {name: np.full_like(value, np.nan) for name, value in before.items()}
-        with pytest.raises(NonFiniteError, match="the gradient of"):
-            policy.apply_gradients(gradients)
-        same(policy.get_weights(), before)
-
-    @pytest.mark.parametrize("kind", HEAD)
-    @pytest.mark.parametrize("explore", [True, False])
-    def test_nan_weights_are_refused_while_acting(self, kind, explore):
-        policy = make(kind)
-        weights = policy.get_weights()
-        weights[HEAD[kind]][:] = np.nan
-        policy.set_weights(weights)
-        with pytest.raises(NonFiniteError, match=r"row 0 of 3, at timestep 0(.|\n)*NaN in the weights"):
-            policy.compute_actions(seen(3), explore=explore)
 
 
 @pytest.mark.long

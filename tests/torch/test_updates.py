@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from examples.torch_dqn import TorchDQN
 from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax.errors import NonFiniteError, PolicyError, ShapeError
-from tests.torch.made import BOX, CHOICES, KINDS, PPO_CONFIG, REPLAY, SEEN, experience, in_parts, make, same
+from tests.torch.made import BOX, CHOICES, KINDS, PPO_CONFIG, REPLAY, SEEN, experience, make, same
 
 
 def test_trained_parts_without_a_learning_rate_are_refused():
@@ -25,41 +24,16 @@ def test_trained_parts_without_a_learning_rate_are_refused():
         WithoutRate.make_policy(SEEN, BOX, REPLAY)
 
 
-class TestTargets:
-    def test_targets_are_copied_at_the_set_frequency(self):
-        policy = make("TorchDQN", target_network_update_freq=3)
-        start = policy.get_weights()
-        policy.learn_on_batch(experience(policy))  # 2 updates
-        for name, target in policy.targets.items():
-            np.testing.assert_array_equal(target, start[name])
-        policy.learn_on_batch(experience(policy, 8))
-        for name, target in policy.targets.items():
-            np.testing.assert_array_equal(target, policy.get_weights()[name])
+def test_errors_use_the_policys_own_random_numbers():
+    class Noisy(TorchDQN):
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, statistics = super().loss(model, out, batch, mask, coefficients)
+            return loss, {**statistics, "td_error": torch.rand(len(mask))}
 
-    def test_targets_of_the_named_part_are_averaged(self):
-        policy = make("TorchSAC", tau=0.5)
-        start = policy.get_weights()
-        policy.learn_on_batch(experience(policy, 8))
-        now = policy.get_weights()
-        for name, target in policy.targets.items():
-            expected = (start[name] + now[name]) / 2 if name.startswith("critics") else start[name]
-            np.testing.assert_allclose(target, expected, rtol=1e-6)
-
-    def test_errors_of_transitions(self):
-        policy = make("TorchDQN")
-        errors = policy.td_errors(experience(policy, 5))
-        assert errors.shape == (5,)
-
-    def test_errors_use_the_policys_own_random_numbers(self):
-        class Noisy(TorchDQN):
-            def loss(self, model, out, batch, mask, coefficients):
-                loss, statistics = super().loss(model, out, batch, mask, coefficients)
-                return loss, {**statistics, "td_error": torch.rand(len(mask))}
-
-        one, two = (Noisy.make_policy(SEEN, CHOICES, REPLAY) for _ in range(2))
-        before = torch.get_rng_state()
-        np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
-        assert torch.equal(torch.get_rng_state(), before)
+    one, two = (Noisy.make_policy(SEEN, CHOICES, REPLAY) for _ in range(2))
+    before = torch.get_rng_state()
+    np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_interrupted_update_changes_nothing(monkeypatch):
@@ -166,43 +140,15 @@ def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
     policy.apply_gradients(gradients)
 
 
-def test_microbatches_give_the_same_step():
-    whole, parts = make("TorchPPO", num_sgd_iter=1), in_parts(3, "TorchPPO", num_sgd_iter=1)  # 3, 3 and 2 rows
-    batch = experience(whole, 8)
-    stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
-    np.testing.assert_allclose(stats[0]["total_loss"], stats[1]["total_loss"], rtol=1e-5)
-    for name, value in whole.get_weights().items():
-        np.testing.assert_allclose(value, parts.get_weights()[name], rtol=1e-3, atol=1e-5)
+def test_statistics_by_row_of_a_model_with_memory_have_one_number_for_each_sequence():
+    class ByRow(TorchPPO):
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, statistics = super().loss(model, out, batch, mask, coefficients)
+            return loss, {**statistics, "td_error": out.value}
 
-
-def test_microbatches_of_sequences_are_weighted_by_rows():
-    """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: the mean is over 16 rows, not over four means."""
-    memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
-    config: dict[str, Any] = {"num_sgd_iter": 1, "sgd_minibatch_size": 20, "model": memory}
-    whole, parts = make("TorchPPO-LSTM", **config), in_parts(5, "TorchPPO-LSTM", **config)
-    batch = experience(whole, 16)
-    batch["trajectory_id"] = batch["eps_id"] = np.repeat([0, 1], [15, 1])
-    stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
-    for name in ("policy_loss", "vf_loss", "entropy"):
-        np.testing.assert_allclose(stats[0][name], stats[1][name], rtol=1e-4, atol=1e-6)
-
-
-class TestStatisticsByRow:
-    def test_microbatches(self):
-        whole, parts = make("TorchDQN"), in_parts(3, "TorchDQN")  # 3, 3 and 2 rows
-        batch = experience(whole, 8)
-        errors = [policy.learn_on_batch(batch)["td_error"] for policy in (whole, parts)]
-        np.testing.assert_allclose(*errors, rtol=1e-5, atol=1e-6)
-
-    def test_memory_requires_one_number_for_each_sequence(self):
-        class ByRow(TorchPPO):
-            def loss(self, model, out, batch, mask, coefficients):
-                loss, statistics = super().loss(model, out, batch, mask, coefficients)
-                return loss, {**statistics, "td_error": out.value}
-
-        policy = ByRow.make_policy(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
-        with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
-            policy.learn_on_batch(experience(policy))
+    policy = ByRow.make_policy(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
+    with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
+        policy.learn_on_batch(experience(policy))
 
 
 @pytest.mark.long

@@ -191,7 +191,8 @@ def estimate_policy(
             trajectories at most, and more are refused. Either way a warning counts them.
         settings: further arguments of `estimate`.
     Raises:
-        DatasetError: the data does not fit the policy, or has many cut trajectories, or no log-probabilities.
+        DatasetError, SpaceError: the data does not fit the policy, or has many cut trajectories, or no
+            log-probabilities.
         ConfigError, PolicyError: as `estimate`.
     """
     if not isinstance(policy, PolicyRunner):

@@ -25,13 +25,13 @@ class TrainingEstimates:
     left out. Estimates change neither the policies nor their random state.
 
     Args:
-        reader: the data.
         runners: policy id -> the policy to estimate.
         methods: some of `METHODS`.
         policy_of: the policies of agents; None if there is one policy.
     Raises:
         ConfigError: the data is larger than half of the memory.
-        DatasetError: a policy has no whole trajectory, other spaces, or no log-probabilities, which a method requires.
+        DatasetError: a policy has no whole trajectory, or no log-probabilities, which a method requires.
+        SpaceError: a policy has other spaces than its data.
         PolicyError: a method does not support a policy.
     """
 

@@ -100,26 +100,32 @@ def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
     assert found["wpdis"].v_target == pytest.approx(TRUE_VALUE, rel=0.1)
 
 
-def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
-    """Each half gets values that are fitted to the other one; here values are the mean reward of these episodes."""
+def constant_values(monkeypatch, value):
+    """Replaces fitted values by `value(rewards)`; returns a list of the rewards of the episodes of each fit."""
+    fitted_to: list[list[float]] = []
 
-    class MeanReward:
+    class Constant:
         def __init__(self, *_) -> None:
             pass
 
         def fit(self, episodes):
-            self.mean = episodes.rewards.mean()
+            self.value = value(episodes.rewards)
             fitted_to.append(sorted(episodes.rewards.tolist()))
             return self
 
         def q(self, obs, actions):
-            return np.full(len(actions), self.mean)
+            return np.full(len(actions), self.value)
 
         def v(self, obs):
-            return np.full(len(obs), self.mean)
+            return np.full(len(obs), self.value)
 
-    fitted_to: list = []
-    monkeypatch.setattr("rollax.offline.estimators.fitted_q.FittedQ", MeanReward)
+    monkeypatch.setattr("rollax.offline.estimators.fitted_q.FittedQ", Constant)
+    return fitted_to
+
+
+def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
+    """Each half gets values that are fitted to the other one; here values are the mean reward of these episodes."""
+    fitted_to = constant_values(monkeypatch, np.mean)
     four = play_episodes(TARGET, 4, np.random.default_rng(0))
     lengths = np.array([1, 1, 2, 1])
     rows = four.chosen([0, 1, 2, 3])
@@ -140,23 +146,7 @@ def test_values_of_an_episode_are_fitted_to_others_for_dr(monkeypatch) -> None:
 
 
 def test_agents_of_an_episode_are_not_independent(monkeypatch) -> None:
-    fitted_to: list = []
-
-    class Zeros:
-        def __init__(self, *_) -> None:
-            pass
-
-        def fit(self, some):
-            fitted_to.append(set(some.rewards.tolist()))
-            return self
-
-        def q(self, obs, actions):
-            return np.zeros(len(actions))
-
-        def v(self, obs):
-            return np.zeros(len(obs))
-
-    monkeypatch.setattr("rollax.offline.estimators.fitted_q.FittedQ", Zeros)
+    fitted_to = constant_values(monkeypatch, lambda rewards: 0.0)
     one = replace(play_episodes(TARGET, 1, np.random.default_rng(0)), lengths=np.ones(1, np.int64))
     one = replace(one, **{name: getattr(one, name)[:1] for name in ("obs", "actions", "behaviour_logp")})
     some = replace(one.chosen([0] * 20), rewards=np.arange(20.0), episode_numbers=np.arange(20))
@@ -165,7 +155,7 @@ def test_agents_of_an_episode_are_not_independent(monkeypatch) -> None:
     assert (agents.behavior_low, agents.behavior_high) == pytest.approx((alone.behavior_low, alone.behavior_high))
     for method in ("wis", "dr"):
         assert agents[method].v_std == pytest.approx(alone[method].v_std)
-    first, second = fitted_to[:2]
+    first, second = map(set, fitted_to[:2])
     assert len(first) == len(second) == 10  # both agents of an episode have its reward
     assert not first & second
 

@@ -16,9 +16,9 @@ from rollax import ConfigError, DatasetError, open_dataset
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.minari_format import write_minari
-from rollax.offline.writer import DatasetWriter
 from tests.offline.formats.reading import BOX, BOX1, read
 from tests.offline.formats.test_parquet import trajectory
+from tests.offline.recorded import ListReader
 from tests.offline.test_describe import some
 from tests.offline.test_describe import written as write_some
 from tests.offline.worlds import IMAGE
@@ -37,11 +37,7 @@ def test_minari_there_and_back(tmp_path, storage, space):
         trajectory(rng, steps, i, ends=end, obs=space, acts=action_space)
         for i, (steps, end) in enumerate([(3, "terminated"), (2, "truncated"), (4, "cut")])
     ]
-    own = tmp_path / "own"
-    with DatasetWriter(own, {"default_policy": space}, {"default_policy": action_space}) as writer:
-        for one in written:
-            writer.write(one)
-    assert write_minari(open_dataset(own), tmp_path / "out", storage=storage) == 3
+    assert write_minari(ListReader(written, space, action_space), tmp_path / "out", storage=storage) == 3
     theirs = minari.MinariDataset(tmp_path / "out" / "data")
     assert (theirs.total_episodes, theirs.total_steps) == (3, 9)
     reader = open_dataset(tmp_path / "out")
@@ -96,20 +92,17 @@ class TestLongEpisodes:
     # PyArrow writes 32 * 1024 rows in a record batch, and Minari reads one batch: 32,768 observations, so 32,767 steps.
     LIMIT = 32_767
 
-    def own(self, folder, steps):
-        box = {"default_policy": spaces.Box(0, 1e9, (1,), np.float32)}
-        with DatasetWriter(folder, box, {"default_policy": spaces.Discrete(2)}) as writer:
-            writer.write(long_trajectory(steps))
-        return open_dataset(folder)
+    def reader(self, steps):
+        return ListReader([long_trajectory(steps)], spaces.Box(0, 1e9, (1,), np.float32), spaces.Discrete(2))
 
     @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
     def test_the_longest_of_arrow_is_read_whole(self, tmp_path, storage):
-        write_minari(self.own(tmp_path / "own", self.LIMIT), tmp_path / "out", storage=storage)
+        write_minari(self.reader(self.LIMIT), tmp_path / "out", storage=storage)
         (back,) = read(tmp_path / "out")
         np.testing.assert_array_equal(back.columns["rewards"], np.arange(self.LIMIT))
 
     def test_a_longer_one_is_written_in_hdf5_only(self, tmp_path):
-        reader = self.own(tmp_path / "own", self.LIMIT + 1)
+        reader = self.reader(self.LIMIT + 1)
         with pytest.raises(DatasetError, match=r"(?s)too long for Arrow.*32768 steps.*at most 32767.*\"minari\""):
             write_minari(reader, tmp_path / "arrow", storage="arrow")
         assert not (tmp_path / "arrow").exists()
@@ -120,7 +113,7 @@ class TestLongEpisodes:
     def test_a_longer_one_that_minari_wrote_in_arrow_is_refused(self, tmp_path, monkeypatch):
         # Without the check of the writer.
         monkeypatch.setattr("rollax.offline.formats.minari_format._ARROW_ROWS", 1 << 20)
-        write_minari(self.own(tmp_path / "own", 40_000), tmp_path / "out", storage="arrow")
+        write_minari(self.reader(40_000), tmp_path / "out", storage="arrow")
         with pytest.raises(DatasetError, match=r"(?s)number of steps.*episode 0.*got.*expected: 40000.*HDF5"):
             read(tmp_path / "out")
         reader = open_dataset(tmp_path / "out", max_broken=1)
@@ -129,10 +122,8 @@ class TestLongEpisodes:
 
 class TestMinari:
     def written(self, folder, space=BOX1):
-        own = folder.with_suffix(".own")
-        with DatasetWriter(own, {"default_policy": space}, {"default_policy": spaces.Discrete(2)}) as writer:
-            writer.write(trajectory(np.random.default_rng(0), 2, 0, obs=space, acts=spaces.Discrete(2)))
-        write_minari(open_dataset(own), folder)
+        one = trajectory(np.random.default_rng(0), 2, 0, obs=space, acts=spaces.Discrete(2))
+        write_minari(ListReader([one], space, spaces.Discrete(2)), folder)
         return folder
 
     def test_data_sets_with_other_spaces_are_refused(self, tmp_path):
