@@ -29,7 +29,7 @@ def by_part(
 
     With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
     """
-    own: Any = {**optimizers, **{part: _every(interval, optimizers[part]) for part, interval in every.items()}}
+    own: Any = {part: _every(every[part], one) if part in every else one for part, one in optimizers.items()}
     return optax.partition(own, lambda params: {name: part_of(name) for name in params})
 
 

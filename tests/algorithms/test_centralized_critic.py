@@ -166,15 +166,6 @@ class TestActing:
         # For each policy all 4 * 64 rows, then the rows after its segments: 8 episodes in each of the 4 environments.
         assert calls == [256, 32, 256, 32]
 
-    @pytest.mark.usefixtures("cleared_cache")
-    def test_no_compilations_after_the_first_fragments(self):
-        with PPOTrainer(Secrets, {**SMALL, "centralized_critic": True}) as trainer:
-            trainer.train()
-            trainer.train()
-            before = trainer.get_policy().compilations()
-            trainer.train()
-            assert trainer.get_policy().compilations() == before
-
 
 class KeptPolicy(JaxPolicy):
     """Keeps its last fragment."""

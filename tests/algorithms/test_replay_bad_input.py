@@ -87,31 +87,7 @@ def assert_learns(trainer):
 
 
 @each_algorithm
-class TestDamagedCheckpoint:
-    @pytest.mark.long
-    @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-    def test_is_refused_and_training_continues(self, trainer_class, damage, tmp_path):
-        with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
-            trainer.train()
-            path = trainer.save(tmp_path)
-            arrays = path / "arrays.safetensors"
-            whole = arrays.read_bytes()
-            trainer.train()
-            before = trainer.get_weights()["default_policy"]
-            if damage == "missing":
-                arrays.unlink()
-            else:
-                arrays.write_bytes(whole[:-9] if damage == "truncated" else whole[:-9] + bytes(9))
-            with pytest.raises(CheckpointError, match=r"arrays\.safetensors"):
-                trainer.restore(path)
-            with pytest.raises(CheckpointError, match=r"arrays\.safetensors"):
-                Trainer.from_checkpoint(path)
-            assert unchanged(before, trainer.get_weights()["default_policy"])
-            assert_learns(trainer)
-            arrays.write_bytes(whole)
-            trainer.restore(path)
-            assert trainer.iteration == 1
-
+class TestCheckpoint:
     @pytest.mark.long
     @pytest.mark.parametrize("stores", [False, True])
     def test_a_buffer_of_another_size_is_refused(self, trainer_class, stores, tmp_path):

@@ -126,13 +126,6 @@ def test_single_settings(rollax, cwd):
     assert written["seed"] == 1
 
 
-def test_the_evaluation_at_the_end_is_in_the_last_row(rollax, lines, cwd):
-    rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here")
-    first, last = lines(cwd / "here")
-    assert first["evaluation"] is None
-    assert last["evaluation"]["episode_reward_mean"] == 41.0
-
-
 @pytest.mark.long
 def test_the_last_checkpoints_and_the_best_one_are_kept(rollax, cwd):
     options = ["--stop-iterations=5", "--checkpoint-frequency=1", "--keep-checkpoints=2"]

@@ -18,7 +18,7 @@ from tests.env.wraps import WRAPS
 BOX = spaces.Box(-10, 10, (2,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
 BYTES = spaces.Box(0, 255, (2,), np.uint8)
-NATIVE = {name for name in WRAPS if name.startswith("native")}
+NATIVE = [name for name in WRAPS if name.startswith("native")]
 SINGLES = [name for name in WRAPS if name not in {*NATIVE, "vector of columns"}]
 """The kinds that return single values; in the others, code of Gymnasium stacks or casts them."""
 EPISODE = 20

@@ -221,11 +221,6 @@ class TestSteps:
                 trainer.train()
             assert trainer.evaluate(4)["episode_reward_mean"] >= 7.5
 
-    def test_masks(self):
-        with ARSTrainer(MaskedCartPole, SMALL) as trainer:
-            assert trainer.train()["timesteps_total"] > 0
-            assert trainer.evaluate(2)["episodes"] == 2
-
     @pytest.mark.parametrize(
         ("trainer_class", "config", "moves"),
         [(ARSTrainer, {}, False), (ESTrainer, {"l2_coeff": 0.0}, False), (ESTrainer, {}, True)],
