@@ -15,7 +15,7 @@ from flax import nnx
 
 from rollax import PPO, PPOTrainer
 from rollax.ops.masked import masked_mean
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from rollax.policy.running_returns import RunningReturns
 
 SIZE = 10

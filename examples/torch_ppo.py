@@ -10,7 +10,7 @@ from pydantic import Field
 from rollax import SyncSamplesOptimizer, TorchAlgorithm, TorchConfig, Trainer
 from rollax.config.groups import StateValueFields
 from rollax.ops.advantages import standardized
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 

@@ -25,7 +25,7 @@ from rollax.models.outputs import Outputs
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan

@@ -23,7 +23,7 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan

@@ -28,7 +28,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
-from rollax.policy.advantages import check_critic_obs
+from rollax.policy.add_advantages import check_critic_obs
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan

@@ -27,7 +27,7 @@ from rollax.ops.advantages import standardized
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 

@@ -14,9 +14,9 @@ from rollax.batch import SampleBatch
 from rollax.core.memory import check_buffers_fit
 from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError
+from rollax.processes.actor_pool import Actor, ActorPool
 from rollax.processes.actors import Actors, LocalActors
-from rollax.processes.failures import FailureRules, Failures
-from rollax.processes.pool import Actor, ActorPool
+from rollax.processes.restarts import FailureRules, Failures
 from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 
 log = logging.getLogger("rollax.replay")

@@ -21,8 +21,8 @@ from rollax.core.spaces import space_text
 from rollax.errors import PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
-from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.mask_checks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
 from rollax.policy.size_checks import check_sizes

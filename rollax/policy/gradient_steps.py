@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax.batch import Columns
 from rollax.core.runtime import note_trace
-from rollax.policy.update_plan import UpdatePlan, misshapen_statistic, part_of
+from rollax.policy.checks import misshapen_statistic
+from rollax.policy.devices import Devices
+from rollax.policy.fetching import OneFetch
+from rollax.policy.model_parts import part_of
+from rollax.policy.update_plan import UpdatePlan
 from rollax.policy.waiting_parts import Gradients, by_due_parts
 from rollax.policy.weighted_mean import weighted_mean
-
-
-@jax.tree_util.register_pytree_node_class
-class Packed:
-    """The arrays of a tree as one array of bytes.
-
-    Fetching an array takes 0.1 ms from a GPU and 10 µs on the CPU, of whatever size. A compiled function packs its
-    results; outside of it, `fetched` takes them apart.
-    """
-
-    def __init__(self, tree: Any) -> None:
-        leaves, self._structure = jax.tree.flatten(tree)
-        self._layout = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
-        self._bytes = jnp.concatenate([_as_bytes(leaf) for leaf in leaves])
-
-    def fetched(self) -> Any:
-        """The tree with NumPy arrays, which are views of one array."""
-        fetched, leaves, start = np.asarray(self._bytes), [], 0
-        for shape, dtype in self._layout:
-            stop = start + math.prod(shape) * dtype.itemsize
-            leaves.append(fetched[start:stop].view(dtype).reshape(shape))
-            start = stop
-        return jax.tree.unflatten(self._structure, leaves)
-
-    def tree_flatten(self) -> tuple[tuple[Any], tuple[Any, ...]]:
-        return (self._bytes,), (self._structure, self._layout)
-
-    @classmethod
-    def tree_unflatten(cls, static: tuple[Any, ...], children: tuple[Any]) -> Packed:
-        packed = object.__new__(cls)
-        (packed._bytes,), (packed._structure, packed._layout) = children, static
-        return packed
-
-
-def _as_bytes(array: jax.Array) -> jax.Array:
-    if array.dtype == jnp.bool_:
-        array = array.astype(jnp.uint8)
-    return lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
 @runtime_checkable
@@ -83,58 +46,6 @@ class Objective(Protocol):
     def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
         """The number of rows over which the loss of a microbatch is averaged."""
         ...
-
-
-class Devices:
-    """Places arrays on devices, by default on all local devices; with a single device it does nothing."""
-
-    def __init__(self, devices: Sequence[Any] | None = None) -> None:
-        self._devices = tuple(jax.local_devices() if devices is None else devices)
-        self.count = len(self._devices)
-
-    @property
-    def _everywhere(self) -> NamedSharding:
-        return NamedSharding(_mesh(self._devices), PartitionSpec())
-
-    @property
-    def _by_row(self) -> NamedSharding:
-        return NamedSharding(_mesh(self._devices), PartitionSpec("rows"))
-
-    def __deepcopy__(self, memo: Any) -> Devices:
-        return self  # devices cannot be copied
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Devices) and self._devices == other._devices
-
-    def __hash__(self) -> int:
-        return hash(self._devices)
-
-    def everywhere(self, tree: Any) -> Any:
-        """Copies the arrays to each device."""
-        return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
-
-    def by_row(self, tree: Any) -> Any:
-        """Divides the rows equally among the devices; their number is a multiple of `count`."""
-        return tree if self.count == 1 else jax.device_put(tree, self._by_row)
-
-    def share_rows(self, tree: Any) -> Any:
-        """`by_row` inside a compiled function."""
-        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
-
-    def first(self, tree: Any) -> Any:
-        """The arrays on the first device, without a copy."""
-        if self.count == 1:
-            return tree
-        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
-
-    def replicated(self, tree: Any) -> Any:
-        """`everywhere` inside a compiled function."""
-        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._everywhere)
-
-
-@cache
-def _mesh(devices: tuple[Any, ...]) -> Mesh:
-    return Mesh(np.array(devices), ("rows",))
 
 
 class Variables(NamedTuple):
@@ -170,7 +81,7 @@ class GradientSteps:
         return self.devices.replicated(self.objective.optimizer.init(params))
 
     @partial(jax.jit, static_argnums=0)
-    def update(self, *args: Any) -> tuple[Variables, Packed]:
+    def update(self, *args: Any) -> tuple[Variables, OneFetch]:
         """See `_run_plan`."""
         note_trace(self)
         return self.devices.replicated(self._run_plan(*args))
@@ -195,7 +106,7 @@ class GradientSteps:
         steps: jax.Array,
         per_epoch: jax.Array,
         coefficients: Columns,
-    ) -> tuple[Variables, Packed]:
+    ) -> tuple[Variables, OneFetch]:
         """The variables after the plan, and `(taken, sums, counts, rows, finite)`.
 
         `taken` is the number of gradient steps; `sums` are the statistics, summed over the last epoch that began;
@@ -251,7 +162,7 @@ class GradientSteps:
         # A loop copies all variables first, a twentieth of the time of a small update; a single step needs no loop.
         run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
         step, variables, sums, counts, columns, took_step, finite = run
-        return variables, Packed((jnp.where(took_step, step, step - 1), sums, counts, columns, finite))
+        return variables, OneFetch((jnp.where(took_step, step, step - 1), sums, counts, columns, finite))
 
     def _one_gradient(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
         """The gradients of the parts of the model that make the step."""

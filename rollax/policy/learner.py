@@ -12,9 +12,12 @@ from rollax.batch import Columns
 from rollax.core import trees
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.checks import not_finite
-from rollax.policy.gradient_steps import Devices, GradientSteps, Objective, Packed, Variables
+from rollax.policy.devices import Devices
+from rollax.policy.fetching import OneFetch
+from rollax.policy.gradient_steps import GradientSteps, Objective, Variables
+from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
-from rollax.policy.update_plan import Minibatches, UpdateResult
+from rollax.policy.update_plan import UpdateResult
 
 
 class Learner:
@@ -57,7 +60,7 @@ class Learner:
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
 
-        def run(steps: int) -> tuple[Variables, Packed]:
+        def run(steps: int) -> tuple[Variables, OneFetch]:
             return self.steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
 
         after, results = run(plan.steps)

@@ -24,12 +24,13 @@ from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
 from rollax.policy.checks import ColumnShapes, LearnedColumns, check_finite, naming_missing_columns
 from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SequenceDraw
 from rollax.policy.running_returns import RunningReturns
 from rollax.policy.size_checks import check_model_size
-from rollax.policy.update_plan import Minibatches, UpdatePlan, acting_bucket
+from rollax.policy.update_plan import UpdatePlan
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 

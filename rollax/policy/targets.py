@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rollax.batch import Columns
 from rollax.errors import PolicyError
-from rollax.policy.update_plan import UpdatedTargets, check_whole, part_of
+from rollax.policy.model_parts import part_of
+from rollax.policy.update_plan import UpdatedTargets, check_whole
 
 
 def periodic_copy(interval: int) -> UpdatedTargets:
@@ -50,29 +51,6 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
 
     updated.parts = frozenset(parts)  # type: ignore[attr-defined]  for `check_parts`
     return updated
-
-
-def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets | None, where: str) -> None:
-    """Refuses parts of `polyak_average` that share parameters with another attribute of the model.
-
-    Args:
-        owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
-        targets: of the plan.
-        where: the algorithm, for errors.
-    Raises:
-        PolicyError: such a parameter, whose target would be constant.
-    """
-    averaged = getattr(targets, "parts", frozenset())
-    for name, attributes in owners.items():
-        own = part_of(name)
-        if own not in averaged and (others := averaged.intersection(attributes)):
-            raise PolicyError(
-                "Some target parameters would never change: another attribute of the model owns them.",
-                where=f"{where}, make_plan",
-                got=f"{name}, which is in {sorted(others)} too",
-                expected="polyak_average with all attributes that share parameters",
-                fix=f"pass all of them: polyak_average(tau, {tuple(sorted({own, *averaged}))})",
-            )
 
 
 def _select(due: Any, newer: Any, older: Any) -> Any:

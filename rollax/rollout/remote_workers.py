@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollax.config import TrainerConfig
 from rollax.env.registrations import register_all, registrations
 from rollax.errors import ConfigError
+from rollax.processes.actor_pool import Actor, ActorPool, Call
 from rollax.processes.actors import Actors, unsendable
-from rollax.processes.failures import FailureRules, Failures
-from rollax.processes.pool import Actor, ActorPool, Call
+from rollax.processes.restarts import FailureRules, Failures
 from rollax.rollout.messages import Update
 
 if TYPE_CHECKING:

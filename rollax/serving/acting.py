@@ -13,8 +13,8 @@ from gymnasium import Space
 from rollax.core import spaces, trees
 from rollax.core.overrides import overrides
 from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
-from rollax.policy.update_plan import acting_bucket
 from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rollax.errors import PolicyError, ShapeError
-from rollax.policy.update_plan import misshapen_statistic
+from rollax.policy.checks import misshapen_statistic
 from rollax.torch.weights import as_tensor
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rollax import AsyncSamplesOptimizer
 from rollax.errors import ConfigError, WorkerError
-from rollax.processes.failures import FailureRules
+from rollax.processes.restarts import FailureRules
 from tests.optimizers.stand_ins import (
     LONG,
     STEPS,

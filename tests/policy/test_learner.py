@@ -16,9 +16,10 @@ import pytest
 from rollax.core.runtime import trace_count
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
-from rollax.policy.gradient_steps import Packed
+from rollax.policy.fetching import OneFetch
 from rollax.policy.learner import Learner
-from rollax.policy.update_plan import Minibatches, UpdatePlan
+from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import UpdatePlan
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def test_packed_arrays_have_their_dtypes_shapes_and_bits():
         "halves": np.array([0.5, -2.0], jnp.bfloat16),
         "none": None,
     }
-    fetched = jax.jit(Packed)(tree).fetched()
+    fetched = jax.jit(OneFetch)(tree).fetched()
     assert fetched.keys() == tree.keys()
     assert fetched["none"] is None
     for name, array in tree.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rollax.processes import pool as actor_pool
-from rollax.processes.failures import FailureRules, Failures
-from rollax.processes.pool import ActorPool
+from rollax.processes import actor_pool as actor_pool
+from rollax.processes.actor_pool import ActorPool
+from rollax.processes.restarts import FailureRules, Failures
 from rollax.rollout import remote_workers
 from rollax.rollout.remote_workers import RemoteWorkers
 from tests.processes.stand_in import Clock, StandIn

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from rollax.errors import WorkerError
+from rollax.processes.actor_pool import ActorPool
 from rollax.processes.actors import LocalActors, ProcessLostError
-from rollax.processes.failures import FailureRules, Failures
-from rollax.processes.pool import ActorPool
+from rollax.processes.restarts import FailureRules, Failures
 from tests.processes.stand_in import NEVER, BrokenError, Does
 
 REMAKE = {"makes": True, "remakes": True}

@@ -10,7 +10,7 @@ from flax import nnx
 from torch import nn
 
 from rollax import PPO, Algorithm, Fragment, Outputs, PolicyError, PPOTrainer, TorchAlgorithm
-from rollax.policy.advantages import add_advantages
+from rollax.policy.add_advantages import add_advantages
 from tests.golden.cases import TwoKnownAgents
 from tests.torch.made import CHOICES, SEEN, seen
 

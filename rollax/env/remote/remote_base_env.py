@@ -20,9 +20,9 @@ from rollax.env.registrations import registrations
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
+from rollax.processes.actor_pool import ActorPool, Call
 from rollax.processes.actors import Actors
 from rollax.processes.cluster import started_ray
-from rollax.processes.pool import ActorPool, Call
 from rollax.processes.ray_actors import RayActors, stored
 from rollax.processes.stacks import StackFolder, writing_stacks
 

@@ -202,7 +202,7 @@ def test_the_others_are_polled_while_it_is_recreated(make, caplog, monkeypatch):
 
 @pytest.mark.long
 def test_stop_ends_processes_that_do_not_answer(make, event_log, monkeypatch):
-    monkeypatch.setattr("rollax.processes.pool._STOP_S", 0.2)
+    monkeypatch.setattr("rollax.processes.actor_pool._STOP_S", 0.2)
     env = make(num_envs=2, wait_ms=0)
     env.reset_rows(np.arange(2))
     asked = set()
