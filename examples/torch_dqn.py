@@ -30,7 +30,7 @@ class TorchDQN(TorchAlgorithm):
 
     def make_plan(self):
         c = self.config
-        return UpdatePlan(c.train_batch_size, targets=periodic_copy(c.target_network_update_freq))
+        return UpdatePlan(c.train_batch_size, updated_targets=periodic_copy(c.target_network_update_freq))
 
     def make_exploration(self):
         return EpsilonGreedy(self.action_space, self.config.epsilon())

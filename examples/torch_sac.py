@@ -35,7 +35,7 @@ class TorchSAC(TorchAlgorithm):
     distribution = cached_property(lambda self: make_distribution(self.action_space, squash=True))
 
     def make_plan(self):
-        return UpdatePlan(self.config.train_batch_size, targets=polyak_average(self.config.tau, ("critics",)))
+        return UpdatePlan(self.config.train_batch_size, updated_targets=polyak_average(self.config.tau, ("critics",)))
 
     def make_exploration(self):
         return RandomAtFirst(super().make_exploration(), self.action_space, self.config.random_steps)

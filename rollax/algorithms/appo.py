@@ -86,7 +86,9 @@ class APPO(KLPenalty, IMPALA):
     def make_plan(self) -> UpdatePlan:
         config = self.config
         interval = config.target_update_frequency * config.num_sgd_iter
-        return UpdatePlan(epochs=config.num_sgd_iter, targets=periodic_copy(interval) if config.vtrace else None)
+        return UpdatePlan(
+            epochs=config.num_sgd_iter, updated_targets=periodic_copy(interval) if config.vtrace else None
+        )
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.vtrace:

@@ -101,7 +101,7 @@ class DDPG(Algorithm):
     def make_plan(self) -> UpdatePlan:
         config = self.config
         targets = polyak_average(config.tau, ("actor", "critics"), interval=config.policy_delay)
-        return UpdatePlan(config.train_batch_size, targets=targets, every={"actor": config.policy_delay})
+        return UpdatePlan(config.train_batch_size, updated_targets=targets, every={"actor": config.policy_delay})
 
     def noise_scale(self) -> Callable[[float], float]:
         """Returns timestep -> factor of the action noise."""

@@ -159,7 +159,7 @@ class DQN(Algorithm):
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
-        return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
+        return UpdatePlan(config.train_batch_size, updated_targets=periodic_copy(config.target_network_update_freq))
 
     def epsilon(self) -> Callable[[float], float]:
         """Returns timestep -> ε."""

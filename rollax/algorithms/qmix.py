@@ -105,7 +105,7 @@ class QMIX(Algorithm):
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
-        return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
+        return UpdatePlan(config.train_batch_size, updated_targets=periodic_copy(config.target_network_update_freq))
 
     def make_masks(self) -> GroupMasks:
         if self.config.model.custom_model is None:

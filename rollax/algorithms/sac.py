@@ -108,7 +108,7 @@ class SAC(Algorithm):
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
-        return UpdatePlan(config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
+        return UpdatePlan(config.train_batch_size, updated_targets=polyak_average(config.tau, ("critics",)))
 
     def make_exploration(self) -> Exploration:
         if self.config.exploration != "StochasticSampling" and isinstance(self.action_space, spaces.Discrete):

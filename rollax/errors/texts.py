@@ -9,7 +9,7 @@ _LETTERS_PER_ERROR = 6
 
 
 def repr_of(value: Any) -> str:
-    """The value's `repr`; `object.__repr__` if it raises, as in a faulty user class or with too many levels."""
+    """The value's `repr`; `object.__repr__` if that raises, as in a faulty class or a container nested too deeply."""
     try:
         return repr(value)
     except Exception:

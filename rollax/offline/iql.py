@@ -90,7 +90,7 @@ class IQL(Algorithm):
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
-        return UpdatePlan(config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
+        return UpdatePlan(config.train_batch_size, updated_targets=polyak_average(config.tau, ("critics",)))
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         observations, actions, sizes = self.observation_space, self.action_space, self.config.model

@@ -310,7 +310,7 @@ class BaseAlgorithm(ABC):
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns
     ) -> dict[str, Any]:
-        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
+        """Further columns [B, ...] for the loss, without gradient, if the plan has `updated_targets`.
 
         Both models are in evaluation mode; `target_model` has the target parameters.
         """
@@ -326,7 +326,7 @@ class BaseAlgorithm(ABC):
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
             batch: the columns of `drawn`, [B, ...], which the loss must not change; with memory also `state_in`, one
-                row for each sequence; if the plan has `targets`, also the columns that `targets` returns.
+                row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
                 numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. Also

@@ -166,10 +166,10 @@ class GradientSteps:
 
     def _one_gradient(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
         """The gradients of the parts of the model that make the step."""
-        every, version_of = self.objective.plan.every, partial(self._version, variables, batch, rows, coefficients)
-        return by_due_parts(every, variables.num_updates, version_of)
+        gradient_without = partial(self._gradient_without, variables, batch, rows, coefficients)
+        return by_due_parts(self.objective.plan.every, variables.num_updates, gradient_without)
 
-    def _version(
+    def _gradient_without(
         self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns, waiting: frozenset[str]
     ) -> Gradients:
         """The gradients of one minibatch, with the parameters and other state of the `waiting` parts constant."""
@@ -207,9 +207,9 @@ class GradientSteps:
         direction: Any
         direction, optimizer_state = self.objective.optimizer.update(gradients, optimizer_state, params)
         params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
-        if self.objective.plan.targets is not None:
+        if self.objective.plan.updated_targets is not None:
             assert targets is not None  # `_everywhere` has filled them in
-            targets = self.objective.plan.targets(targets, params, num_updates + 1)
+            targets = self.objective.plan.updated_targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
         return after, jnp.isfinite(_squared_norm(gradients)) & jnp.isfinite(_squared_norm(params))
 

@@ -63,11 +63,7 @@ class JaxPolicy(ModelPolicy):
         self._check_model(model)
         self.noisy = is_noisy(model)
         self._describe(model)
-        owners, rates = owners_of(model), algorithm.learning_rates(0.0)
-        check_parts(owners, self.plan.targets, algorithm.label)
-        parts = set(map(part_of, owners))
-        check_rates(parts, rates, algorithm.label)
-        check_every(parts, self.plan.every, rates, algorithm.label)
+        self._check_parts(model)
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
         state_parts = len(self.memory.initial_state) if self._in_sequences else None
@@ -101,6 +97,14 @@ class JaxPolicy(ModelPolicy):
                 value_shape=self.algorithm.value_shape,
             )
             _checked.add(self.algorithm)
+
+    def _check_parts(self, model: Any) -> None:
+        """PolicyError unless targets, learning rates and steps by part fit the parts of the model."""
+        owners, rates, label = owners_of(model), self.algorithm.learning_rates(0.0), self.algorithm.label
+        check_parts(owners, self.plan.updated_targets, label)
+        parts = set(map(part_of, owners))
+        check_rates(parts, rates, label)
+        check_every(parts, self.plan.every, rates, label)
 
     def _check_observations(self, obs_batch: Any) -> None:
         super()._check_observations(obs_batch)

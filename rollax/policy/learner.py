@@ -37,7 +37,7 @@ class Learner:
     ) -> None:
         self.devices = Devices() if devices is None else devices
         self.steps = GradientSteps(objective, self.devices)
-        self.has_targets = objective.plan.targets is not None
+        self.has_targets = objective.plan.updated_targets is not None
         optimizer_state = self.steps.first_state(self.devices.everywhere(dict(params)))
         params, extra = self.devices.first((dict(params), dict(extra)))
         self.variables = Variables(params, extra, None, optimizer_state, 0)

@@ -77,7 +77,7 @@ class AlgorithmObjective:
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
         algorithm, split = self.algorithm, self.split
         batch, mask = self._as_rows(batch, mask)
-        if self.plan.targets is not None:
+        if self.plan.updated_targets is not None:
             # Separate random streams make the targets of a noisy model independent of its outputs.
             fixed = split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = split.merge(targets, extra, noise_seed=np.uint32(2))

@@ -29,7 +29,7 @@ class UpdatePlan:
     minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
     epochs: int = 1  # passes over each batch
     microbatch_size: int | None = None  # rows of one forward and backward pass, whose gradients are averaged; None: all
-    targets: UpdatedTargets | None = None  # None: there are no target parameters
+    updated_targets: UpdatedTargets | None = None  # None: there are no target parameters
     stops: StopsUpdate | None = None  # None: an update runs all its gradient steps
     every: Mapping[str, int] = field(default_factory=dict, hash=False)  # part -> k; others make every step
 

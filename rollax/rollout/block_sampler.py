@@ -266,8 +266,8 @@ class BlockSampler(Sampler):
         return Fragment({**kept, **columns, SampleBatch.EPS_ID: repeated(ids)}, ends, after)
 
 
-def only_by_rows(worker: RolloutWorker, env: BaseEnv) -> str:
-    """Why a worker cannot sample by `BlockSampler`; empty if they can."""
+def why_not_in_blocks(worker: RolloutWorker, env: BaseEnv) -> str:
+    """Why a worker cannot sample by `BlockSampler`; empty if it can."""
     config, callbacks = worker.config, type(worker.callbacks)
     reasons = (
         (not env.in_lockstep, "sub-environments that do not step together"),

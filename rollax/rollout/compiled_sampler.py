@@ -79,7 +79,7 @@ class CompiledSampler(Sampler):
         return fragments, played.over.size
 
     def step(self) -> None:
-        # With exploration each step draws random numbers, so that surplus steps would change later ones.
+        # With exploration each step draws random numbers: surplus steps would shift the numbers of later episodes.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self._policies.items():
             one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
@@ -207,7 +207,7 @@ def _by_row(column: jax.Array) -> jax.Array:
     return jnp.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])
 
 
-def only_stepwise(worker: RolloutWorker) -> str:
+def why_not_compiled(worker: RolloutWorker) -> str:
     """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can."""
     assert isinstance(worker.env, JaxBaseEnv)
     config, runners, callbacks = worker.config, worker.runners.values(), type(worker.callbacks)

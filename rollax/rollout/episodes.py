@@ -13,6 +13,7 @@ from rollax.env.rows import NO_ENVS, Rows
 from rollax.errors import ConfigError
 from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.metrics import EpisodeMetrics, FinishedEpisodes
+from rollax.rollout.seeds import env_seed
 from rollax.rollout.table import Index, Table
 
 
@@ -85,8 +86,7 @@ class EpisodeTable(Table):
         if self._seed is None:
             return None
         begun = self["begun"].tolist()
-        sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
-        return [int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1 for source in sources]  # signed in ale-py
+        return [env_seed(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
 
     def begin(self, env_index: np.ndarray, trains: np.ndarray | None = None, *, several_agents: bool = True) -> None:
         """Begins an episode in each of these sub-environments where none is running.

@@ -12,19 +12,18 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
-from rollax.rollout.block_sampler import BlockSampler, only_by_rows
+from rollax.rollout.block_sampler import BlockSampler, why_not_in_blocks
 from rollax.rollout.callbacks import Callbacks, check_returned
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.rollout.sampler import Sampler, SamplingOnRequest
+from rollax.rollout.seeds import first_env, first_ids
 
 if TYPE_CHECKING:
     from rollax.rollout.worker import RolloutWorker
 
 log = logging.getLogger("rollax.sampling")
 
-# Ids of episodes and trajectories count up from (worker, restart, 0), so each is unique.
-_BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 MOST_WAITING_STEPS = 10_000
 """Maximum number of environment steps that wait for an off-policy learner."""
 
@@ -69,12 +68,6 @@ def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sample
             ).expected("rollax's own sampler, or a subclass of it", "leave one of the two keys out")
         sampler.recorder = worker.config.make_recorder(sampler, worker.worker_index)
     return sampler
-
-
-def first_numbers(worker_index: int, restarts: int) -> tuple[int, int]:
-    """The first id of episodes and trajectories, and the number of the first episode, on which seeds depend."""
-    first_episode = restarts << _BITS_OF_RESTARTS
-    return (worker_index << _BITS_OF_WORKERS) + first_episode, first_episode
 
 
 def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -> SamplingOnRequest:
@@ -123,7 +116,7 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
     if given is None:
         if worker.env.in_jax:
             return _compiled_sampler(worker, env, record=record)
-        return _row_sampler() if only_by_rows(worker, env) else BlockSampler
+        return _row_sampler() if why_not_in_blocks(worker, env) else BlockSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
     raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(
@@ -138,9 +131,9 @@ def _row_sampler() -> type[Sampler]:
 
 
 def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
-    from rollax.rollout.compiled_sampler import CompiledSampler, only_stepwise  # imports JAX
+    from rollax.rollout.compiled_sampler import CompiledSampler, why_not_compiled  # imports JAX
 
-    reason = only_stepwise(worker)
+    reason = why_not_compiled(worker)
     if not reason:
         return CompiledSampler
     if record:
@@ -162,11 +155,11 @@ def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> 
 
         return listen
 
-    first_id, first_episode = first_numbers(worker.worker_index, worker.restarts)
+    first_id, first_episode = first_ids(worker.worker_index, worker.restarts)
     return EpisodeTable(
         env.num_envs,
         seed=worker.config.seed,
-        first_env=(max(worker.worker_index, 1) - 1) * env.num_envs,
+        first_env=first_env(worker.worker_index, env.num_envs),
         first_id=first_id,
         first_episode=first_episode,
         on_start=listener("on_episode_start"),

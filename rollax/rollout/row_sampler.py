@@ -23,7 +23,9 @@ log = logging.getLogger("rollax.sampling")
 
 
 class RowSampler(Sampler):
-    """The default sampler: one batched call per policy and poll, without loops over agents.
+    """The sampler for every environment: one batched call per policy and poll, without loops over agents.
+
+    `BlockSampler` and `CompiledSampler` are faster where they apply.
 
     The slot table has one row with the state of each agent, the episode table one row for each sub-environment. The
     tables are indexed by the slots and sub-environments of the polled rows, or by a slice if these are in order.
@@ -288,7 +290,7 @@ class RowSampler(Sampler):
                     received = mine[~rows.starts[mine]]
                     observed.append(self._take_in_for(policy_id, rows, selection, observing, received, ended))
         if observing is not None:
-            # Rewards before a trajectory's first action do not belong to the slot's previous trajectory.
+            # These agents have not acted yet: otherwise their rewards would be added to the slot's previous trajectory.
             waiting = rows.slots[(rows.starts & ~observing).nonzero()[0]]
             for trajectories in self._trajectories.values():
                 trajectories.forget(waiting)
@@ -355,7 +357,7 @@ class RowSampler(Sampler):
             next_inputs_of = partial(self._waiting_inputs, policy_id)
             fragment = trajectories.cut(next_inputs_of, finished if self.complete_episodes else None)
             if fragment is not None:
-                # Here, not on arrival, because several rewards of one row are clipped as their sum.
+                # Clipped only now: a row may receive several rewards, and their sum is clipped.
                 fragment[SampleBatch.REWARDS] = self.runners[policy_id].clipped(fragment[SampleBatch.REWARDS])
                 fragments[policy_id] = fragment
         return fragments, steps

@@ -19,12 +19,13 @@ from rollax.errors import ConfigError, EnvError
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import after_sample, make_callbacks
-from rollax.rollout.make_sampler import first_numbers, make_env, make_sampler, make_sampling
+from rollax.rollout.make_sampler import make_env, make_sampler, make_sampling
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_mapping import policy_mapping
 from rollax.rollout.postprocess import postprocess
 from rollax.rollout.sampler import Sampler
+from rollax.rollout.seeds import first_ids
 from rollax.rollout.whole_episodes import play_episodes, write_episodes
 from rollax.rollout.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
 
@@ -142,23 +143,26 @@ class RolloutWorker:
         A worker that samples in the background halts for it. Its fragments that wait are returned later.
         """
         with self._sampling.halted():
-            sampler = self.sampler
-            if not sampler.record:
-                raise ConfigError(
-                    "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
-                ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
-            fragments, env_steps = sampler.sample()
-            while not fragments:  # no row has its reward and flags yet
-                fragments, more = sampler.sample()
-                env_steps += more
-            episodes = sampler.episodes
-            batches = postprocess(fragments, self.policies, episodes.by_id, self.policies.joint_rows)
-            episodes.past.clear()
-            samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
-            if len(self.policies) == 1:
-                (samples,) = batches.values()
-                samples.env_steps = env_steps
-            return after_sample(self.callbacks, self, samples)
+            return self._sample_now()
+
+    def _sample_now(self) -> SampleBatch | MultiAgentBatch:
+        sampler = self.sampler
+        if not sampler.record:
+            raise ConfigError(
+                "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
+            ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
+        fragments, env_steps = sampler.sample()
+        while not fragments:  # no row has its reward and flags yet
+            fragments, more = sampler.sample()
+            env_steps += more
+        episodes = sampler.episodes
+        batches = postprocess(fragments, self.policies, episodes.by_id, self.policies.joint_rows)
+        episodes.past.clear()
+        samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
+        if len(self.policies) == 1:
+            (samples,) = batches.values()
+            samples.env_steps = env_steps
+        return after_sample(self.callbacks, self, samples)
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and running statistics if there is an `update`.
@@ -176,7 +180,7 @@ class RolloutWorker:
     def rollout(self) -> Rollout:
         """Samples a fragment, with the ended episodes and the new running statistics."""
         started, version = time.perf_counter(), self.version
-        batch = self.sample()
+        batch = self._sample_now()
         if isinstance(batch, SampleBatch):
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
@@ -303,7 +307,7 @@ class RolloutWorker:
         """Begins the episodes of a worker with this number of `restarts`; fragments that wait are dropped."""
         with self._sampling.halted(drops=True):
             self.restarts = restarts
-            self.sampler.begin_from(*first_numbers(self.worker_index, restarts))
+            self.sampler.begin_from(*first_ids(self.worker_index, restarts))
 
     def restart_episodes(self) -> None:
         """Drops the running episodes, and fragments that wait; fresh episodes begin."""

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium import Space
 
 from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
@@ -28,6 +27,7 @@ from rollax.policy.size_checks import check_convolutions
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
+from rollax.rollout.seeds import policy_seed
 
 if TYPE_CHECKING:
     from rollax.rollout.centralized_critic import JointRows
@@ -239,7 +239,7 @@ def make_policies(
                 "a Policy class in its spec",
                 "set a class in the spec: None means the algorithm's own policy, but there is no algorithm here",
             )
-        seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
+        seed = policy_seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
         try:
             own_config = config.for_policy(policy_class.config_class, **changes)
@@ -281,13 +281,6 @@ def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Sp
     from rollax.rollout.centralized_critic import JointRows
 
     return JointRows(agents, spaces)
-
-
-def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
-    """The seed of a policy; it is the config's seed for the first policy of the first process."""
-    if seed is None or not (number or process or restarts):
-        return seed
-    return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
 
 
 def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: PolicyMapping | None) -> Space:

@@ -157,7 +157,7 @@ def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
 
 
 def play_candidates(request: Candidates, worker: RolloutWorker) -> CandidateReturns:
-    """The returns of candidates around the parameters of a worker's policy; with a request, `perform` takes it."""
+    """The returns of candidates around the parameters of a worker's policy; the task of `RolloutWorker.perform`."""
     return candidate_player(worker).play(request)
 
 
@@ -166,7 +166,8 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
 
     Raises:
         ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the memory.
-        PolicyError: there are several policies; also as for `CandidatePlayer`, with EnvError.
+        PolicyError: there are several policies.
+        PolicyError, EnvError: as for `CandidatePlayer`.
     """
     if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler):
         what = "The sampler has no effect: candidates are played by a loop of their own."

@@ -280,7 +280,7 @@ class LocalInference:
         rows: dict[LocalAgent, Any] = {}
         for agent_id, obs in last.items():
             agent, where = episode.running(agent_id, "The end"), f"observation of {episode.id!r}, {agent_id!r}"
-            # Only with several agents, one may lack a last observation.
+            # An agent may end without a last observation only if there are several agents.
             absent = obs is None and self._several
             rows[agent] = None if absent else agent.actor.reader.observation(obs, where, masks=False)
         for agent, row in rows.items():

@@ -60,7 +60,7 @@ class PolicyBackend(Backend):
             fix = "pass policy_mapping (--policy-mapping), and leave multi_agent (--single-agent) out"
             raise ConfigError(what, "multi_agent, policy_mapping", sorted(runners), expected=expected, fix=fix)
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
-        self._mapping, self._several, self._version = mapping, multi_agent, version
+        self._mapping, self._several, self._gradient_without = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
         self._passes = Passes(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
@@ -112,11 +112,11 @@ class PolicyBackend(Backend):
 
     def hello(self) -> Hello:
         policies = {policy_id: actor.policy for policy_id, actor in self.actors.items()}
-        return hello_of(policies, learns=False, multi_agent=self._several, version=self._version)
+        return hello_of(policies, learns=False, multi_agent=self._several, version=self._gradient_without)
 
     @property
     def version(self) -> int:
-        return self._version
+        return self._gradient_without
 
     def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
         policy = self._actor(episode_id, agent_id).policy
@@ -140,7 +140,7 @@ class PolicyBackend(Backend):
             parts = [Part(self._only, columns, len(observations), memories, [None] * len(memories))]
 
         def on_passed(error: Exception | None) -> None:
-            on_done(Actions(self._actions_of(observations, parts), self._version) if error is None else error)
+            on_done(Actions(self._actions_of(observations, parts), self._gradient_without) if error is None else error)
 
         self._passes.add(parts, on_passed)
 
@@ -191,10 +191,10 @@ class PolicyBackend(Backend):
             lengths = [len(trajectory.rewards) for trajectory in episode.agents.values()]
             self._curve.add(float(sum(rewards)), max(lengths))
         self._submitted += len(episodes)
-        return Submitted(accepted=0, too_old=0, version=self._version)
+        return Submitted(accepted=0, too_old=0, version=self._gradient_without)
 
     def weights(self, policy_id: str) -> bytes:
-        return policy_to_bytes(self.actors[policy_id].runner, self._version)
+        return policy_to_bytes(self.actors[policy_id].runner, self._gradient_without)
 
     def onnx(self, policy_id: str) -> bytes:
         from rollax.serving.export.onnx_model import policy_to_onnx  # requires an extra

@@ -123,7 +123,7 @@ def _hides_state(value: Any, seen: dict[int, int], depth: int) -> bool:
     """Whether an object contains state that is not stored.
 
     Args:
-        seen: id -> the depth to which an object has been searched; complete for stored objects.
+        seen: id -> how deep an object has been searched; stored objects are not searched again.
     """
     if isinstance(value, _NO_STATE) or seen.get(id(value), 0) > depth:
         return False

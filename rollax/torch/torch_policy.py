@@ -67,7 +67,7 @@ class TorchPolicy(ModelPolicy):
         self._may_draw = self._draws or own_forward
         self._describe(self.model)
         owners = owners_of(self.model)
-        check_parts(owners, self.plan.targets, where)
+        check_parts(owners, self.plan.updated_targets, where)
         norms = batch_norms(self.model)
         check_minibatches(norms, self.plan, self.memory.max_seq_len, f"{where}, make_plan")
         self._batch_norms = tuple(norms.values())
@@ -82,7 +82,7 @@ class TorchPolicy(ModelPolicy):
             optimizer,
             by_part=isinstance(rates, Mapping),
             every=self.plan.every,
-            updated_targets=self.plan.targets,
+            updated_targets=self.plan.updated_targets,
             stops=self.plan.stops,
             grad_clip=self.config.grad_clip,
             generator=self.generator,

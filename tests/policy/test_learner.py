@@ -34,7 +34,7 @@ class Plain:
 
 def learner_of(loss, optimizer, params, extra, *, devices=None, count_rows=lambda batch, mask: mask.sum(), **plan):
     targets, stops = plan.get("updated_targets"), plan.get("stops")
-    objective = Plain(loss, optimizer, UpdatePlan(targets=targets, stops=stops), count_rows)
+    objective = Plain(loss, optimizer, UpdatePlan(updated_targets=targets, stops=stops), count_rows)
     return Learner(objective, params, extra, devices=devices)
 
 

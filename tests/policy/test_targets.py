@@ -31,7 +31,7 @@ class Distilled(PPO):
     """Its values learn the product of the current values and those of the target."""
 
     def make_plan(self) -> UpdatePlan:
-        return replace(super().make_plan(), targets=polyak_average(TAU, PARTS, interval=2))
+        return replace(super().make_plan(), updated_targets=polyak_average(TAU, PARTS, interval=2))
 
     def targets(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
         values, target_values = (self.forward(one, batch).value for one in (model, target_model))
@@ -49,7 +49,7 @@ def make(**config: Any) -> Distilled:
 def test_parts_without_an_update_are_refused():
     class WithoutUpdates(Distilled):
         def make_plan(self) -> UpdatePlan:
-            return replace(super().make_plan(), targets=polyak_average(TAU, (*PARTS, "critic")))
+            return replace(super().make_plan(), updated_targets=polyak_average(TAU, (*PARTS, "critic")))
 
     policy = WithoutUpdates.make_policy(SEEN, CHOICES, SMALL)
     with pytest.raises(PolicyError, match=r"never change(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
@@ -182,7 +182,7 @@ class SharedEncoder(nnx.Module):
 def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
     class Averaged(PPO):
         def make_plan(self) -> UpdatePlan:
-            return replace(super().make_plan(), targets=polyak_average(TAU, parts))
+            return replace(super().make_plan(), updated_targets=polyak_average(TAU, parts))
 
     config = {"sgd_minibatch_size": 8, "num_sgd_iter": 1, "seed": 0, "model": {"custom_model": SharedEncoder}}
     if len(parts) == 1:

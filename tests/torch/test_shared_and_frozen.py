@@ -43,7 +43,7 @@ class Shared(nn.Module):
 
 
 def with_targets(*parts: str) -> Any:
-    plan = UpdatePlan(targets=polyak_average(0.5, parts))
+    plan = UpdatePlan(updated_targets=polyak_average(0.5, parts))
     made = type("Targets", (TorchPPO,), {"make_plan": lambda self: plan})
     return made.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Shared}})
 
@@ -185,7 +185,7 @@ def test_a_model_that_cannot_be_copied_is_refused():
 
     class Own(TorchPPO):
         def make_plan(self):
-            return UpdatePlan(targets=periodic_copy(2))
+            return UpdatePlan(updated_targets=periodic_copy(2))
 
     with pytest.raises(PolicyError, match=r"cannot be copied(.|\n)*parametrizations"):
         Own.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Computed}})

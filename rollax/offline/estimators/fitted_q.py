@@ -116,7 +116,7 @@ class _QObjective:
 
     @cached_property
     def _plan(self) -> UpdatePlan:
-        return UpdatePlan(targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
+        return UpdatePlan(updated_targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
 
     @property
     def plan(self) -> UpdatePlan:

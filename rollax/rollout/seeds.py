@@ -1,0 +1,31 @@
+"""Seeds of sub-environments and policies, and the first ids of episodes, in each process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Ids of episodes and trajectories count up from (worker, restart, 0), so each is unique.
+_BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
+
+
+def first_ids(worker_index: int, restarts: int) -> tuple[int, int]:
+    """The first id of episodes and trajectories, and the number of the first episode, on which seeds depend."""
+    first_episode = restarts << _BITS_OF_RESTARTS
+    return (worker_index << _BITS_OF_WORKERS) + first_episode, first_episode
+
+
+def first_env(worker_index: int, num_envs: int) -> int:
+    """The number of the first sub-environment of a worker, across all workers; the driver, 0, has those of worker 1."""
+    return (max(worker_index, 1) - 1) * num_envs
+
+
+def env_seed(seed: int, env: int, episode: int) -> int:
+    """The seed of the first reset of a sub-environment, from the run's seed, its number, and its episodes so far."""
+    return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1  # signed in ale-py
+
+
+def policy_seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
+    """The seed of a policy; it is the config's seed for the first policy of the first process."""
+    if seed is None or not (number or process or restarts):
+        return seed
+    return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
