@@ -143,26 +143,23 @@ class RolloutWorker:
         A worker that samples in the background halts for it. Its fragments that wait are returned later.
         """
         with self._sampling.halted():
-            return self._sample_now()
-
-    def _sample_now(self) -> SampleBatch | MultiAgentBatch:
-        sampler = self.sampler
-        if not sampler.record:
-            raise ConfigError(
-                "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
-            ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
-        fragments, env_steps = sampler.sample()
-        while not fragments:  # no row has its reward and flags yet
-            fragments, more = sampler.sample()
-            env_steps += more
-        episodes = sampler.episodes
-        batches = postprocess(fragments, self.policies, episodes.by_id, self.policies.joint_rows)
-        episodes.past.clear()
-        samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
-        if len(self.policies) == 1:
-            (samples,) = batches.values()
-            samples.env_steps = env_steps
-        return after_sample(self.callbacks, self, samples)
+            sampler = self.sampler
+            if not sampler.record:
+                raise ConfigError(
+                    "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
+                ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
+            fragments, env_steps = sampler.sample()
+            while not fragments:  # no row has its reward and flags yet
+                fragments, more = sampler.sample()
+                env_steps += more
+            episodes = sampler.episodes
+            batches = postprocess(fragments, self.policies, episodes.by_id, self.policies.joint_rows)
+            episodes.past.clear()
+            samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
+            if len(self.policies) == 1:
+                (samples,) = batches.values()
+                samples.env_steps = env_steps
+            return after_sample(self.callbacks, self, samples)
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and running statistics if there is an `update`.
@@ -180,7 +177,7 @@ class RolloutWorker:
     def rollout(self) -> Rollout:
         """Samples a fragment, with the ended episodes and the new running statistics."""
         started, version = time.perf_counter(), self.version
-        batch = self._sample_now()
+        batch = self.sample()
         if isinstance(batch, SampleBatch):
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
