@@ -40,6 +40,7 @@ class RowBuilder:
     given: dict[int, Any] = field(default_factory=dict)
     given_logps: dict[int, float] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
     unobserved: int = 0  # rows of agents that are not in obs
 
     def extend(
@@ -95,6 +96,7 @@ class RowBuilder:
             self.agents,
             self.infos,
             self.given or None,
+            resumed_envs=np.array(self.resumed, np.int64),
             name=self.name,
             given_logps=self.given_logps or None,
         )

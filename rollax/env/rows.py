@@ -49,6 +49,8 @@ class Rows:
         trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
             dropped and has no row here; the sampler resets these sub-environments as it resets `ended_envs`.
+        resumed_envs: sub-environments whose rows here begin in the middle of an episode, because the sampler dropped
+            its beginning. The rest of the episode has no callbacks and metrics.
         name: of the environment, in error messages.
         in_order: every slot has a row, row i is on slot i, and if `agents` is None, slot i is sub-environment i. All
             agents of a sub-environment begin and end at once. Sampling such rows is faster.
@@ -70,6 +72,7 @@ class Rows:
     given_actions: dict[int, Any] | None = None
     trains: np.ndarray | None = None
     dropped_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
+    resumed_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
     name: str = ""
     in_order: bool = False
     given_logps: dict[int, float] | None = None

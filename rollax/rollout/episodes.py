@@ -21,7 +21,8 @@ class EpisodeTable(Table):
     """One row per sub-environment.
 
     The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `cut`, its length when the
-    last fragment was cut; `trains`, false if it is not trained on; and `begun`, the number of episodes that have begun.
+    last fragment was cut; `trains`, false if it is not trained on; `whole`, false if its beginning was dropped, so that
+    it has no callbacks and metrics; and `begun`, the number of episodes that have begun.
 
     Args:
         num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
@@ -48,7 +49,7 @@ class EpisodeTable(Table):
         only_policy: str | None = None,
         keeps_past: bool = False,
     ) -> None:
-        super().__init__(num_envs, id=-1, reward=0.0, length=0, cut=0, trains=True, begun=first_episode)
+        super().__init__(num_envs, id=-1, reward=0.0, length=0, cut=0, trains=True, whole=True, begun=first_episode)
         self.num_envs = num_envs
         self.next_id = first_id
         self.finished_steps = 0
@@ -88,12 +89,20 @@ class EpisodeTable(Table):
         begun = self["begun"].tolist()
         return [env_seed(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
 
-    def begin(self, env_index: np.ndarray, trains: np.ndarray | None = None, *, several_agents: bool = True) -> None:
+    def begin(
+        self,
+        env_index: np.ndarray,
+        trains: np.ndarray | None = None,
+        resumed: np.ndarray = NO_ENVS,
+        *,
+        several_agents: bool = True,
+    ) -> None:
         """Begins an episode in each of these sub-environments where none is running.
 
         Args:
             env_index: one entry per starting trajectory.
             trains: false if the episode is not trained on; None: all are.
+            resumed: sub-environments whose episodes begin in the middle.
             several_agents: whether a sub-environment may occur more than once.
         """
         if trains is not None or not self._all_train:
@@ -107,6 +116,7 @@ class EpisodeTable(Table):
         self["begun"][new] += 1
         self["reward"][new] = 0.0
         self["length"][new] = self["cut"][new] = 0
+        self["whole"][resumed] = False
         if self._on_start:
             for index in new[self.counting(new)].tolist():
                 self._on_start(self.episode(index))
@@ -162,7 +172,7 @@ class EpisodeTable(Table):
         ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
         counts, custom_metrics = self._end_episodes(env_index, ids, rewards, lengths)
         trains = self["trains"][env_index]
-        self["id"][env_index] = -1
+        self["id"][env_index], self["whole"][env_index] = -1, True
         self._keep_metrics((ids, env_index, rewards, lengths), counts, custom_metrics)
         ids, lengths = ids[trains], lengths[trains]
         if len(ids):
@@ -224,9 +234,10 @@ class EpisodeTable(Table):
         """Keeps the metrics of [K] ended episodes: their ids, sub-environments, rewards and lengths."""
         ids, env_index, rewards, lengths = (column[counts] for column in columns)
         self._ended.add(ids, env_index, rewards, lengths, custom_metrics)
+        if not counts.all():
+            self._ended.drop_trajectories(columns[0][~counts])
         if self.left is not None:
             np.subtract.at(self.left, env_index % len(self.left), 1)
-            self._ended.drop_trajectories(columns[0][~counts])
 
     def _end_episode(self, index: int, counted: bool) -> dict[str, float]:
         """Ends the `Episode` of a sub-environment, if there is one; returns its custom metrics."""
@@ -241,10 +252,9 @@ class EpisodeTable(Table):
 
     def counting(self, env_index: np.ndarray) -> np.ndarray:
         """[K] whether the running episodes of these sub-environments would count if they ended next."""
-        if self.left is None:
-            return np.ones(len(env_index), bool)
+        whole = self["whole"][env_index]
         # The episodes of an external environment, whose num_envs is 1, have one common share.
-        return self.left[env_index % len(self.left)] > 0
+        return whole if self.left is None else whole & (self.left[env_index % len(self.left)] > 0)
 
     def are_played(self) -> bool:
         """Whether all episodes of an evaluation have ended."""
@@ -252,14 +262,16 @@ class EpisodeTable(Table):
 
     def ending(self, env_index: np.ndarray) -> np.ndarray:
         """[K] as `counting`, for episodes that end together, in this order."""
+        counts = self.counting(env_index)
         if self.left is None:
-            return self.counting(env_index)
-        places = env_index % len(self.left)
+            return counts
+        places = env_index[counts] % len(self.left)
         order = np.argsort(places, kind="stable")
         in_order = places[order]
         before = np.empty_like(order)  # the number of equal places before each one
         before[order] = np.arange(len(places)) - np.searchsorted(in_order, in_order)
-        return self.left[places] > before
+        counts[counts] = self.left[places] > before
+        return counts
 
     def ids_to_learn(self, env_index: Index) -> np.ndarray:
         """The ids of the running episodes of these sub-environments; -1 for those that are not trained on."""
@@ -276,7 +288,7 @@ class EpisodeTable(Table):
         ids = self["id"][env_index]
         ids = ids[ids >= 0]
         self._ended.drop_trajectories(ids)
-        self["id"][env_index] = -1
+        self["id"][env_index], self["whole"][env_index] = -1, True
         for index in env_index.tolist():
             self._running.pop(index, None)
         return ids

@@ -190,6 +190,14 @@ class TestTable:
         assert ending.tolist() == [True, True, True, False, False, False]
         assert table.ending(np.array([], np.int64)).tolist() == []
 
+    def test_an_episode_that_was_resumed_takes_no_share(self):
+        table = EpisodeTable(3)
+        table.left = np.array([1])
+        table.begin(np.array([0, 1, 2]), resumed=np.array([0]))
+        assert table.ending(np.array([0, 2, 1])).tolist() == [False, True, False]
+        table.end(np.array([0]))
+        assert table.counting(np.array([0, 1])).tolist() == [True, True]  # the next one in the sub-environment
+
 
 class TestEpisode:
     def test_reads_the_table_until_it_is_detached(self):

@@ -83,7 +83,6 @@ class ExternalEpisode:
 
     def acting(self, agents: Iterable[Hashable]) -> list[Trajectory]:
         """Returns the trajectories of acting agents, and starts missing ones."""
-        self.decided = True
         trajectories = self.trajectories
         for agent in agents:
             if agent not in trajectories:
@@ -93,7 +92,8 @@ class ExternalEpisode:
     def event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
         """Returns the next event: with the rewards and infos since the last one, and the ends of agents since then."""
         ends, self.ends = self.ends, []
-        return self._event(trajectories, values, ends_before=ends, **what)
+        begins, self.decided = not self.decided, True
+        return self._event(trajectories, values, ends_before=ends, begins=begins, **what)
 
     def end_agents(self, trajectories: list[Trajectory], values: list[Any], truncated: bool) -> None:
         """Ends trajectories. It is no event of its own, because it is a part of the environment step that follows."""
@@ -170,6 +170,7 @@ class Event:
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
     logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
     ends_before: list[Event] = field(default_factory=list)  # other trajectories that end in the same environment step
+    begins: bool = False  # the episode begins with it; false for a part of its first event
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
@@ -182,7 +183,7 @@ class Event:
         trajectories, values, rewards = (
             [column[row] for row in rows] for column in (self.trajectories, self.values, self.rewards)
         )
-        return replace(self, trajectories=trajectories, values=values, rewards=rewards)
+        return replace(self, trajectories=trajectories, values=values, rewards=rewards, begins=False)
 
     def unanswered(self, request: ActionRequest) -> list[int]:
         """The rows whose actions a request lacks."""

@@ -150,6 +150,8 @@ class ExternalBaseEnv(BaseEnv):
             number = self._numbers.take()
             self._open[number] = episode  # first, so that an interrupt leaves no number that is not found here
             episode.number = number
+            if not event.begins:
+                builder.resumed.append(number)
         trajectories, rewards, flags = event.trajectories, event.rewards, None
         starts = [trajectory.slot < 0 for trajectory in trajectories]
         if any(starts):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import Callbacks, EnvStoppedError, RolloutWorker
+from rollax import Callbacks, EnvStoppedError, RolloutWorker, open_dataset
 from tests.env.external.test_external_sampling import NumberedPolicy, decisions, recorded_play
 from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, seen
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
@@ -166,3 +166,75 @@ def test_callbacks_that_raise_once(agents, method, players, in_background, monke
         before = list(ended)
         while not all(now > then for now, then in zip(ended, before, strict=True)):
             assert worker.sample().env_steps >= 20
+
+
+class Ends(Callbacks):
+    """Counts the episodes that callbacks get."""
+
+    started = ended = 0
+
+    def on_episode_start(self, **_):
+        Ends.started += 1
+
+    def on_episode_end(self, **_):
+        Ends.ended += 1
+
+
+def in_episodes_of_seven(agents: str | None, players: int) -> Any:
+    """An external environment whose episodes have 7 steps, with a reward of 1 for each agent."""
+    obs: Any = seen(1) if agents is None else {agent: seen(1) for agent in agents}
+
+    def script(env):
+        def play(player: int) -> None:
+            while True:
+                episode = env.start_episode()
+                for _ in range(7):
+                    env.get_action(episode, obs)
+                    env.log_returns(episode, 1.0 if agents is None else dict.fromkeys(agents, 1.0))
+                env.end_episode(episode, obs)
+
+        in_threads(players, play)
+
+    return (Scripted if agents is None else ScriptedAgents)(script)
+
+
+@KINDS
+@pytest.mark.parametrize("in_background", [False, True])
+def test_the_rest_of_an_episode_without_its_beginning_is_in_no_metrics(agents, in_background, monkeypatch):
+    monkeypatch.setattr(Ends, "started", 0)
+    monkeypatch.setattr(Ends, "ended", 0)
+    config = {"rollout_fragment_length": 5, "callbacks": Ends, "sample_async": in_background}
+    with sampled(in_episodes_of_seven(agents, players=2), agents, **config) as worker:
+        whole = []
+        for _ in range(4):
+            worker.restart_episodes()
+            steps = 0
+            while steps < 30:
+                for rollout in worker.sample_fragments():
+                    steps += rollout.env_steps  # also of the rests
+                    whole += rollout.episodes
+    assert len(whole) > 4
+    for episode in whole:
+        assert (episode.length, episode.reward) == (7, 7.0 * len(agents or "x"))
+        assert {reward for rewards in episode.policy_rewards.values() for reward in rewards} == {7.0}
+    assert Ends.ended >= len(whole)
+    assert Ends.started >= Ends.ended
+
+
+@KINDS
+def test_an_evaluation_of_an_external_environment_counts_whole_episodes_only(agents):
+    with sampled(in_episodes_of_seven(agents, players=3), agents, rollout_fragment_length=10) as worker:
+        for _ in range(3):
+            worker.sample()
+            assert [episode.length for episode in worker.evaluate(5)] == [7] * 5
+
+
+def test_the_rest_of_an_episode_is_not_recorded(tmp_path):
+    """Its return is not known."""
+    config = {"rollout_fragment_length": 25, "output": str(tmp_path / "out")}
+    with sampled(in_episodes_of_seven(None, players=2), **config) as worker:
+        for _ in range(3):
+            worker.sample()
+            worker.restart_episodes()
+    recorded = [one for one in open_dataset(tmp_path / "out").trajectories() if not one.cut]
+    assert {len(one) for one in recorded} == {7}
