@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +52,7 @@ KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = ("rollax.algorithms.trainer:Trainer",)
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
+_MOST_ENVS_ANYWAY = 1024  # sub-environments of a worker that are made whatever else the checkpoint says
 _PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
 
@@ -240,6 +241,8 @@ def opened(
         refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)
     config = config_of(own.config_class, stored["config"], stored, path, trust_code=trust_code, **changes)
     refuse_first_values(config, changes, stored["config"], path)
+    if "num_envs_per_worker" not in changes:
+        _refuse_many_envs(path, config.num_envs_per_worker, stored["state"]["workers"]["sampling"])
     trainer = own.__new__(own)
     if not learn:
         trainer._evaluates_only, config = True, config.changed(num_workers=0)
@@ -320,6 +323,18 @@ def _refuse_untrusted_folders(
                 "the folder from the caller",
                 f"pass {key}=..., {without}",
             )
+
+
+def _refuse_many_envs(path: Path, number: int, sampling: Sequence[Mapping[str, Any] | None]) -> None:
+    """Refuses a large number of sub-environments that the saved workers did not have; `sampling`: their states."""
+    begun = (np.size(state["episodes_begun"]) for state in sampling if state and "episodes_begun" in state)
+    most = max(_MOST_ENVS_ANYWAY, *begun, 0)
+    if number > most:
+        raise CheckpointError(
+            "The checkpoint asks for more sub-environments than its workers had.",
+            f"{path}: config key 'num_envs_per_worker'",
+            number,
+        ).expected(f"at most {most}", "pass num_envs_per_worker=..., or use another copy of the checkpoint")
 
 
 def untrusted(path: str | Path, code: StoredCode, fix: str) -> CheckpointError:

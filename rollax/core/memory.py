@@ -25,6 +25,19 @@ def gib(size: int) -> str:
     return f"{size // 2**30:,} GiB" if size >= 2**60 else f"{size / 2**30:,.1f} GiB"  # a float has a limit
 
 
+def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
+    """Raises ConfigError if so many bytes cannot fit into the memory."""
+    there = available_memory_bytes()
+    if wanted > there:
+        raise ConfigError(
+            f"{what} needs more memory than this machine has.",
+            where=where,
+            got=f"at least {gib(wanted)}",
+            expected=f"less than {gib(there)}, the memory of this machine for all processes",
+            fix=fix,
+        )
+
+
 def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
     """Raises ConfigError if a replay buffer needs more memory than available; it has the capacity that fits."""
     wanted, there = capacity * bytes_per_transition, available_memory_bytes()

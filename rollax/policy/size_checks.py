@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from rollax.config import TrainerConfig
-from rollax.core.memory import available_memory_bytes, gib
+from rollax.core.memory import check_fits, gib
 from rollax.core.spaces import leaves, space_text
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
@@ -94,19 +94,6 @@ def check_layers_fit(observation_space: Space, widths: Iterable[int], where: str
         where,
         "use smaller spaces or layers, such as Box or MultiDiscrete in place of a Discrete with many values",
     )
-
-
-def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
-    """Raises ConfigError if so many bytes cannot fit into the memory."""
-    there = available_memory_bytes()
-    if wanted > there:
-        raise ConfigError(
-            f"{what} needs more memory than this machine has.",
-            where=where,
-            got=f"at least {gib(wanted)}",
-            expected=f"less than {gib(there)}, the memory of this machine for all processes",
-            fix=fix,
-        )
 
 
 def _width(leaf: Space) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from rollax.core.memory import check_fits
 from rollax.errors import ConfigError, not_installed
 
 _ANSWERS_WITHIN_S = 15.0
+_PROCESS_BYTES = 50 * 2**20  # the least that a process with Ray and an environment takes
 # The start of an HTTP/2 connection, as gRPC and Ray use it: the preface and an empty settings frame.
 _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0", 4
 
@@ -117,6 +119,12 @@ def started_here(ray: Any) -> bool:
     # Ray has no public function for this.
     node = getattr(ray._private.worker, "_global_node", None)
     return node is not None and bool(node.head)
+
+
+def check_processes_fit(ray: Any, number: int, where: str, fix: str) -> None:
+    """Raises ConfigError if so many further processes cannot fit into the memory of this machine, the cluster."""
+    if started_here(ray):
+        check_fits(f"A total of {number:,} processes", number * _PROCESS_BYTES, where, fix)
 
 
 def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where: str, fix: str) -> None:

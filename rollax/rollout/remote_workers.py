@@ -224,7 +224,7 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     Raises:
         ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
     """
-    from rollax.processes.cluster import refuse_lacking, started_here, started_ray
+    from rollax.processes.cluster import check_processes_fit, refuse_lacking, started_here, started_ray
     from rollax.processes.ray_actors import RayActors, stored
     from rollax.processes.stacks import StackFolder
 
@@ -242,6 +242,9 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
             fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
             "larger cluster with ray_address",
         )
+    of_envs = config.num_envs_per_worker if config.remote_worker_envs else 0
+    key = "config keys 'num_workers', 'num_envs_per_worker' and 'remote_worker_envs'"
+    check_processes_fit(ray, config.num_workers * (1 + of_envs), key, "lower them, or use a larger cluster")
     made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
     references = stored(ray, arguments, "num_workers above 0")
     folder, rules = StackFolder(), FailureRules.of(config)

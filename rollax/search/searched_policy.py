@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.batch import Columns, SampleBatch
+from rollax.core.memory import check_fits
 from rollax.errors import PolicyError, ShapeError
 from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
@@ -23,7 +24,7 @@ from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.size_checks import check_fits, check_layers
+from rollax.policy.size_checks import check_layers
 from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts
 
 

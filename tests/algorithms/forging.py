@@ -96,7 +96,7 @@ def arrays_of(content: bytes) -> dict[str, np.ndarray]:
 
 def bytes_of(arrays: dict[str, np.ndarray]) -> bytes:
     """The bytes of a file with these arrays, of any shape and dtype."""
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def other_arrays(array: np.ndarray) -> Iterator[np.ndarray | None]:

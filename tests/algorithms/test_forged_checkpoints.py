@@ -233,6 +233,19 @@ def test_a_model_that_is_larger_than_the_weights_is_not_built(forge):
         load_policy(write({**forge.files, **of_policy}, forge.folder))
 
 
+@pytest.mark.parametrize("learn", [True, False])
+def test_more_sub_environments_than_the_workers_had_are_not_made(forge, learn):
+    files = forge.with_value(("about.json", ("config", "num_envs_per_worker")), 1025)
+    path = write(files, forge.folder)
+    with pytest.raises(CheckpointError, match="more sub-environments than its workers had"):
+        Trainer.from_checkpoint(path, learn=learn)
+    Trainer.from_checkpoint(path, learn=learn, num_envs_per_worker=3).stop()
+    begun = forge.with_array("/workers/sampling/0/episodes_begun", np.ones(1025, np.int64))
+    write({**files, "arrays.safetensors": begun["arrays.safetensors"]}, forge.folder)
+    with Trainer.from_checkpoint(path, learn=learn) as trainer:
+        assert trainer.config.num_envs_per_worker == 1025
+
+
 @pytest.mark.parametrize("key", ["output", "input_folder"])
 def test_no_folder_is_written_without_trust(forge, key, tmp_path):
     if key not in forge.documents["about.json"]["config"]:

@@ -230,3 +230,14 @@ def test_more_resources_than_available(make, asked, got):
         make(**asked)
     assert "num_cpus_per_worker=0 or 0.5 shares cores" in str(raised.value)
     assert "connect to a larger cluster with ray_address" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"num_workers": 2**15 - 1}, {"num_workers": 0, "num_envs_per_worker": 2**20}, {"num_envs_per_worker": 2**15}],
+)
+def test_more_processes_than_fit_into_the_memory(make, asked):
+    """Although none of them reserves a CPU."""
+    config = {"num_cpus_per_worker": 0, "remote_worker_envs": "num_envs_per_worker" in asked, **asked}
+    with pytest.raises(ConfigError, match="processes needs more memory than this machine has"):
+        make(**config)

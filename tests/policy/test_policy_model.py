@@ -10,6 +10,7 @@ from rollax.algorithms.ddpg import DDPGConfig
 from rollax.algorithms.dqn import DQN, DQNConfig
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.algorithms.qmix import QMIXConfig
+from rollax.core import memory
 from rollax.errors import ConfigError
 from rollax.policy import size_checks
 
@@ -42,13 +43,13 @@ def test_the_limit_is_the_available_memory(monkeypatch):
     image = spaces.Box(0, 255, (10, 20, 10), np.uint8)
     config = DQNConfig(model={"fcnet_hiddens": (64,)}, num_atoms=10)  # pyright: ignore[reportArgumentType]
     layer, batch = 64 * 1000 * 4 * 4, 32 * 2016
-    monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: layer)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: layer)
     size_checks.check_sizes(BOX, spaces.Discrete(100), config, "")
     with pytest.raises(ConfigError, match="A layer of 64 inputs and 1,010 outputs"):
         size_checks.check_sizes(BOX, spaces.Discrete(101), config, "")
-    monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: batch)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: batch)
     size_checks.check_sizes(image, TWO, config, "")
-    monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: batch - 1)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: batch - 1)
     with pytest.raises(ConfigError, match="A batch of 32 rows"):
         size_checks.check_sizes(image, TWO, config, "")
 

@@ -18,7 +18,7 @@ from rollax import (
     PolicyError,
     RolloutWorker,
 )
-from rollax.policy import size_checks
+from rollax.core import memory
 from rollax.rollout import remote_workers
 from tests.algorithms.test_off_policy import Logs
 from tests.env.old_worlds import OldVector
@@ -95,10 +95,10 @@ def test_a_model_without_parameters():
 
 def test_candidates_beyond_the_memory(monkeypatch):
     # 3 × 2 parameters of 4 bytes, in 2 blocks of 16: 768 bytes.
-    monkeypatch.setattr(size_checks, "gib", str)
+    monkeypatch.setattr(memory, "gib", str)
     with ARSTrainer(Drift, {**SMALL, "num_envs_per_worker": 17}) as trainer:
         policy = trainer.get_policy()
-        monkeypatch.setattr(size_checks, "available_memory_bytes", lambda: 768)
+        monkeypatch.setattr(memory, "available_memory_bytes", lambda: 768)
         policy.stacked(17)
         message = r"A stack of the parameters of 48 candidates(.|\n)*ARS(.|\n)*at least 1152(.|\n)*than 768"
         with pytest.raises(ConfigError, match=message):

@@ -22,7 +22,7 @@ from rollax.env.restarting import EnvFailures
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.processes.actor_pool import ActorPool, Call
 from rollax.processes.actors import Actors
-from rollax.processes.cluster import started_ray
+from rollax.processes.cluster import check_processes_fit, started_ray
 from rollax.processes.ray_actors import RayActors, stored
 from rollax.processes.stacks import StackFolder, writing_stacks
 
@@ -255,6 +255,8 @@ def ray_envs(copies: EnvCopies, timeout_s: float, ray_address: str | None = None
         ConfigError: the environment or its creator cannot be pickled.
     """
     ray = started_ray("remote_worker_envs", ray_address)
+    key = "config keys 'num_envs_per_worker' and 'remote_worker_envs'"
+    check_processes_fit(ray, copies.num_envs, key, "lower num_envs_per_worker")
     # The processes are small and mostly wait, so Ray may start them all on a few cores.
     host, folder = ray.remote(num_cpus=0)(writing_stacks(EnvHost)), StackFolder()
     existing, others = next(iter(copies.existing), None), replace(copies, existing=())

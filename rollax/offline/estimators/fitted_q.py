@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.core import runtime, trees
+from rollax.core.memory import check_fits
 from rollax.core.numbers import is_finite, is_number, is_whole
 from rollax.errors import PolicyError
 from rollax.models.action_values import ActionValue
@@ -30,7 +31,7 @@ from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.model_parts import part_of
-from rollax.policy.size_checks import check_fits, check_layers_fit
+from rollax.policy.size_checks import check_layers_fit
 from rollax.policy.split_model import SplitModel
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
