@@ -211,6 +211,13 @@ class _Loader(yaml.SafeLoader):
             raise ComposerError(problem=f"more than {_MAX_NODES} nodes")
         return node
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (AttributeError, IndexError, KeyError) as error:  # of PyYAML, for text that does not fit an explicit tag
+            problem = f"the value does not fit its tag {node.tag!r}"
+            raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:

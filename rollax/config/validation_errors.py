@@ -19,6 +19,7 @@ _MOST_OWNERS = 8
 _MOST_SIMILAR = 6
 _MOST_LISTED = 30
 _MOST_MISTAKES = 1000  # a stored list may have millions of wrong entries
+_MOST_NAMED = 20
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
@@ -30,8 +31,9 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     # An unknown key is often the cause of the others.
     keys = sorted(mistakes, key=lambda key: mistakes[key][0].field is not None)
     first = mistakes[keys[0]]
-    others = [_with_counterpart(mistakes[key][0]) for key in keys[1:]]
-    also = f"; also wrong: {', '.join(others)}" if others else ""
+    others = [_with_counterpart(mistakes[key][0]) for key in keys[1 : 1 + _MOST_NAMED]]
+    more = f" and {len(keys) - 1 - len(others)} more" if len(keys) - 1 > len(others) else ""
+    also = f"; also wrong: {', '.join(others)}{more}" if others else ""
     where = f"config key '{keys[0]}' ({config_class.__name__})"
     if first[0].field is None:
         return _unknown_key(config_class, first[0], where, also)

@@ -33,6 +33,7 @@ _MAX_DEPTH = 100
 _MAX_JSON = 64 << 20  # bytes; its values take many times the memory
 _SMALL, _SPARSE = 64 << 20, 1000  # a file system that compresses may store a file in less, but not in so much less
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
 _DTYPES = frozenset(["bool", *(f"{kind}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8))])
 _DTYPES |= {"float16", "float32", "float64"}
@@ -196,11 +197,14 @@ def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
     """Returns the values from `to_json_bytes`; `where` is the file in errors.
 
     Raises:
-        CheckpointError: invalid UTF-8 or JSON, NaN or infinity, a repeated key, or more than 100 levels.
+        CheckpointError: invalid UTF-8 or JSON, NaN or infinity, a repeated key, more than 100 levels, or text with half
+            of a surrogate pair.
     """
     try:
-        values = json.loads(data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=unique_keys)
+        text = data.decode()
+        values = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=unique_keys)
         _check_keys(values, _MAX_DEPTH)
+        _check_characters(text, values)
         return values
     except (ValueError, RecursionError) as error:
         raise CheckpointError.damaged(where, str(error), "strict JSON in UTF-8") from error
@@ -214,8 +218,14 @@ def _finite(text: str) -> float:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The values of JSON; ValueError for other text, and for a repeated key, whose value would be ambiguous."""
-    return json.loads(text, object_pairs_hook=unique_keys)
+    """The values of JSON; ValueError for other text.
+
+    A repeated key is refused, because its value would be ambiguous; so is half of a surrogate pair.
+    """
+    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+    values = json.loads(text, object_pairs_hook=unique_keys)
+    _check_characters(text, values)
+    return values
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -224,6 +234,12 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         raise ValueError(f"a repeated key among {sorted(key for key, _ in pairs)}")
     return values
+
+
+def _check_characters(text: str, values: Any) -> None:
+    """Raises ValueError for half of a surrogate pair, such as "\\ud800", which no file or console can hold."""
+    if _SURROGATE.search(text):  # as a rule, of an emoji
+        json.dumps(values, ensure_ascii=False).encode()
 
 
 def _check_keys(data: Any, levels: int) -> None:

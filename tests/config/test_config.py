@@ -205,6 +205,9 @@ class TestRefuses:
         assert "also wrong: gamma, lr" in message
         keys = {"learning_rate": 1e-3, "max_grad_norm": 1.0, "clip_range": 0.1, "horizn": 3}
         assert "also wrong: max_grad_norm (here grad_clip), clip_range (here clip_param), horizn" in refusal(keys)
+        message = refusal(clip_param_schedule=["x"] * 5000)
+        assert "clip_param_schedule[20] and 979 more" in message
+        assert len(message) < 2000
         message = refusal(model={"net_arch": [8], "activation_fn": "relu"})
         assert "also wrong: model.activation_fn (here fcnet_activation)" in message
 
