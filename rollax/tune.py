@@ -15,7 +15,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.core import storage
 from rollax.core.atomic_files import read_regular
-from rollax.core.storage import parsed_json
+from rollax.core.stored_values import as_text
 from rollax.env.registrations import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed
 from rollax.processes.cluster import refuse_lacking, started_here
@@ -89,10 +89,10 @@ class TunedTrainer(Trainable):
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Restores weights, optimizer, counters and last evaluation; the hyperparameters of the config are kept."""
         assert self.trainer is not None
+        evaluation = _stored_evaluation(Path(checkpoint) / _EVALUATION)
         self.trainer.restore(checkpoint_in(checkpoint))
-        stored = Path(checkpoint) / _EVALUATION  # missing in a checkpoint of a trainer without Tune
-        if self._evaluation is not None and stored.exists():
-            self._evaluation = parsed_json(read_regular(stored, _MOST_BYTES)) or self._evaluation
+        if self._evaluation is not None:
+            self._evaluation = {**self._evaluation, **evaluation}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -150,6 +150,19 @@ def checkpoint_in(folder: str | Path) -> Path:
             "pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
         )
     return found
+
+
+def _stored_evaluation(file: Path) -> dict[str, Any]:
+    """The evaluation in a checkpoint; empty if there was none, or if a trainer without Tune saved the checkpoint."""
+    try:
+        stored = storage.from_json_bytes(read_regular(file, _MOST_BYTES), str(file))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise CheckpointError.damaged(str(file), error.strerror, "a file that can be read") from error
+    if stored is not None and not (isinstance(stored, dict) and stored.keys() <= evaluation_result([]).keys()):
+        raise CheckpointError.damaged(str(file), as_text(stored), f"the keys {sorted(evaluation_result([]))}")
+    return stored or {}
 
 
 def plain(value: Any) -> Any:

@@ -207,6 +207,20 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match=r"no checkpoint of a trainer(.|\n)*rollax\.tune\.trainable"):
             make().load_checkpoint(str(tmp_path))
 
+    @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"1", b'{"more": 1}', b"\xff", b"NaN", None])
+    def test_a_damaged_evaluation_is_refused(self, make, tmp_path, content):
+        trial = make(evaluation_interval=1)
+        trial.train()
+        trial.save(str(tmp_path))
+        stored = tmp_path / "evaluation.json"
+        stored.unlink()
+        if content is None:
+            stored.mkdir()
+        else:
+            stored.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"evaluation\.json"):
+            trial.load_checkpoint(str(tmp_path))
+
     def test_a_reset_makes_a_new_trainer(self, make):
         closed = []
         trial = make(env_config={"closed": closed.append}, evaluation_interval=1, lr=1e-3)

@@ -11,11 +11,11 @@ from rollax.core.numbers import is_finite
 from rollax.errors import CheckpointError
 
 
-def read_count(state: Mapping[str, Any], key: str, where: str) -> int:
-    """Returns a count: an integer from 0 to 2**63 - 1."""
+def read_count(state: Mapping[str, Any], key: str, where: str, *, below: int = 2**63) -> int:
+    """Returns a count: an integer of at least 0."""
     value = read_value(state, key, where)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise wrong_value(f"{where}: {key}", value, "an integer from 0 to 2**63 - 1")
+    if type(value) is not int or not 0 <= value < below:
+        raise wrong_value(f"{where}: {key}", value, f"an integer of at least 0 and less than {below}")
     return value
 
 

@@ -299,7 +299,7 @@ class JaxPolicy(ModelPolicy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
-        num_updates = read_count(state, "num_updates", where)
+        num_updates = read_count(state, "num_updates", where, below=2**30)  # further ones must fit into an int32
         targets = read_dict(state, "targets", where)
         super().set_state(state)
         if targets:

@@ -233,6 +233,13 @@ def test_a_model_that_is_larger_than_the_weights_is_not_built(forge):
         load_policy(write({**forge.files, **of_policy}, forge.folder))
 
 
+def test_more_gradient_steps_than_can_be_counted_are_refused(forge):
+    at = ("workers", "policies", "default_policy", "num_updates")
+    path = write(forge.with_value(("state.json", at), 2**31 - 1), forge.folder)
+    with pytest.raises(CheckpointError, match="num_updates"):
+        Trainer.from_checkpoint(path)
+
+
 @pytest.mark.parametrize("learn", [True, False])
 def test_more_sub_environments_than_the_workers_had_are_not_made(forge, learn):
     files = forge.with_value(("about.json", ("config", "num_envs_per_worker")), 1025)
