@@ -230,7 +230,7 @@ class Rows:
             {**(first.given_actions or {}), **given} or None,
             None if all_train else both((first.training(), second.training())),
             both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
-            first.name,
+            name=first.name,
             given_logps={**(first.given_logps or {}), **logps} or None,
         )
 
