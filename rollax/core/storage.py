@@ -218,14 +218,8 @@ def _finite(text: str) -> float:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The values of JSON; ValueError for other text.
-
-    A repeated key is refused, because its value would be ambiguous; so is half of a surrogate pair.
-    """
-    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
-    values = json.loads(text, object_pairs_hook=unique_keys)
-    _check_characters(text, values)
-    return values
+    """The values of JSON; ValueError for other text, and for a repeated key, whose value would be ambiguous."""
+    return json.loads(text, object_pairs_hook=unique_keys)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

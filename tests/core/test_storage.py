@@ -435,12 +435,12 @@ def test_json_that_would_not_be_read_again_is_not_written():
         storage.to_json_bytes("x" * (65 << 20))
 
 
-@pytest.mark.parametrize("read", [storage.from_json_bytes, storage.parsed_json])
-def test_half_of_a_surrogate_pair_is_no_text(read):
+def test_half_of_a_surrogate_pair_is_no_text():
     """It could be neither stored again nor printed."""
+    read = storage.from_json_bytes
     assert read(b'["\\ud83d\\ude00"]') == ["\N{GRINNING FACE}"]
     for text in (b'["\\ud83d"]', b'{"\\uDE00": 1}', '"\ud800"'.encode("utf-8", "surrogatepass")):
-        with pytest.raises((CheckpointError, ValueError)):
+        with pytest.raises(CheckpointError):
             read(text)
     with pytest.raises(CheckpointError):
         storage.to_json_bytes("\ud800")
