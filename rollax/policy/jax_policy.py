@@ -269,7 +269,7 @@ class JaxPolicy(ModelPolicy):
         arrays = {name: np.array(value) for name, value in gradients.items()}
         return arrays, {**stats, "cur_lr": self.reported_lr()}
 
-    def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
+    def apply_gradients(self, gradients: Any) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.
 
         Raises NonFiniteError, without a change, if one of them, their norm or a new weight is not finite.

@@ -70,10 +70,11 @@ class BlockSampler(Sampler):
 
     def step(self) -> None:
         self._enter()
+        chosen = self._acting
         self._act(0)
         rows = self._receive(0)
-        if self._packed is not None:
-            self._packed.columns_of(self._block.first(_PACKED))  # raises where the model's outputs are not finite
+        if self._packed is not None and (chosen is None or len(chosen)):
+            self._packed.columns_of(self._block.first(_PACKED, chosen))  # raises where outputs are not finite
         starting, ended, episodes = rows.starts.nonzero()[0], rows.ended_envs, self.episodes
         outcomes = (~rows.starts).nonzero()[0] if len(starting) else None
         received = slice(None) if outcomes is None else outcomes

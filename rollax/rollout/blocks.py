@@ -178,9 +178,9 @@ class BlockColumns:
         self._obs = trees.tree_map(empty, obs)
         self._columns = {name: trees.tree_map(empty, column) for name, column in columns.items()}
 
-    def first(self, name: str) -> trees.Tree:
-        """A column of the first poll [N, ...]."""
-        return trees.index(self._columns[name], 0)
+    def first(self, name: str, selection: np.ndarray | None) -> trees.Tree:
+        """A column of the first poll, for the sub-environments in `selection`; None: for all."""
+        return trees.index(self._columns[name], 0 if selection is None else (0, selection))
 
     def outcomes(self, polls: int) -> Outcomes:
         """The outcomes of the first polls."""

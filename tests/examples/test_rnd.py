@@ -89,7 +89,9 @@ def test_the_predictor_learns_and_the_target_does_not():
 
 @pytest.mark.long
 def test_bonuses_of_two_workers_are_merged():
-    with RNDTrainer(env=DeepSea, config={**SMALL, "train_batch_size": 120, "num_workers": 2}) as trainer:
+    with RNDTrainer(
+        env=DeepSea, config={**SMALL, "train_batch_size": 120, "sgd_minibatch_size": 60, "num_workers": 2}
+    ) as trainer:
         for iteration in range(1, 4):
             result = trainer.train()
             assert trainer.get_policy().running_statistics["bonuses"].count == 120 * iteration

@@ -80,6 +80,9 @@ def one_and_eight(kind: str) -> tuple[Any, Any, list[Any]]:
 def assert_close(left: Any, right: Any, what: str) -> None:
     assert left.keys() == right.keys()
     for name in left:
+        if left[name] is None:  # the loss of this algorithm does not return it
+            assert right[name] is None, name
+            continue
         np.testing.assert_allclose(left[name], right[name], rtol=1e-3, atol=2e-5, err_msg=f"{what}: {name}")
 
 
