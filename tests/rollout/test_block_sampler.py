@@ -171,3 +171,17 @@ def test_what_is_sampled_by_rows(env, policy, settings):
     worker = make(env, policy, **settings)
     assert type(worker.sampler) is RowSampler
     assert worker.sample().env_steps >= 39
+
+
+def test_outputs_of_sub_environments_that_rest_are_not_read(monkeypatch):
+    empty = np.empty
+
+    def poisoned(shape, dtype=float, **others):
+        array = empty(shape, dtype, **others)
+        if array.dtype.kind in "if" and array.size:
+            array.reshape(-1).view(np.uint8)[:] = 255  # NaN as a float
+        return array
+
+    worker = make("CartPole-v1", PPO, model=SMALL, num_envs_per_worker=8)
+    monkeypatch.setattr(np, "empty", poisoned)
+    assert len(worker.evaluate(5)) == 5
