@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from rollax.rollout.blocks import BlockColumns, Segments, following
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.policy_memory import SlotMemory
 from rollax.rollout.postprocess import overrides_trajectory
-from rollax.rollout.sampler import Sampler
+from rollax.rollout.sampler import Sampler, warn_of_interruption
 from rollax.rollout.table import Table
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from rollax.rollout.policy_runner import PolicyRunner
     from rollax.rollout.worker import RolloutWorker
 
-log = logging.getLogger("rollax.sampling")
 _PACKED = "packed"
 _HOOKS = "on_episode_start", "on_episode_step", "on_episode_end"
 _POLICIES = np.zeros(1, np.int64)  # the number of the only policy
@@ -95,10 +93,7 @@ class BlockSampler(Sampler):
 
     def restart(self) -> None:
         if self._in_call and self.record:
-            log.warning(
-                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
-                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
-            )
+            warn_of_interruption(self._steps)
         self._in_call = True
         self._clear()
         self.episodes.drop_running()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any
 
@@ -15,11 +14,9 @@ from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.rollout.policy_memory import Inputs, SlotMemory
 from rollax.rollout.policy_rows import GivenActions, PolicyRows, picked, turns_replaced
-from rollax.rollout.sampler import Sampler
+from rollax.rollout.sampler import Sampler, warn_of_interruption
 from rollax.rollout.trajectories import SlotTable, Trajectories
 from rollax.rollout.whole_episodes import LongEpisodes
-
-log = logging.getLogger("rollax.sampling")
 
 
 class RowSampler(Sampler):
@@ -74,10 +71,7 @@ class RowSampler(Sampler):
 
     def restart(self) -> None:
         if self._in_call and self.record:
-            log.warning(
-                "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
-                f", with {self._steps} steps that are in no batch yet" if self._steps else "",
-            )
+            warn_of_interruption(self._steps)
         if self.recorder is not None:
             # After an interruption, the state may be inconsistent.
             self.recorder.restart() if self._in_call else self.recorder.cut_running()

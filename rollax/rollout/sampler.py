@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,7 @@ from rollax.rollout.policy_runner import PolicyRunner
 if TYPE_CHECKING:
     from rollax.rollout.step_recorder import StepRecorder
 
+log = logging.getLogger("rollax.sampling")
 _ID_LIMIT = 1 << 62  # there must be further ids in int64
 
 
@@ -151,6 +153,14 @@ class Sampler(ABC):
         for policy_id, values in acting.items():
             self.runners[policy_id].policy.set_acting_state(values)
         self.restart()
+
+
+def warn_of_interruption(steps: int) -> None:
+    """Warns that the running episodes are dropped, with some steps that are in no batch yet."""
+    log.warning(
+        "Sampling was interrupted. The running episodes are dropped%s; new ones are started.",
+        f", with {steps} steps that are in no batch yet" if steps else "",
+    )
 
 
 class SamplingOnRequest:
