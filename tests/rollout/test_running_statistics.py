@@ -152,7 +152,7 @@ def test_restoring_continues_exactly(num_workers, tmp_path):
         sampling = [state["acting"] for state in trainer.get_state()["workers"]["sampling"]]
         return results, trainer.get_weights(), trainer.worker.get_filters(), sampling
 
-    config = {**SMALL, "num_workers": num_workers}
+    config = {**SMALL, "num_workers": num_workers, "num_cpus_per_worker": 0}  # both trainers start on any machine
     with ScaledTrainer(env="CartPole-v1", config=config) as trainer, ScaledTrainer("CartPole-v1", config) as restored:
         trainer.train()
         path = trainer.save(tmp_path / "checkpoint", exact=True)
