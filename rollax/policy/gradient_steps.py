@@ -1,8 +1,9 @@
-"""`GradientSteps`: the compiled functions of a learner: epochs × minibatches as one call, on all devices."""
+"""`GradientSteps`: the gradient steps of an update in one compiled call, with waiting parts and microbatches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -15,12 +16,8 @@ from jax import lax
 from rollax.batch import Columns
 from rollax.core.runtime import note_trace
 from rollax.policy.checks import misshapen_statistic
-from rollax.policy.devices import Devices
-from rollax.policy.fetching import OneFetch
-from rollax.policy.model_parts import part_of
-from rollax.policy.update_plan import UpdatePlan
-from rollax.policy.waiting_parts import Gradients, by_due_parts
-from rollax.policy.weighted_mean import weighted_mean
+from rollax.policy.devices import Devices, OneFetch
+from rollax.policy.update_plan import UpdatePlan, part_of
 
 
 @runtime_checkable
@@ -229,3 +226,77 @@ def _squared_norm(arrays: Any) -> Any:
 def _rate(lr: Any, name: str) -> Any:
     """The step size of one parameter."""
     return lr[part_of(name)] if isinstance(lr, Mapping) else lr
+
+
+class Gradients(NamedTuple):
+    """The loss of one minibatch, and what follows from it."""
+
+    loss: jax.Array
+    gradients: Columns  # name of a parameter -> gradient; zeros for parts that wait
+    statistics: Columns
+    extra: Columns  # the new one
+    found: Columns  # name of a statistic that only some steps have -> [] whether this step has it
+
+
+def by_due_parts(
+    every: Mapping[str, int], updates_before: Any, version_of: Callable[[frozenset[str]], Gradients]
+) -> Gradients:
+    """The gradients of the gradient step after `updates_before` others.
+
+    Each version is compiled for its own parts, so that what the others need is not computed.
+
+    Args:
+        every: part of the model -> k, for a part that makes each k-th step only.
+        updates_before: [] the number of gradient steps so far.
+        version_of: the gradients of a step in which these parts wait.
+    """
+    intervals = sorted(set(every.values()) - {1})
+    if not intervals:
+        return version_of(frozenset())
+    # One for each combination of intervals that are not due, in the order of the numbers with these binary digits.
+    versions: list[Callable[[], Gradients]] = []
+    for waits in itertools.product((False, True), repeat=len(intervals)):
+        waiting = set(itertools.compress(intervals, waits))
+        versions.append(partial(version_of, frozenset(part for part in every if every[part] in waiting)))
+    found = [jax.eval_shape(version).statistics for version in versions]
+    shapes = {name: shape for statistics in found for name, shape in statistics.items()}
+    in_all = {name for name in shapes if all(name in statistics for statistics in found)}
+
+    def completed(version: Callable[[], Gradients]) -> Gradients:
+        made = version()
+        statistics = {
+            name: jnp.broadcast_to(made.statistics.get(name, 0), shape.shape).astype(shape.dtype)
+            for name, shape in shapes.items()
+        }
+        present = {name: jnp.array(name in made.statistics) for name in shapes if name not in in_all}
+        return made._replace(statistics=statistics, found=present)
+
+    number = 0
+    for interval in intervals:
+        number = 2 * number + ((updates_before + 1) % interval != 0)
+    return lax.switch(number, [partial(completed, version) for version in versions])
+
+
+Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
+"""(state, rows) -> (means over the valid rows, state, number of valid rows)."""
+
+
+def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
+    """The means over all valid rows [K, M], and the state from the last part with valid rows.
+
+    mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without any
+    valid rows the means are 0.
+    """
+    shapes = jax.eval_shape(part, state, rows[0])[0]
+    zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)
+
+    def add(carry: tuple[Any, Any, jax.Array], rows: jax.Array) -> tuple[tuple[Any, Any, jax.Array], None]:
+        sums, state, total = carry
+        means, new_state, count = part(state, rows)
+        valid = count > 0
+        sums = jax.tree.map(lambda total, mean: total + jnp.where(valid, count * mean, 0.0), sums, means)
+        state = jax.tree.map(lambda new, old: jnp.where(valid, new, old), new_state, state)
+        return (sums, state, total + count), None
+
+    (sums, state, total), _ = lax.scan(add, (zeros, state, jnp.float32(0)), rows)
+    return jax.tree.map(lambda value: value / jnp.maximum(total, 1), sums), state

@@ -20,18 +20,18 @@ from rollax.core.runtime import trace_count
 from rollax.core.stored_values import read_count, read_dict
 from rollax.models.catalog import check_model, check_module
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.policy.acting_device import ActingDevice, cpu_beside_gpu
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite, check_gradients, check_weights, naming_missing_columns
+from rollax.policy.devices import ActingDevice, cpu_beside_gpu
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import acting_bucket, training_bucket
-from rollax.policy.model_parts import check_every, check_parts, check_rates, part_of
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.objective import AlgorithmObjective
 from rollax.policy.packed_acting import PackedActing, are_few
 from rollax.policy.policy import ActionsResult
 from rollax.policy.split_model import SplitModel, owners_of
+from rollax.policy.update_plan import check_every, check_parts, check_rates, part_of
 from rollax.policy.wide_integers import WideIntegers, check_columns
 
 if TYPE_CHECKING:

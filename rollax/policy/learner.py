@@ -12,8 +12,7 @@ from rollax.batch import Columns
 from rollax.core import trees
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.checks import not_finite
-from rollax.policy.devices import Devices
-from rollax.policy.fetching import OneFetch
+from rollax.policy.devices import Devices, OneFetch
 from rollax.policy.gradient_steps import GradientSteps, Objective, Variables
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored

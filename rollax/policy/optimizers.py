@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from rollax.errors import PolicyError
-from rollax.policy.model_parts import part_of
+from rollax.policy.update_plan import part_of
 
 _FIRST_STEPS = 8  # the first ones may be 0: a warm-up, or gradients that are accumulated
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
-from rollax.policy.acting_device import Copies
+from rollax.policy.devices import Copies
 
 BLOCK = 16
 """The number of slots of one compiled call."""

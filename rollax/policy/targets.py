@@ -7,8 +7,7 @@ from typing import Any
 
 from rollax.batch import Columns
 from rollax.errors import PolicyError
-from rollax.policy.model_parts import part_of
-from rollax.policy.update_plan import UpdatedTargets, check_whole
+from rollax.policy.update_plan import UpdatedTargets, check_whole, part_of
 
 
 def periodic_copy(interval: int) -> UpdatedTargets:

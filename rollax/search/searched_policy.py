@@ -19,8 +19,8 @@ from rollax.models.action_values import make_actor
 from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
-from rollax.policy.acting_device import SMALL_CALL, cpu_beside_gpu
 from rollax.policy.algorithm import Algorithm
+from rollax.policy.devices import SMALL_CALL, cpu_beside_gpu
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.jax_policy import JaxPolicy

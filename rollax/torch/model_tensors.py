@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax.errors import PolicyError, text_of
-from rollax.policy.model_parts import part_of
-from rollax.policy.update_plan import UpdatedTargets
+from rollax.policy.update_plan import UpdatedTargets, part_of
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
 Copies = list[tuple[Tensor, Tensor]]

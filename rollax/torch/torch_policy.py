@@ -20,10 +20,10 @@ from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs, is_noisy, values_of_critic
 from rollax.policy.checks import check_finite, check_weights, checked_loss, naming_missing_columns, td_error_of
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.model_parts import check_every, check_parts, part_of
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.update_plan import check_every, check_parts, part_of
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
 from rollax.torch.config import chosen_device

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rollax.core import trees
 from rollax.errors import PolicyError
-from rollax.policy.model_parts import check_rates, part_of
+from rollax.policy.update_plan import check_rates, part_of
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -21,8 +21,8 @@ from gymnasium import spaces
 from rollax.algorithms.ppo import PPO
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
-from rollax.policy import acting_device
-from rollax.policy.acting_device import ActingDevice
+from rollax.policy import devices
+from rollax.policy.devices import ActingDevice
 from rollax.policy.learner import Devices
 from rollax.search import searched_policy
 from rollax.search.es import ES
@@ -192,8 +192,8 @@ def check_large_calls_act_where_the_parameters_are() -> None:
 def check_candidates_act_on_the_cpu() -> None:
     """With model state on another device, as after an update."""
     cpu = jax.local_devices()[-1]
-    acting_device.cpu_beside_gpu, found = (lambda: cpu), acting_device.cpu_beside_gpu
-    searched_policy.cpu_beside_gpu = acting_device.cpu_beside_gpu
+    devices.cpu_beside_gpu, found = (lambda: cpu), devices.cpu_beside_gpu
+    searched_policy.cpu_beside_gpu = devices.cpu_beside_gpu
     try:
         policy = ES.make_policy(SEEN, spaces.Box(-1, 1, (2,)), {"model": {"custom_model": WithState}, "seed": 0})
         stacked = policy.stacked(3)
@@ -206,7 +206,7 @@ def check_candidates_act_on_the_cpu() -> None:
         assert finite.all()
         np.testing.assert_allclose(actions, policy.act_greedily(seen(3)), rtol=1e-6)
     finally:
-        acting_device.cpu_beside_gpu = searched_policy.cpu_beside_gpu = found
+        devices.cpu_beside_gpu = searched_policy.cpu_beside_gpu = found
 
 
 class WithState(nnx.Module):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.policy.weighted_mean import weighted_mean
+from rollax.policy.gradient_steps import weighted_mean
 
 NUMBERS = np.float32([1, 2, 6, np.nan, 7])
 

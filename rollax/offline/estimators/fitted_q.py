@@ -30,11 +30,10 @@ from rollax.offline.formats.common import check_setting
 from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
-from rollax.policy.model_parts import part_of
 from rollax.policy.size_checks import check_layers_fit
 from rollax.policy.split_model import SplitModel
 from rollax.policy.targets import polyak_average
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import UpdatePlan, part_of
 
 log = logging.getLogger("rollax.offline.estimators")
 _UPDATES_AT_ONCE = 2000
