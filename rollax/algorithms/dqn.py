@@ -202,7 +202,7 @@ class DQN(Algorithm):
             return kind(network, num_actions, self.support)
         check_parametric(self.observation_space, self.action_space)
         trunk = None
-        if config.model.use_lstm or config.model.use_gru:
+        if config.model.has_memory:
             trunk = RecurrentTrunk(self.observation_space, self.action_space, config.model, rngs=rngs)
         return (QNetwork if trunk is None else RecurrentQNetwork)(
             self.observation_space,

@@ -73,7 +73,10 @@ class StateValueFields(ValueLossFields):
     )
 
 
-MODEL_WITH_MEMORY = [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": NotIn(None)}]
+MODEL_WITH_MEMORY = [
+    *({"model.use_lstm": True}, {"model.use_gru": True}, {"model.use_attention": True}),
+    {"model.custom_model": NotIn(None)},
+]
 """What a setting of models with memory requires; a custom model may have one."""
 
 

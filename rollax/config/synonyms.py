@@ -168,6 +168,10 @@ SYNONYMS: dict[str, str] = {
     **each("features_extractor_class features_extractor", "model.custom_model"),
     "share_features_extractor": "model.vf_share_layers",
     "lstm_hidden_size": "model.lstm_cell_size",
+    **each("use_attention use_transformer use_gtrxl", "model.use_attention"),
+    **each("attention_memory_inference attention_memory_training memory_length", "model.attention_memory"),
+    **each("attention_use_n_prev_actions", "model.lstm_use_prev_action"),
+    **each("attention_use_n_prev_rewards", "model.lstm_use_prev_reward"),
     "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0",
 }
 _UNNORMALIZED = (
@@ -237,7 +241,6 @@ ADVICE: dict[str, str] = {
     **each("optimizer_class optimizer_kwargs use_rms_prop", _OPTIMIZER),
     "ortho_init": "leave it out: the layers of the built-in models begin orthogonal",
     "zero_policy": "leave it out: the weights of ARS's linear policy begin at 0, those of other networks do not",
-    "use_attention": "leave it out: a model.custom_model may have attention",
     "target_kl": "leave it out: only PPO's updates stop early",
     **each(
         "ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient",

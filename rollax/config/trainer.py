@@ -23,7 +23,8 @@ from rollax.models.config import ModelConfig
 _ABSENT = object()
 _OF_ANY_MODEL = ("custom_model", "max_seq_len")  # whether a model has memory shows when it is made
 _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name not in _OF_ANY_MODEL)
-_MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
+_RECURRENT = ({"model.use_lstm": True}, {"model.use_gru": True})
+_OF_ATTENTION = tuple(name for name in _LAYERS if name.startswith("model.attention_"))
 
 
 class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, FrozenModel):
@@ -36,7 +37,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         # A centralized critic has the default layers, also if the actor is a custom model.
         _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
-        "model.lstm_cell_size": _MEMORY,
+        "model.lstm_cell_size": _RECURRENT,
+        _OF_ATTENTION: {"model.use_attention": True},
         "model.custom_model_config": {"model.custom_model": ENABLED},
     }
 

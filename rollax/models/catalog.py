@@ -42,7 +42,7 @@ def make_model(
     both = observation_space, action_space
     if config.custom_model is not None:
         return make_custom_model(*both, num_outputs, config, rngs, needs_value=needs_value, value_shape=value_shape)
-    if config.use_lstm or config.use_gru:
+    if config.has_memory:
         from rollax.models.recurrent import RecurrentActorCritic  # loaded only where it is used
 
         return RecurrentActorCritic(*both, num_outputs, config, rngs=rngs, value_shape=value_shape)

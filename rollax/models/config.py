@@ -69,12 +69,28 @@ class ModelConfig(FrozenModel):
     )
     use_lstm: bool = Field(default=False, description="an LSTM between the hidden layers and the heads")
     use_gru: bool = Field(default=False, description="a GRU instead of the LSTM")
+    use_attention: bool = Field(default=False, description="a gated transformer (GTrXL) instead of the LSTM")
     lstm_cell_size: Width = Field(default=64, description="width of the state of the LSTM or GRU")
     lstm_use_prev_action: bool = Field(
-        default=False, description="whether the previous action is an input of the LSTM or GRU"
+        default=False, description="whether the previous action is an input of the memory"
     )
     lstm_use_prev_reward: bool = Field(
-        default=False, description="whether the previous reward is an input of the LSTM or GRU"
+        default=False, description="whether the previous reward is an input of the memory"
+    )
+    attention_dim: Width = Field(default=64, description="width of the transformer's layers and of its output")
+    attention_memory: Width = Field(
+        default=50, description="M, the rows before each row that a layer of the transformer attends to"
+    )
+    attention_num_transformer_units: Annotated[int, Field(ge=1, le=MOST_LAYERS)] = Field(
+        default=1, description="number of layers; together they reach as many times M rows back"
+    )
+    attention_num_heads: Width = Field(default=1, description="heads of each layer")
+    attention_head_dim: Width = Field(default=32, description="width of a head's queries, keys and values")
+    attention_position_wise_mlp_dim: Width = Field(
+        default=32, description="width of the dense layer after the attention"
+    )
+    attention_init_gru_gate_bias: float = Field(
+        default=2.0, description="initial bias of the gates: the larger, the closer a new layer is to the identity"
     )
     max_seq_len: PositiveInt = Field(
         default=20,
@@ -88,17 +104,23 @@ class ModelConfig(FrozenModel):
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="further keyword arguments of custom_model")
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the default model has memory."""
+        return self.use_lstm or self.use_gru or self.use_attention
+
     @model_validator(mode="after")
     def _one_kind_of_memory(self) -> ModelConfig:
-        if self.use_lstm and self.use_gru:
-            raise ValueError("only one of use_lstm and use_gru to be true")
-        has_memory = self.use_lstm or self.use_gru
-        if has_memory and self.normalization in ("batch", "batch_renorm"):
+        if self.use_lstm + self.use_gru + self.use_attention > 1:
+            raise ValueError("only one of use_lstm, use_gru and use_attention to be true")
+        if self.has_memory and self.normalization in ("batch", "batch_renorm"):
             raise ValueError("normalization 'layer' with memory: padding would count in batch statistics")
-        if has_memory and self.custom_model is not None:
-            raise ValueError("use_lstm and use_gru are for the default model: give the custom model initial_state()")
-        if (self.lstm_use_prev_action or self.lstm_use_prev_reward) and not has_memory:
-            raise ValueError("lstm_use_prev_action and lstm_use_prev_reward need use_lstm or use_gru")
+        if self.has_memory and self.custom_model is not None:
+            raise ValueError(
+                "use_lstm, use_gru and use_attention are for the default model: give the custom model initial_state()"
+            )
+        if (self.lstm_use_prev_action or self.lstm_use_prev_reward) and not self.has_memory:
+            raise ValueError("lstm_use_prev_action and lstm_use_prev_reward need use_lstm, use_gru or use_attention")
         return self
 
     @field_serializer("custom_model", when_used="json")

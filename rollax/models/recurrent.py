@@ -1,4 +1,4 @@
-"""Recurrent layers over padded sequences, and `RecurrentActorCritic`, the default model with memory."""
+"""Layers with memory over padded sequences, and `RecurrentActorCritic`, the default model with memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
+from rollax.models.gtrxl import GTrXL
 from rollax.models.layers import orthogonal, zeros_init
 from rollax.models.networks import ActorCritic, Trunk
 from rollax.models.outputs import Outputs, State
@@ -83,7 +84,7 @@ class GRU(nnx.Module):
 
 
 class RecurrentActorCritic(ActorCritic):
-    """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads.
+    """`ActorCritic` with an LSTM, a GRU or a transformer between the hidden layers and the heads.
 
     Rows are B concatenated sequences of equal length; B is the length of the state. If actor and critic share no
     layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
@@ -100,41 +101,42 @@ class RecurrentActorCritic(ActorCritic):
         rngs: nnx.Rngs,
         value_shape: tuple[int, ...] = (),
     ) -> None:
-        width = config.lstm_cell_size
+        width = config.attention_dim if config.use_attention else config.lstm_cell_size
         super().__init__(
             observation_space, num_outputs, config, rngs=rngs, head_features=width, value_shape=value_shape
         )
         self.memory_inputs = _memory_inputs(config)
         self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
         extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
-        cell = GRU if config.use_gru else LSTM
         width = self.policy_trunk.features + extra
-        self.policy_memory = cell(width, config.lstm_cell_size, rngs=rngs)
-        self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size, rngs=rngs)
+        self.policy_memory = make_memory(width, config, rngs=rngs)
+        self.value_memory = None if self.value_trunk is None else make_memory(width, config, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
         """The state at the start of a trajectory, without the axis of sequences."""
-        memories = [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
-        return (np.concatenate([part for memory in memories for part in memory.initial_state()]),)
+        return (np.concatenate([part for memory in self._memories for part in memory.initial_state()]),)
+
+    @property
+    def _memories(self) -> list[Any]:
+        return [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
 
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
     ) -> Outputs:
         extra = _previous(self, prev_actions, prev_rewards)
-        parts = tuple(jnp.split(state[0], state[0].shape[1] // self.policy_memory.features, axis=1))
-        split = len(parts) if self.value_memory is None else len(parts) // 2
+        parts, *of_critic = _parts(state, self._memories)
         hidden = jnp.concatenate([self.policy_trunk(obs), *extra], axis=-1)
-        hidden, parts_out = self.policy_memory(hidden, parts[:split])
+        hidden, parts_out = self.policy_memory(hidden, parts)
         value_hidden = hidden
         if self.value_trunk is not None and self.value_memory is not None:
             value_hidden = jnp.concatenate([self.value_trunk(obs), *extra], axis=-1)
-            value_hidden, value_parts = self.value_memory(value_hidden, parts[split:])
+            value_hidden, value_parts = self.value_memory(value_hidden, of_critic[0])
             parts_out = (*parts_out, *value_parts)
         return self.heads(hidden, value_hidden, obs)._replace(state=(jnp.concatenate(parts_out, axis=1),))
 
 
 class RecurrentTrunk(nnx.Module):
-    """`Trunk` with an LSTM or GRU behind it; see `RecurrentActorCritic` for its rows and state."""
+    """`Trunk` with a memory behind it; see `RecurrentActorCritic` for its rows and state."""
 
     def __init__(
         self, observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
@@ -143,9 +145,8 @@ class RecurrentTrunk(nnx.Module):
         self.memory_inputs = _memory_inputs(config)
         self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
         extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
-        cell = GRU if config.use_gru else LSTM
-        self.memory = cell(self.trunk.features + extra, config.lstm_cell_size, rngs=rngs)
-        self.features = config.lstm_cell_size
+        self.memory = make_memory(self.trunk.features + extra, config, rngs=rngs)
+        self.features = self.memory.features
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
         """The state at the start of a trajectory, without the axis of sequences."""
@@ -155,9 +156,22 @@ class RecurrentTrunk(nnx.Module):
         self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
     ) -> tuple[Float[Array, "BT F"], State]:
         hidden = jnp.concatenate([self.trunk(obs), *_previous(self, prev_actions, prev_rewards)], axis=-1)
-        parts = tuple(jnp.split(state[0], state[0].shape[1] // self.features, axis=1))
-        hidden, parts = self.memory(hidden, parts)
+        hidden, parts = self.memory(hidden, *_parts(state, [self.memory]))
         return hidden, (jnp.concatenate(parts, axis=1),)
+
+
+def make_memory(in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> LSTM | GRU | GTrXL:
+    """The layer with memory that the config names; by default an LSTM."""
+    if config.use_attention:
+        return GTrXL(in_features, config, rngs=rngs)
+    return (GRU if config.use_gru else LSTM)(in_features, config.lstm_cell_size, rngs=rngs)
+
+
+def _parts(state: State, memories: Sequence[Any]) -> list[State]:
+    """The state of each of these layers, from one array with all of them."""
+    sizes = [[len(part) for part in memory.initial_state()] for memory in memories]
+    parts = iter(jnp.split(state[0], np.cumsum([size for of_one in sizes for size in of_one])[:-1], axis=1))
+    return [tuple(next(parts) for _ in of_one) for of_one in sizes]
 
 
 def _memory_inputs(config: ModelConfig) -> tuple[str, ...]:

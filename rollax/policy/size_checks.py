@@ -19,7 +19,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
 from rollax.models.features import MIN_IMAGE_SIDE, ImageLayout
 
-_OF_MEMORY = ("use_lstm", "use_gru")
+_OF_MEMORY = ("use_lstm", "use_gru", "use_attention")
 _OF_ACTOR_CRITICS = ("free_log_std", "vf_share_layers")
 _OF_IMAGES = ("conv_filters", "conv_activation", "conv_dense")
 _COPIES = 4  # parameters, gradients, and the two moments of Adam
@@ -62,6 +62,9 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
     if model.custom_model is None:
         widths = [*model.fcnet_hiddens]
         widths += 2 * [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
+        if model.use_attention:
+            heads = model.attention_num_heads * model.attention_head_dim
+            widths += [*(model.attention_dim, heads), *(model.attention_dim, model.attention_position_wise_mlp_dim)]
         outputs = sum(_width(leaf) for _, leaf in leaves(action_space))
         widths += [*getattr(config, "hiddens", ()), outputs * getattr(config, "num_atoms", 1)]
         key = f"{where}: observation_space, action_space, model.fcnet_hiddens and the like"
@@ -71,6 +74,8 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
         for _, leaf in leaves(observation_space)
         if leaf.shape is not None and leaf.dtype is not None
     )
+    if model.use_attention:  # the column `state_in`
+        row += _NUMBER * model.attention_num_transformer_units * model.attention_memory * model.attention_dim
     key = "config key 'train_batch_size'"
     fix = "lower train_batch_size, or rollout_fragment_length and num_envs_per_worker"
     check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)

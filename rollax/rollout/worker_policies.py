@@ -273,7 +273,7 @@ def _check_sequences(policies: Mapping[str, Policy]) -> None:
                 length,
             ).expected(
                 "a model with memory",
-                "set model.use_lstm or use_gru, give your model initial_state, or leave max_seq_len out",
+                "set model.use_lstm, use_gru or use_attention, give your model initial_state, or leave max_seq_len out",
             )
 
 

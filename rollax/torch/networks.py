@@ -308,7 +308,7 @@ def make_model(
 ) -> nn.Module:
     """The default actor-critic, with or without memory, for the `model` part of a config.
 
-    Raises ConfigError for `free_log_std` with an odd number of outputs.
+    Raises ConfigError for `free_log_std` with an odd number of outputs, and for `use_attention`.
     """
     if config.free_log_std and (num_outputs % 2 or not isinstance(action_space, spaces.Box)):
         raise ConfigError(
@@ -316,6 +316,10 @@ def make_model(
             "config key 'model.free_log_std'",
             action_space,
         ).expected("a Box action space", "leave free_log_std out for this action space")
-    if config.use_lstm or config.use_gru:
+    if config.use_attention:
+        raise ConfigError("Models in PyTorch have no transformer.", "config key 'model.use_attention'", True).expected(
+            "use_lstm or use_gru, or an algorithm in JAX", "set model.use_lstm in its place"
+        )
+    if config.has_memory:
         return RecurrentActorCritic(observation_space, action_space, num_outputs, config, value_shape)
     return ActorCritic(observation_space, num_outputs, config, value_shape=value_shape)

@@ -117,6 +117,15 @@ IMPALA_STATELESS = {
     "model": {**STATELESS["model"], "max_seq_len": 25},
 }
 GRU = {"model": {**REPEAT["model"], "use_lstm": False, "use_gru": True}}
+ATTENTION = {
+    "use_attention": True,
+    "attention_dim": 32,
+    "attention_num_heads": 2,
+    "attention_head_dim": 16,
+    "attention_memory": 10,
+    "max_seq_len": 16,
+    "fcnet_hiddens": (32,),
+}
 # A trajectory has five sequences: the gradient ends at each of them, the recurrent state does not.
 FIRST_OBS = {
     "num_envs_per_worker": 20,
@@ -222,6 +231,7 @@ RUNS = {
     "impala_stateless_cartpole": Run(IMPALATrainer, StatelessCartPole, 350, 600_000, IMPALA_STATELESS),
     "ppo_repeat_after_me": Run(PPOTrainer, RepeatAfterMe, 90, 40_000, REPEAT),
     "ppo_repeat_after_me_with_gru": Run(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, **GRU}),
+    "ppo_repeat_after_me_with_attention": Run(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, "model": ATTENTION}),
     "pg_repeat_after_me": Run(PGTrainer, RepeatAfterMe, 40, 100_000, {**REPEAT_PG, "lr": 1e-2}),
     "ppo_repeat_initial_obs": Run(PPOTrainer, RepeatInitialObs, 90, 100_000, FIRST_OBS),
     "ppo_multi_agent_cartpole": Run(PPOTrainer, MultiAgentCartPole, 800, 100_000, multi_agent_cartpole.CONFIG),

@@ -64,6 +64,7 @@ CASES = {
     "ppo, signs of rewards": (Both, PPO, PPOConfig, {"clip_rewards": True}),
     "ppo, filter": ("jax:Pendulum-v1", PPO, PPOConfig, {**SHORT, "observation_filter": "MeanStdFilter"}),
     "ppo, nested, filter": (Both, PPO, PPOConfig, {"observation_filter": "MeanStdFilter"}),
+    "ppo, transformer": (Both, PPO, PPOConfig, {"model": {**MODEL, "use_attention": True, "attention_memory": 3}}),
     "ppo, gru, nested, filter": (Both, PPO, PPOConfig, {"model": GRU, "observation_filter": "MeanStdFilter"}),
     "ppo, own memory": (JaxClock, PPO, PPOConfig, {"model": {"custom_model": Counts}}),
     "a2c, lstm, boxes": ("jax:Pendulum-v1", A2C, A2CConfig, {**SHORT, "model": LSTM}),

@@ -22,16 +22,17 @@ INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
     [
         {"use_lstm": True, **INPUTS},
         pytest.param({"use_gru": True}, marks=pytest.mark.long),
+        pytest.param({"use_attention": True, "attention_memory": 2, **INPUTS}, marks=pytest.mark.long),
         pytest.param({"use_gru": True, "vf_share_layers": True, **INPUTS}, marks=pytest.mark.long),
     ],
-    ids=["LSTM", "GRU", "GRU, shared layers"],
+    ids=["LSTM", "GRU", "transformer", "GRU, shared layers"],
 )
 def test_steps_are_equal(model):
     runner = runner_of(
         rollax.PPO,
         OBS,
         ACTIONS,
-        model={**model, "lstm_cell_size": 4},
+        model=model if "use_attention" in model else {**model, "lstm_cell_size": 4},
         observation_filter="MeanStdFilter",
         normalize_actions=True,
         clip_rewards=True,
