@@ -17,7 +17,7 @@ from rollax import SAC, SACConfig, SACTrainer
 from rollax.models.action_values import frozen
 from rollax.models.config import ModelConfig
 from rollax.ops.actor_critic import td_target
-from rollax.policy.optimizers import by_part
+from rollax.policy.gradient_transforms import by_part
 from rollax.policy.update_plan import UpdatePlan
 
 LAYERS = ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu", normalization="batch_renorm")

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from rollax import PPO, PPOTrainer
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.running_returns import RunningReturns
 

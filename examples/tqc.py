@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rollax import SAC, SACConfig, SACTrainer
 from rollax.models.action_values import make_critic, make_critics
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import huber
 
 

@@ -26,7 +26,7 @@ from rollax import PPOConfig, PPOTrainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
-from rollax.config.rules import inherited
+from rollax.config.field_group import inherited
 from tests.api_tables import with_names
 from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 

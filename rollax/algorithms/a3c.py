@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.state_value import with_critic_and_entropy
+from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig

@@ -17,11 +17,12 @@ from typing import Any
 import jax
 from pydantic import Field
 
+from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.impala import IMPALA, IMPALAConfig, IMPALATrainer, learned_rows
-from rollax.algorithms.state_value import KLPenalty, with_critic_and_entropy
+from rollax.algorithms.kl_penalty import KLPenalty
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values

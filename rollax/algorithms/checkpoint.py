@@ -15,19 +15,18 @@ import numpy as np
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from rollax import __version__
-from rollax.algorithms.registry import ALGORITHMS
-from rollax.algorithms.stored_config import (
+from rollax.algorithms.checkpoint_config import (
     arguments_for,
     config_of,
     in_sections,
     refuse_first_values_in_specs,
     refuse_of_learning,
 )
+from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
+from rollax.config.field_group import inherited, refuse_first_values
 from rollax.config.field_types import written_by_caller
-from rollax.config.replaced_keys import with_current_keys
-from rollax.config.rules import inherited, refuse_first_values
-from rollax.config.stored import (
+from rollax.config.json_form import (
     cluster_in,
     decode_config,
     import_path,
@@ -35,6 +34,7 @@ from rollax.config.stored import (
     space_from_json,
     space_to_json,
 )
+from rollax.config.replaced_keys import with_current_keys
 from rollax.core import storage
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.importing import StoredCode, current_path, named_by_file, path_of

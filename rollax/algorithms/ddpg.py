@@ -29,7 +29,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import rates_by_part

@@ -29,9 +29,9 @@ from rollax.config.groups import BurnInFields, ReplayFields
 from rollax.config.off_policy_groups import QLearningFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError, SpaceError
+from rollax.models.action_embeddings import check_parametric
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import MOST_LAYERS, Width
-from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, is_noisy, is_recurrent
 from rollax.models.q_network import (
     CustomQNetwork,
@@ -42,7 +42,7 @@ from rollax.models.q_network import (
     logits_of,
 )
 from rollax.models.recurrent import RecurrentTrunk
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import (
     categorical_cross_entropy,
     categorical_entropy,

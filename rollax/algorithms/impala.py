@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import optax
 from pydantic import Field
 
-from rollax.algorithms.state_value import with_critic_and_entropy
+from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.models.outputs import Outputs
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer

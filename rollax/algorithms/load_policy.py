@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.stored_config import config_of
+from rollax.algorithms.checkpoint_config import config_of
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig
-from rollax.config.stored import GIVEN, POLICY
+from rollax.config.json_form import GIVEN, POLICY
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.core.space_json import space_from_json

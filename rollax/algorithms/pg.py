@@ -17,7 +17,7 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import discounted_returns, standardized
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.algorithm import Algorithm

@@ -17,14 +17,15 @@ import jax
 import numpy as np
 from pydantic import Field
 
-from rollax.algorithms.state_value import KLPenalty, with_critic_and_entropy
+from rollax.algorithms.critic_loss import with_critic_and_entropy
+from rollax.algorithms.kl_penalty import KLPenalty
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import ENABLED, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.add_advantages import add_advantages

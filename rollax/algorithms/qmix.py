@@ -27,14 +27,14 @@ from rollax.models.config import MOST_LAYERS, Width
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen, sequence_errors
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.burn_in import after_burn_in
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.mask_checks import GroupMasks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.targets import periodic_copy

@@ -39,7 +39,7 @@ from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import rates_by_part

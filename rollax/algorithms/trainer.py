@@ -16,7 +16,7 @@ from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, refuse_misplaced, run_name
 from rollax.batch import DEFAULT_POLICY
 from rollax.config import TrainerConfig, resolve_config
-from rollax.config.rules import refuse_two_envs
+from rollax.config.field_group import refuse_two_envs
 from rollax.core import runtime
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.other_names import OtherNamesOfTrainer, naming_arguments

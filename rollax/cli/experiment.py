@@ -13,8 +13,8 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from rollax.config import TrainerConfig
-from rollax.config.rules import refuse_two_envs
-from rollax.config.stored import GIVEN, Trust, cluster_in, decode_config, given_fields, missing_code
+from rollax.config.field_group import refuse_two_envs
+from rollax.config.json_form import GIVEN, Trust, cluster_in, decode_config, given_fields, missing_code
 from rollax.core.importing import StoredCode, named_by_caller
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError, corrected, nearest

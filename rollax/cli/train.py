@@ -28,7 +28,7 @@ from rollax.cli.console import (
     whole_number,
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
-from rollax.config.stored import decode_config
+from rollax.config.json_form import decode_config
 from rollax.config.trainer import config_of_values
 from rollax.core.atomic_files import absolute
 from rollax.core.importing import named_by_caller

@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollax.config.field_group import ENABLED, NotIn
     from rollax.config.field_types import Lambda, SchedulePoints
     from rollax.config.multiagent import MultiAgentConfig
-    from rollax.config.rules import ENABLED, NotIn
     from rollax.config.trainer import TrainerConfig, resolve_config
 
 __all__ = ["ENABLED", "Lambda", "MultiAgentConfig", "NotIn", "SchedulePoints", "TrainerConfig", "resolve_config"]

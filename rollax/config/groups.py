@@ -10,8 +10,8 @@ from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
 from rollax.config.contributed import FieldsOfReplay
+from rollax.config.field_group import ENABLED, FieldGroup, NotIn
 from rollax.config.field_types import Lambda, SchedulePoints
-from rollax.config.rules import ENABLED, FieldGroup, NotIn
 from rollax.config.trainer import TrainerConfig
 from rollax.errors import ConfigError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from rollax.config.rules import FieldGroup
+from rollax.config.field_group import FieldGroup
 from rollax.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from rollax.config.field_group import NotIn
 from rollax.config.field_types import ProbabilityPoints, SchedulePoints
 from rollax.config.groups import OWN_NETWORKS, ReplayFields, StreamFields
 from rollax.config.hooks import ConfigHooks
-from rollax.config.rules import NotIn
 from rollax.core.schedules import Schedule
 from rollax.models.config import ModelConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollax.config.stored import GIVEN
+from rollax.config.json_form import GIVEN
 
 REPLACED: dict[str, str | None] = {}
 """Config keys of earlier versions -> the key that replaces each, or None where none does; such as `model.old_key`.

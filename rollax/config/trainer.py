@@ -9,9 +9,9 @@ from gymnasium.spaces import Space
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from rollax.config.contributed import FieldsOfEveryConfig
+from rollax.config.field_group import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
 from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints, written_by_caller
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
 from rollax.config.workers import WorkerFields
 from rollax.core.frozen import FrozenModel, fields_by_key, too_deep
 from rollax.core.other_names import OtherNamesOfConfig
@@ -340,7 +340,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
         Classes and functions are stored by their import path; {"$code": null} is one without a path.
         """
-        from rollax.config.stored import encode_config
+        from rollax.config.json_form import encode_config
 
         return encode_config(self)
 
@@ -360,7 +360,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     @classmethod
     def of_stored(cls, data: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool) -> Self:
         """As `from_json`, with changes that may be parts of a stored config: strings among them are not imported."""
-        from rollax.config.stored import decode_config, given_fields
+        from rollax.config.json_form import decode_config, given_fields
 
         values = decode_config(data, trust="everything" if trust_code else "nothing")
         return cls._derived(values, given_fields(data, cls), changes)

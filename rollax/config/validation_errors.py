@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from rollax.config.field_group import SCHEDULE
 from rollax.config.hooks import NAMES_OF_OWNERS
-from rollax.config.rules import SCHEDULE
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
 from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, corrected, nearest, repr_of

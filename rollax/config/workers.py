@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveFloat
 
-from rollax.config.rules import FieldGroup
+from rollax.config.field_group import FieldGroup
 
 _RESTARTS = ("max_num_worker_restarts", "num_consecutive_worker_failures_tolerance", "delay_between_worker_restarts_s")
 

@@ -12,7 +12,7 @@ import numpy as np
 from rollax.env import checks
 from rollax.env.copies import EnvCopies, Resets, check_spaces
 from rollax.errors import EnvError, RollaxError, WorkerError, text_of
-from rollax.processes.restarts import FailureRules, Failures
+from rollax.processes.failure_rules import FailureRules, Failures
 
 
 class EnvFailures(Failures):

@@ -16,15 +16,15 @@ from jaxtyping import Array, Float
 
 from rollax.core.numbers import is_whole
 from rollax.errors import PolicyError, SpaceError
+from rollax.models.action_embeddings import check_parametric, is_parametric
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import ModelConfig
-from rollax.models.embeddings import check_parametric, is_parametric
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import MLP, dense
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.parametric import make_policy_head, policy_outputs
+from rollax.models.parametric_head import make_policy_head, policy_outputs
 from rollax.models.q_network import QNetwork
 from rollax.ops.q_learning import chosen
 

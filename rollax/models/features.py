@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from rollax.core.spaces import ACTION_MASK, Path, leaves, path_text
 from rollax.errors import ConfigError, SpaceError
+from rollax.models.action_embeddings import EMBEDDINGS
 from rollax.models.config import ConvFilter
-from rollax.models.embeddings import EMBEDDINGS
 
 HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).

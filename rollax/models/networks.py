@@ -17,7 +17,7 @@ from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs
-from rollax.models.parametric import make_policy_head, policy_outputs
+from rollax.models.parametric_head import make_policy_head, policy_outputs
 
 
 class Trunk(nnx.Module):

@@ -16,13 +16,13 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.errors import PolicyError
+from rollax.models.action_embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.config import Activation, ModelConfig
-from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy
-from rollax.models.parametric import WIDTH, filled_slots
+from rollax.models.parametric_head import WIDTH, filled_slots
 from rollax.ops.q_learning import dueling
 
 

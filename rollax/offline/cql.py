@@ -27,14 +27,14 @@ from pydantic import Field
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.rules import FieldGroup
+from rollax.config.field_group import FieldGroup
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics
 from rollax.models.outputs import Outputs
 from rollax.models.q_network import expected_values
 from rollax.ops.actor_critic import td_target
 from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
 
 _TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
+from rollax.config.field_group import ENABLED, NotIn, Predicate
 from rollax.config.field_types import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
 from rollax.config.hooks import ConfigHooks
-from rollax.config.rules import ENABLED, NotIn, Predicate
 from rollax.core.numbers import is_finite
 from rollax.errors import ConfigError
 

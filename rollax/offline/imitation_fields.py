@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollax.config.rules import FieldGroup
+from rollax.config.field_group import FieldGroup
 
 
 class WeightedImitationFields(FieldGroup):

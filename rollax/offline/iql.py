@@ -23,8 +23,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.config.field_group import NotIn
 from rollax.config.off_policy_groups import ActorCriticFields
-from rollax.config.rules import NotIn
 from rollax.models.action_values import (
     ActorWithCritics,
     GaussianActor,
@@ -39,7 +39,7 @@ from rollax.models.outputs import Outputs
 from rollax.offline.imitation_fields import WeightedImitationFields
 from rollax.ops.actor_critic import td_target, twin_errors
 from rollax.ops.imitation import advantage_weights, expectile_loss
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm

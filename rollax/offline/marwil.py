@@ -33,7 +33,7 @@ from rollax.offline.batch_replay import BatchReplayOptimizer
 from rollax.offline.imitation_fields import WeightedImitationFields
 from rollax.ops.actor_critic import td_target
 from rollax.ops.imitation import advantage_weights, moving_mean_square
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer

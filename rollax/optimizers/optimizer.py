@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
+from rollax.config.field_group import inherited
 from rollax.config.groups import ReplayFields
-from rollax.config.rules import inherited
 from rollax.config.trainer import by_name
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.timings import Timings

@@ -16,7 +16,7 @@ from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError
 from rollax.processes.actor_pool import Actor, ActorPool
 from rollax.processes.actors import Actors, LocalActors
-from rollax.processes.restarts import FailureRules, Failures
+from rollax.processes.failure_rules import FailureRules, Failures
 from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 
 log = logging.getLogger("rollax.replay")

@@ -16,16 +16,16 @@ from rollax.core import runtime
 from rollax.core.overrides import overrides
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
+from rollax.models.action_embeddings import check_parametric
 from rollax.models.catalog import make_model
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.distributions.gaussian import DiagGaussian
-from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.burn_in import after_burn_in
+from rollax.policy.gradient_transforms import adam, by_part
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.optimizers import adam, by_part
 
 
 class Algorithm(BaseAlgorithm):

@@ -16,13 +16,13 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
 from rollax.core.frozen import content_of
-from rollax.core.running_moments import RunningMoments
+from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.errors import PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
+from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.mask_checks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
 from rollax.policy.size_checks import check_sizes

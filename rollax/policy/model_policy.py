@@ -14,7 +14,7 @@ from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.overrides import overrides
-from rollax.core.running_moments import RunningMoments
+from rollax.core.running_statistics import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number

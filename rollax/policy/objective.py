@@ -16,7 +16,7 @@ from jax import lax
 from rollax.batch import Columns, SampleBatch
 from rollax.core.runtime import note_trace
 from rollax.policy.checks import checked_loss, td_error_of
-from rollax.policy.optimizers import check_direction, check_waiting, checked_optimizer, clipped, first_steps
+from rollax.policy.gradient_transforms import check_direction, check_waiting, checked_optimizer, clipped, first_steps
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import UpdatePlan, part_of

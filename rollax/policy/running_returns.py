@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.core.running_moments import RunningMoments
+from rollax.core.running_statistics import RunningMoments
 from rollax.core.stored_values import read_array, read_value
 from rollax.ops.advantages import running_sums
 

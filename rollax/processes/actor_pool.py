@@ -12,7 +12,7 @@ from typing import Any
 from rollax.core.cleanup import cleanup_on_error
 from rollax.errors import WorkerError, text_of
 from rollax.processes.actors import Actors, ProcessLostError
-from rollax.processes.restarts import Failures, log
+from rollax.processes.failure_rules import Failures, log
 
 _FOREVER = float("inf")
 _STOP_S = 5.0  # how long actors may take to stop before their processes are killed

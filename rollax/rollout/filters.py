@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.core.running_moments import RunningMoments, RunningStatistics, State
+from rollax.core.running_statistics import RunningMoments, RunningStatistics, State
 from rollax.core.spaces import Path, at, leaves, walk
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, EnvError

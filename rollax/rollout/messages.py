@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollax.batch import MultiAgentBatch
-from rollax.core.running_moments import merged
+from rollax.core.running_statistics import merged
 from rollax.rollout.metrics import EpisodeList
 
 

@@ -13,7 +13,7 @@ from rollax.config import TrainerConfig
 from rollax.core import spaces, trees
 from rollax.core.other_names import OtherNamesOfRunner, naming_arguments
 from rollax.core.overrides import accepted
-from rollax.core.running_moments import RunningStatistics
+from rollax.core.running_statistics import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one

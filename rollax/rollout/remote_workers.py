@@ -15,7 +15,7 @@ from rollax.env.registrations import register_all, registrations
 from rollax.errors import ConfigError
 from rollax.processes.actor_pool import Actor, ActorPool, Call
 from rollax.processes.actors import Actors, unsendable
-from rollax.processes.restarts import FailureRules, Failures
+from rollax.processes.failure_rules import FailureRules, Failures
 from rollax.rollout.messages import Update
 
 if TYPE_CHECKING:

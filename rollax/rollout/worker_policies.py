@@ -12,7 +12,7 @@ from gymnasium import Space
 from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.multiagent import SharedParts
-from rollax.core.running_moments import State
+from rollax.core.running_statistics import State
 from rollax.core.spaces import check_space, same_space
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.making import EnvSettings, make_base_env

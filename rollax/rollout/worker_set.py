@@ -16,7 +16,7 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
 from rollax.policy.policy_spec import PolicyClass, PolicySpec
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.worker import RolloutWorker
 
 if TYPE_CHECKING:

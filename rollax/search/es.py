@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.config.rules import ENABLED
+from rollax.config.field_group import ENABLED
 from rollax.core.spaces import space_text
 from rollax.errors import ConfigError
 from rollax.ops.evolution import Shaping, es_weights

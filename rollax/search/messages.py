@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollax.core.running_moments import State
+from rollax.core.running_statistics import State
 from rollax.rollout.metrics import EpisodeList
 
 

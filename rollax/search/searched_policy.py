@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from rollax.batch import Columns, SampleBatch
 from rollax.core.memory import check_fits
 from rollax.errors import PolicyError, ShapeError
+from rollax.models.action_embeddings import is_parametric
 from rollax.models.action_values import make_actor
-from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
 from rollax.policy.algorithm import Algorithm

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollax.algorithms.checkpoint import untrusted
-from rollax.config.stored import decode_config
+from rollax.config.json_form import decode_config
 from rollax.core.importing import StoredCode
 from rollax.core.stored_values import wrong_value
 from rollax.errors import ConfigError, InvalidRequestError

@@ -10,7 +10,7 @@ from typing import Any
 from gymnasium import Space
 
 from rollax import __version__
-from rollax.config.stored import space_to_json
+from rollax.config.json_form import space_to_json
 from rollax.core import trees
 from rollax.policy.policy import Policy
 from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted

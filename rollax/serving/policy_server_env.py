@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import Space
 
-from rollax.config.stored import space_from_json
+from rollax.config.json_form import space_from_json
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.registry import id_without_module
 from rollax.errors import ConfigError, RollaxError

@@ -141,7 +141,7 @@ QUERIES = ("hello", "health", "statistics")
 
 
 class PolicyInfo(msgspec.Struct):
-    """One policy: its spaces as JSON (`rollax.config.stored.space_to_json`), and whether it has memory."""
+    """One policy: its spaces as JSON (`rollax.config.json_form.space_to_json`), and whether it has memory."""
 
     observation_space: dict[str, Any]
     action_space: dict[str, Any]

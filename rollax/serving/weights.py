@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from rollax.config import TrainerConfig
-from rollax.config.stored import GIVEN, POLICY, space_from_json, space_to_json
+from rollax.config.json_form import GIVEN, POLICY, space_from_json, space_to_json
 from rollax.core import storage
 from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.errors import CheckpointError, RequestError

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from rollax.config import TrainerConfig
-from rollax.config.rules import FieldGroup
+from rollax.config.field_group import FieldGroup
 from rollax.errors import ConfigError
 from rollax.processes.settings import TORCH_DEVICE
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from rollax.core import trees
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError, SpaceError
+from rollax.models.action_embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
-from rollax.models.embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
@@ -43,7 +43,7 @@ class Trunk(nn.Module):
 
 
 class ParametricHead(nn.Module):
-    """Logits of slots with embeddings; twin of `rollax.models.parametric.ParametricHead`."""
+    """Logits of slots with embeddings; twin of `rollax.models.parametric_head.ParametricHead`."""
 
     def __init__(self, features: int, embeddings: int, *, gain: float) -> None:
         super().__init__()

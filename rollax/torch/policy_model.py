@@ -16,8 +16,8 @@ from rollax.core.frozen import thawed
 from rollax.core.importing import StoredCode, import_object
 from rollax.core.overrides import overrides
 from rollax.errors import ConfigError, PolicyError
+from rollax.models.action_embeddings import check_parametric
 from rollax.models.config import ModelConfig
-from rollax.models.embeddings import check_parametric
 from rollax.models.output_checks import check_arguments, check_outputs
 from rollax.models.outputs import run_model
 from rollax.torch.networks import CentralCritic, make_model

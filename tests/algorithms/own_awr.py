@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from pydantic import Field
 
 from rollax import Algorithm, SyncSamplesOptimizer, Trainer, TrainerConfig
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.values import value_loss
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.update_plan import UpdatePlan

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rollax import DQN, DQNConfig, DQNTrainer, Outputs
 from rollax.models.networks import Trunk
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import huber
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rollax import SAC, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
-from rollax.algorithms.stored_config import refuse_first_values_in_specs
+from rollax.algorithms.checkpoint_config import refuse_first_values_in_specs
 from rollax.core.storage import from_json_bytes, to_json_bytes
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, to_plain

@@ -18,7 +18,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.layers import NoisyLinear
 from rollax.offline.marwil import MARWIL
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen, huber
 
 SEEN, THREE, BOX = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)

@@ -23,7 +23,7 @@ from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli.experiment import override, read_experiment
 from rollax.cli.train import make_trainer
 from rollax.config import TrainerConfig
-from rollax.config.stored import decode_config, missing_code
+from rollax.config.json_form import decode_config, missing_code
 from rollax.errors import RollaxError
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SAC, SACConfig
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from tests.algorithms.tables import f32, set_tables, two_rows
 
 LINE = spaces.Discrete(3)

@@ -10,7 +10,7 @@ import pytest
 from rollax import A2CConfig, PPOConfig
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.cli.train import make_trainer
-from rollax.config.stored import missing_code
+from rollax.config.json_form import missing_code
 from rollax.core.importing import ImportPath, StoredCode
 from rollax.errors import ConfigError
 

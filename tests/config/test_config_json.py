@@ -12,7 +12,7 @@ from gymnasium import spaces
 from pydantic import BaseModel
 
 from rollax.config import Lambda, TrainerConfig
-from rollax.config.stored import decode_config, missing_code
+from rollax.config.json_form import decode_config, missing_code
 from rollax.core.importing import ImportPath, StoredCode
 from rollax.core.space_json import space_from_json, space_to_json
 from rollax.core.spaces import same_space

@@ -10,7 +10,7 @@ import pytest
 
 import rollax
 from rollax import ConfigError
-from rollax.config.stored import POLICY
+from rollax.config.json_form import POLICY
 from rollax.core.importing import ImportPath, StoredCode, import_object, named_by_caller, named_by_file
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollax.optimizers import async_replay
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers
 from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
 from tests.optimizers.stand_ins import learner_threads

@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.policy.policy import Policy
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers
 from rollax.rollout.sampler import SamplingOnRequest
 from rollax.rollout.worker_policies import WorkerPolicies

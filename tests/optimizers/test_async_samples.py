@@ -10,7 +10,7 @@ import pytest
 
 from rollax import AsyncSamplesOptimizer
 from rollax.errors import ConfigError, WorkerError
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from tests.optimizers.stand_ins import (
     LONG,
     STEPS,

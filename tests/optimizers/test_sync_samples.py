@@ -13,7 +13,7 @@ from rollax.config import TrainerConfig
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.actors import LocalActors
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.remote_workers import RemoteWorkers
 from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool

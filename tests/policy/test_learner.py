@@ -15,7 +15,7 @@ import pytest
 
 from rollax.core.runtime import trace_count
 from rollax.errors import CheckpointError, NonFiniteError
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.devices import OneFetch
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches

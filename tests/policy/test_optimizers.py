@@ -13,7 +13,7 @@ from rollax import DDPG, ES, ARSConfig, SampleBatch
 from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.errors import ConfigError, PolicyError
-from rollax.policy.optimizers import by_part
+from rollax.policy.gradient_transforms import by_part
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 

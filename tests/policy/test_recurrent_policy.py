@@ -19,7 +19,7 @@ from rollax.batch import Fragment
 from rollax.batch.columns import MissingColumnError
 from rollax.errors import BatchError, PolicyError
 from rollax.models.outputs import Outputs
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SequenceDraw

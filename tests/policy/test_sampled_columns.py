@@ -3,7 +3,7 @@
 import pytest
 
 from rollax import DQN, PPO, PPOTrainer
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.replayed import TRANSITION_SAMPLED
 from tests.policy.small_ppo import CHOICES, SEEN
 

@@ -16,7 +16,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan

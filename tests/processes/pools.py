@@ -6,7 +6,7 @@ import pytest
 
 from rollax.processes import actor_pool as actor_pool
 from rollax.processes.actor_pool import ActorPool
-from rollax.processes.restarts import FailureRules, Failures
+from rollax.processes.failure_rules import FailureRules, Failures
 from rollax.rollout import remote_workers
 from rollax.rollout.remote_workers import RemoteWorkers
 from tests.processes.stand_in import Clock, StandIn

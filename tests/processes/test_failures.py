@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import EnvError, WorkerError
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
 
 

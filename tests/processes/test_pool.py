@@ -9,7 +9,7 @@ import pytest
 from rollax.errors import WorkerError
 from rollax.processes.actor_pool import ActorPool
 from rollax.processes.actors import LocalActors, ProcessLostError
-from rollax.processes.restarts import FailureRules, Failures
+from rollax.processes.failure_rules import FailureRules, Failures
 from tests.processes.stand_in import NEVER, BrokenError, Does
 
 REMAKE = {"makes": True, "remakes": True}

@@ -11,8 +11,8 @@ import pytest
 
 import rollax
 from rollax.processes.actors import ProcessLostError
+from rollax.processes.failure_rules import FailureRules
 from rollax.processes.ray_actors import RayActors
-from rollax.processes.restarts import FailureRules
 from rollax.processes.stacks import Stack, StackFolder
 from tests.processes.stand_in import NEVER, SAMPLE, Does
 

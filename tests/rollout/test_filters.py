@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.core.running_moments import merged
+from rollax.core.running_statistics import merged
 from rollax.errors import CheckpointError, ConfigError, EnvError, ShapeError
 from rollax.rollout.filters import MeanStdFilter, NoFilter, make_filter
 

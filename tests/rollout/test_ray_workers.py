@@ -26,7 +26,7 @@ from rollax import (
     register_env,
 )
 from rollax.env.registry import registered_envs
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from tests.env.kinds import KINDS, REMOTE, Kind
 from tests.env.worlds import Clock

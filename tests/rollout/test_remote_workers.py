@@ -9,7 +9,7 @@ import pytest
 
 from rollax.errors import EnvError, WorkerError
 from rollax.processes.actors import ProcessLostError
-from rollax.processes.restarts import FailureRules
+from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.messages import Update
 from rollax.rollout.remote_workers import RemoteWorkers
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value

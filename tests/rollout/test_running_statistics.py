@@ -15,7 +15,7 @@ from rollax import (
     SyncSamplesOptimizer,
     load_policy,
 )
-from rollax.core.running_moments import RunningMoments
+from rollax.core.running_statistics import RunningMoments
 from rollax.policy.running_returns import RunningReturns
 from rollax.processes.actors import LocalActors
 from rollax.rollout.messages import Update

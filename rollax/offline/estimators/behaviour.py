@@ -18,7 +18,7 @@ from rollax.models.outputs import Outputs
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.fitted_q import learn_rows
 from rollax.offline.estimators.target_policy import TargetPolicy
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.actor import Actor
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.learner import Learner

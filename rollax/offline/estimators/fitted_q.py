@@ -27,7 +27,7 @@ from rollax.models.q_network import QNetwork
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
 from rollax.offline.formats.common import check_setting
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.size_checks import check_layers_fit

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollax.batch import SampleBatch
-from rollax.config.stored import check_spaces_together
+from rollax.config.json_form import check_spaces_together
 from rollax.core import trees
 from rollax.core.space_json import space_from_json
 from rollax.core.storage import parsed_json

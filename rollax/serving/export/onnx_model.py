@@ -7,7 +7,7 @@ import json
 import jax
 
 import rollax
-from rollax.config.stored import space_to_json
+from rollax.config.json_form import space_to_json
 from rollax.errors import not_installed
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.export.inlining import Operand, Variable, inlined

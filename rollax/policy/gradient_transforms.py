@@ -109,5 +109,5 @@ def check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
             where=f"{where}, make_optimizer",
             got=f"a first step of {moved}, and a plan with every={dict(every)}",
             expected="an optimizer for each part, which waits as the plan says",
-            fix="return by_part(optimizers, self.plan.every), of rollax.policy.optimizers",
+            fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
         )

@@ -25,7 +25,7 @@ from rollax.algorithms.qmix import QMIXConfig
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.algorithms.sac import SACConfig
 from rollax.config import SchedulePoints, TrainerConfig, resolve_config
-from rollax.config.rules import FieldGroup, inherited, refuse_first_values
+from rollax.config.field_group import FieldGroup, inherited, refuse_first_values
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.offline.iql import IQLConfig

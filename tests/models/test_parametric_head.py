@@ -16,10 +16,10 @@ from rollax import SampleBatch
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ShapeError, SpaceError
+from rollax.models.action_embeddings import check_parametric
 from rollax.models.config import ModelConfig
-from rollax.models.embeddings import check_parametric
 from rollax.models.networks import ActorCritic
-from rollax.models.parametric import WIDTH, ParametricHead
+from rollax.models.parametric_head import WIDTH, ParametricHead
 from tests.marks import long_except
 
 SLOTS, SIZE = 5, 3

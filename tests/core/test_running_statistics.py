@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rollax.core.running_moments import RunningMoments, RunningStatistics
+from rollax.core.running_statistics import RunningMoments, RunningStatistics
 from rollax.errors import CheckpointError, NonFiniteError, ShapeError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.masked import masked_mean
+from rollax.ops.mean_over_rows import masked_mean
 
 
 @pytest.mark.parametrize("compiled", [False, True])

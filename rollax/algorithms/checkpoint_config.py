@@ -8,8 +8,8 @@ from typing import Any
 
 from rollax import __version__
 from rollax.config import TrainerConfig
-from rollax.config.rules import inherited, refuse_first_values, refuse_out_of_place
-from rollax.config.stored import decode_config
+from rollax.config.field_group import inherited, refuse_first_values, refuse_out_of_place
+from rollax.config.json_form import decode_config
 from rollax.config.trainer import by_name
 from rollax.core.importing import StoredCode, path_of
 from rollax.errors import CheckpointError, ConfigError

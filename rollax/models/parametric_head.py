@@ -11,7 +11,7 @@ from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, Shaped
 
 from rollax.core.spaces import ACTION_MASK
-from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.models.action_embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.layers import dense
 
 WIDTH = 64

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax.core import trees
 from rollax.core.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, path_text, space_text
 from rollax.errors import EnvError, ShapeError, SpaceError
-from rollax.models.embeddings import EMBEDDINGS
+from rollax.models.action_embeddings import EMBEDDINGS
 
 
 def has_mask(observation_space: Space) -> bool:

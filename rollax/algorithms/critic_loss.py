@@ -1,0 +1,33 @@
+"""The value and entropy terms of the loss of algorithms with a critic of states."""
+
+from __future__ import annotations
+
+import jax
+
+from rollax.batch import Columns
+from rollax.models.outputs import Outputs
+from rollax.ops.mean_over_rows import masked_mean
+from rollax.ops.values import explained_variance, value_loss
+from rollax.policy.algorithm import Algorithm
+
+
+def with_critic_and_entropy(
+    algorithm: Algorithm,
+    policy_loss: jax.Array,
+    out: Outputs,
+    targets: jax.Array,
+    mask: jax.Array,
+    coefficients: Columns,
+    *,
+    vf_clip_param: float | None = None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus, weighted as in `StateValueFields`."""
+    vf_loss = value_loss(out.value, targets, mask, vf_clip_param=vf_clip_param)
+    entropy = masked_mean(algorithm.distribution.entropy(out.policy), mask)
+    loss = policy_loss + algorithm.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+    return loss, {
+        "policy_loss": policy_loss,
+        "vf_loss": vf_loss,
+        "entropy": entropy,
+        "vf_explained_var": explained_variance(targets, out.value, mask),
+    }
