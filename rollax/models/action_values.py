@@ -160,8 +160,8 @@ class Ensemble(nnx.Module):
 
     def __call__(self, obs: Any, *actions: Any) -> Float[Array, "N *S"]:
         graph, weights, state = nnx.split(self.members, nnx.Param, ...)
-        # Actions have a leading axis too: the first product is then one of [N, R, in] and [N, in, out], whose result
-        # XLA need not transpose. Observations have none: images would be copied.
+        # Actions get a leading axis too: the first layer then multiplies [N, R, in] by [N, in, out], and XLA need not
+        # transpose the result. Observations get none: images would be copied.
         of_each = jax.tree.map(lambda values: jnp.broadcast_to(values, (self.count, *values.shape)), actions)
 
         def of_member(weights: Any, state: Any, taken: Any) -> tuple[Array, Any]:

@@ -61,7 +61,7 @@ def check_outputs(
         run: calls the model with NumPy columns: the columns of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
         needs_value: whether it must return `Outputs.value`.
-        kind: what it gets in the place of NumPy arrays, in words.
+        kind: the type of array that `run` passes to the model, as named in errors.
         value_shape: the shape of one row of `Outputs.value`: () for one value head, else (H,).
     """
     for length in (1, _STEPS) if is_recurrent(model) else (1,):
@@ -83,7 +83,7 @@ def check_outputs(
 
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
-    """Columns of a space whose elements are the valid ones nearest to 1: an action mask allows everything."""
+    """Example columns of a space: ones, clipped to its bounds. An action mask of ones allows every action."""
 
     def column(leaf: spaces.Space, path: Any) -> np.ndarray:
         ones = np.ones((rows, *(leaf.shape or ())), leaf.dtype)

@@ -78,6 +78,11 @@ class Values:
 class BaseAlgorithm(ABC):
     """An algorithm: how a policy is made, what it reads, and its loss. See `Algorithm` for JAX.
 
+    In a training iteration its methods run in this order: `postprocess`, for each sampled fragment, where it is sampled
+    (NumPy); `drawn`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward pass, for each
+    minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay, `replayed` draws the
+    batches.
+
     An algorithm has the spaces and its config, and no attribute is set later. Two of the same class with equal spaces
     and configs are equal, so they share what is compiled for them. What an algorithm computes may depend on its
     spaces and its config only; `make_policy` makes the policy that acts and learns by it.

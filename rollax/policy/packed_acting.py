@@ -30,7 +30,7 @@ class PackedActing:
 
     Each array that a compiled call takes or returns costs as much as a small layer. So all parameters are one array,
     joined once for each version of them; an observation and its random numbers are one row; and so are an action and
-    the other columns that acting returns. The numbers are the same.
+    the other columns that acting returns, which `columns_of` separates. The numbers are those of `compute_actions`.
 
     Args:
         policy: a `JaxPolicy`.

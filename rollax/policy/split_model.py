@@ -83,10 +83,10 @@ class SplitModel:
         exploring: bool = False,
         noise_seed: Any = None,
     ) -> Any:
-        """The model with these arrays, in training mode if it is `learning`, otherwise in evaluation mode.
+        """The model with these arrays, in training mode if `learning` or `exploring`, otherwise in evaluation mode.
 
-        A model that is `exploring` is in training mode too, except for its batch statistics, which would be meaningless
-        for a few rows and padding. `noise_seed` [] uint32 is for new random streams; None: the streams in `extra`.
+        Exploring, it has the running batch statistics, because those of a few rows and padding would be meaningless.
+        `noise_seed` [] uint32 is for new random streams; None: the streams in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])

@@ -60,7 +60,7 @@ class Actors(Protocol):
         ...
 
     def stack_of(self, index: int) -> Stack | None:
-        """What the process of an actor was doing when it crashed, or hangs in; None if that is not known."""
+        """The stack of the actor's process where it crashed or hangs; None if it is not known."""
         ...
 
 

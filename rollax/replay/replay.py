@@ -81,7 +81,7 @@ class Replay(ABC):
     def sample(
         self, count: int, rng: np.random.Generator, *, beta: float = 1.0, draw: Draw = SINGLE_ROWS
     ) -> SampleBatch:
-        """A batch of `count` transitions, or of what `draw` makes of the buffer; see `transitions` and `sequences`.
+        """A batch of `count` transitions or sequences, as `draw` says; see `transitions` and `sequences`.
 
         Args:
             count: how many transitions or sequences, drawn with replacement.
@@ -130,7 +130,7 @@ class Replay(ABC):
             first row only; n-step `rewards` and `discounts` as in `transitions`; `target_steps`, the position in the
             sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that
             one terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from;
-            `burn_in` [B, burn_in], which of the first rows are there to advance the state; `indices`, for
+            `burn_in` [B, burn_in], true for the first rows, which only advance the state; `indices`, for
             `update_priorities`: -1 except in the rows that the sequence is drawn by.
         """
         weights = self._weights(slots, beta)

@@ -113,7 +113,7 @@ class BackgroundSampling(SamplingOnRequest):
         env: the environment that it steps; other threads may take a `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether fragments of a version of the weights are too old to learn from.
-        in_pool: whether a pool of workers takes the fragments, which notices a worker by a call that does not return.
+        in_pool: whether a pool of workers takes the fragments, which recognizes a hung worker by a call without end.
     """
 
     in_background: ClassVar[bool] = True
@@ -135,7 +135,7 @@ class BackgroundSampling(SamplingOnRequest):
         self._waiting: deque[Rollout] = deque()
         # Of dropped fragments, for the next fragment that is taken:
         self._dropped, self._episodes = 0, EpisodeList()
-        self._statistics: Rollout | None = None  # the last one, with the filters of all
+        self._statistics: Rollout | None = None  # the last dropped fragment, with the filter statistics of all of them
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None
@@ -152,8 +152,8 @@ class BackgroundSampling(SamplingOnRequest):
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
         """The `most` oldest waiting fragments (None: all); blocks until there is one; none after the timeout.
 
-        In a pool it does not return while the environment finishes no step and does not wait for others either, so that
-        the pool notices that the worker hangs. The thread starts with the first call.
+        In a pool, the call blocks beyond the timeout if the environment has finished no step and does not wait for
+        clients, so that the pool notices that the worker hangs. The thread starts with the first call.
         """
         polls = self.env.polls
         with self._changed:
@@ -188,8 +188,8 @@ class BackgroundSampling(SamplingOnRequest):
     def _paused(self, *, drops: bool) -> Iterator[None]:
         """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
 
-        Waiting fragments and an untaken exception are kept, unless `drops`: then they and what is noted of dropped
-        fragments are dropped.
+        Waiting fragments and an untaken exception are kept. With `drops` they are discarded, and so are the counts and
+        episodes of fragments that were dropped earlier.
         """
         if self.runs_here:
             yield

@@ -31,7 +31,8 @@ class BlockSampler(Sampler):
     """Samples an environment that is `in_lockstep`. The rows are the same as with `RowSampler`.
 
     Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
-    fragment. In evaluations, which read metrics only, episodes are recorded after each step.
+    fragment. In evaluations, which read metrics only, episodes are recorded after each step. A small model without
+    memory acts by `PackedActing`, any other by `PolicyRunner.act`.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

@@ -36,6 +36,10 @@ class Outcomes(NamedTuple):
 class Segments(NamedTuple):
     """The parts of episodes in a block, by sub-environment and in time order.
 
+    For example, in a block of T = 4 polls and N = 2 sub-environments, of which the first ends an episode with its
+    second step and begins another one, there are S = 3 segments: `place` is [[0, 2], [0, 2], [1, 2], [1, 2]], `first`
+    [0, 2], `last` [1, 2], `ended` [0], `begun` [1], `env_index` [0, 0, 1], `start` [0, 2, 0] and `length` [2, 2, 4].
+
     Args:
         place: [T, N] the segment of each poll.
         first: [N] the first segment of each sub-environment: it continues the episode of the previous block.

@@ -1,4 +1,8 @@
-"""`Sampler`: samples for a `RolloutWorker`, on request. The config key `sampler` sets another class."""
+"""`Sampler`: samples for a `RolloutWorker`, on request. `make_sampler.py` chooses its class.
+
+An environment in JAX has a `CompiledSampler`; an environment whose sub-environments step together, such as every one of
+Gymnasium, a `BlockSampler`; all others a `RowSampler`. The config key `sampler` sets another class.
+"""
 
 from __future__ import annotations
 

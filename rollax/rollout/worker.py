@@ -162,7 +162,7 @@ class RolloutWorker:
             return after_sample(self.callbacks, self, samples)
 
     def sample_fragment(self, update: Update | None = None) -> Rollout | None:
-        """Samples a fragment, after replacing weights and running statistics if there is an `update`.
+        """Samples a fragment by `rollout`, after replacing weights and running statistics if there is an `update`.
 
         A worker that samples in the background returns the oldest waiting fragment; None after `PATIENCE_S` seconds.
         """

@@ -39,7 +39,7 @@ CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.
 PREFIX = "checkpoint_"
 _WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
-"""Iterations between two comparisons of the training reward, which improves in most of them."""
+"""Iterations between two comparisons of the training reward with the best one: it improves in most iterations."""
 
 
 class RunFolder:

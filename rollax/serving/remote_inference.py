@@ -81,7 +81,7 @@ class RemoteInference:
 
 
 def checked_hello(calls: Calls) -> dict[str, Any]:
-    """The answer to hello, whose request limit is used from now on; RequestError for another protocol."""
+    """Calls `hello`, adopts its limit on the size of requests, and returns it; RequestError for another protocol."""
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
         what = "The policy server has a different version of the protocol."
