@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ENABLED", "Lambda", "MultiAgentConfig", "NotIn", "SchedulePoints", "TrainerConfig", "resolve_config"]
 _MODULE_OF = {
-    "ENABLED": "rules",
+    "ENABLED": "field_group",
     "Lambda": "field_types",
     "MultiAgentConfig": "multiagent",
-    "NotIn": "rules",
+    "NotIn": "field_group",
     "SchedulePoints": "field_types",
     "TrainerConfig": "trainer",
     "resolve_config": "trainer",
