@@ -37,6 +37,9 @@ from rollax.algorithms.pg import PGTrainer as PGTrainer
 from rollax.algorithms.ppo import PPO as PPO
 from rollax.algorithms.ppo import PPOConfig as PPOConfig
 from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
+from rollax.algorithms.pqn import PQN as PQN
+from rollax.algorithms.pqn import PQNConfig as PQNConfig
+from rollax.algorithms.pqn import PQNTrainer as PQNTrainer
 from rollax.algorithms.qmix import QMIX as QMIX
 from rollax.algorithms.qmix import VDN as VDN
 from rollax.algorithms.qmix import QMIXConfig as QMIXConfig

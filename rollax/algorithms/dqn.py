@@ -19,29 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import spaces
 from pydantic import Field
 
+from rollax.algorithms.action_values import ActionValues
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
 from rollax.config.groups import BurnInFields, ReplayFields
 from rollax.config.off_policy_groups import QLearningFields
 from rollax.core.schedules import Schedule
-from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_embeddings import check_parametric
-from rollax.models.catalog import make_custom_model
+from rollax.errors import ConfigError
 from rollax.models.config import MOST_LAYERS, Width
-from rollax.models.outputs import Outputs, is_noisy, is_recurrent
-from rollax.models.q_network import (
-    CustomQNetwork,
-    QNetwork,
-    RecurrentCustomQNetwork,
-    RecurrentQNetwork,
-    expected_values,
-    logits_of,
-)
-from rollax.models.recurrent import RecurrentTrunk
+from rollax.models.outputs import Outputs
+from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values, logits_of, make_q_network
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import (
     categorical_cross_entropy,
@@ -53,13 +43,11 @@ from rollax.ops.q_learning import (
     sequence_errors,
 )
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import TRANSITION, Draw, draw_for
-from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 
@@ -127,24 +115,12 @@ class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
             )
 
 
-class DQN(Algorithm):
+class DQN(ActionValues):
     """Values of discrete actions, trained on targets from a target network."""
 
     config_class = DQNConfig
-    statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
     reads = TRANSITION
-
-    def check_spaces(self) -> None:
-        if not isinstance(self.action_space, spaces.Discrete):
-            raise SpaceError(
-                "The actions are not one discrete choice.",
-                where=f"action_space of {type(self).__name__}",
-                got=self.action_space,
-                expected="Discrete(n)",
-                fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
-            )
-        check_layers(self.config.model, type(self).__name__, memory=True)
 
     @cached_property
     def support(self) -> np.ndarray | None:
@@ -170,8 +146,7 @@ class DQN(Algorithm):
 
     def exploration_by(self, epsilon: Callable[[float], float]) -> Exploration:
         """Returns the exploration with this ε, a function of the timestep."""
-        config, space = self.config, self.action_space
-        assert isinstance(space, spaces.Discrete)
+        config, space = self.config, self.discrete
         if config.exploration == "SoftQ":
             return SoftQ(space, config.temperature)
         if config.exploration == "EpsilonGreedy":
@@ -185,30 +160,11 @@ class DQN(Algorithm):
         )
 
     def make_model(self, rngs: nnx.Rngs) -> QNetwork | CustomQNetwork:
-        config, num_actions = self.config, self.exploration.num_inputs
-        if config.model.custom_model is not None:
-            width, space = num_actions * config.num_atoms, self.observation_space
-            network = make_custom_model(space, self.action_space, width, config.model, rngs)
-            if config.noisy and not is_noisy(network):
-                raise ConfigError(
-                    "The policy explores by noisy layers, but the custom model has none.",
-                    where="config keys 'noisy' and 'model.custom_model'",
-                    got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
-                    expected="a model that draws noise in training mode, with the attribute noisy = True",
-                    fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
-                    "(rollax.models.layers), with the attribute noisy = True",
-                )
-            kind = RecurrentCustomQNetwork if is_recurrent(network) else CustomQNetwork
-            return kind(network, num_actions, self.support)
-        check_parametric(self.observation_space, self.action_space)
-        trunk = None
-        if config.model.has_memory:
-            trunk = RecurrentTrunk(self.observation_space, self.action_space, config.model, rngs=rngs)
-        return (QNetwork if trunk is None else RecurrentQNetwork)(
+        config = self.config
+        return make_q_network(
             self.observation_space,
-            num_actions,
+            self.discrete,
             config.model,
-            trunk=trunk,
             hiddens=config.hiddens,
             dueling=config.dueling,
             support=self.support,
@@ -246,8 +202,7 @@ class DQN(Algorithm):
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        assert isinstance(self.action_space, spaces.Discrete)
-        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
+        actions = self.indices(batch[SampleBatch.ACTIONS])
         logits = self._logits(out)
         values = chosen(expected_values(logits, self.support), actions)  # unmasked: a given action may be invalid
         target = batch[_TARGET]

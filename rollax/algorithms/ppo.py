@@ -21,8 +21,8 @@ from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.kl_penalty import KLPenalty
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config import ENABLED, SchedulePoints, TrainerConfig
-from rollax.config.groups import CentralizedCriticFields, StateValueFields
+from rollax.config import ENABLED, SchedulePoints
+from rollax.config.groups import CentralizedCriticFields, MinibatchFields, StateValueFields
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
@@ -35,21 +35,16 @@ from rollax.policy.update_plan import UpdatePlan
 _KL_MARGIN = 1.5
 
 
-class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
+class PPOConfig(CentralizedCriticFields, StateValueFields, MinibatchFields):
     """The fields of PPO in addition to the common fields, with the symbols of the paper."""
 
     defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
     requires = {"kl_target": {"kl_coeff": ENABLED}}
     places = {
-        (
-            *("sgd_minibatch_size", "num_sgd_iter", "clip_param", "clip_param_schedule"),
-            *("vf_clip_param", "kl_coeff", "kl_target", "target_kl"),
-        ): ("policy",),
+        ("clip_param", "clip_param_schedule", "vf_clip_param", "kl_coeff", "kl_target", "target_kl"): ("policy",),
     }
     initial_values = {"kl_coeff": ()}
 
-    sgd_minibatch_size: int = Field(default=64, ge=1, description="M, rows of one gradient step")
-    num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
     clip_param: float = Field(default=0.2, ge=0, description="ε: the probability ratio is clipped to [1 - ε, 1 + ε]")
     clip_param_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, ε], ...], linear in between; replaces clip_param"
@@ -69,10 +64,6 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
         description="an update stops at the first minibatch whose mean KL divergence is above 1.5 target_kl; None: "
         "it never stops early",
     )
-
-    def check(self) -> None:
-        super().check()
-        self.refuse_larger("sgd_minibatch_size", "train_batch_size")
 
 
 class PPO(KLPenalty):

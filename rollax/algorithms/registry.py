@@ -27,6 +27,7 @@ _OF_THE_CORE = {
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
+    "PQN": "rollax.algorithms.pqn:PQNTrainer",
     "QMIX": "rollax.algorithms.qmix:QMIXTrainer",
     "Rainbow": "rollax.algorithms.dqn:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",

@@ -91,6 +91,19 @@ class BurnInFields(FieldGroup):
     )
 
 
+class MinibatchFields(TrainerConfig):
+    """Several epochs of minibatches over each train batch."""
+
+    places = {("sgd_minibatch_size", "num_sgd_iter"): ("policy",)}
+
+    sgd_minibatch_size: int = Field(default=64, ge=1, description="M, rows of one gradient step")
+    num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_larger("sgd_minibatch_size", "train_batch_size")
+
+
 class StreamFields(FieldGroup):
     """How fragments are requested from workers that sample while the learner learns."""
 

@@ -1,4 +1,4 @@
-"""Groups of fields of algorithms that learn from the actions of other policies: Ape-X, Q-learning, actor-critics."""
+"""Groups of fields of Q-learning, and of algorithms that learn from the actions of other policies."""
 
 from __future__ import annotations
 
@@ -59,12 +59,10 @@ class AsyncReplayFields(StreamFields, ReplayFields):
             self.refuse_larger("num_replay_shards", "num_workers")
 
 
-class QLearningFields(ConfigHooks):
-    """Q-learning of discrete actions with a target network and ε-greedy exploration; see `EpsilonGreedy`."""
+class EpsilonGreedyFields(ConfigHooks):
+    """ε-greedy exploration by a network of action values; see `EpsilonGreedy`."""
 
-    defaults = {"lr": 5e-4, "grad_clip": 10.0}
     requires = {("initial_epsilon", "epsilon_timesteps", "final_epsilon"): {"epsilon_schedule": None}, **OWN_NETWORKS}
-    places = {("double_q", "target_network_update_freq"): ("policy",)}
 
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(
@@ -76,10 +74,6 @@ class QLearningFields(ConfigHooks):
         description="[[timestep, ε], ...], linear in between; replaces initial_epsilon, final_epsilon and "
         "epsilon_timesteps",
     )
-    double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")
-    target_network_update_freq: int = Field(
-        default=500, ge=1, description="updates after which the target network becomes a copy of the online network"
-    )
 
     def epsilon(self) -> Schedule:
         """Timestep -> ε; a policy that has learned before does not begin with random actions."""
@@ -87,6 +81,18 @@ class QLearningFields(ConfigHooks):
         if self.is_pretrained:
             points = ((0, self.final_epsilon),)
         return Schedule(self.epsilon_schedule or points, where="config key 'epsilon_schedule'")
+
+
+class QLearningFields(EpsilonGreedyFields):
+    """Q-learning of discrete actions with a target network and ε-greedy exploration."""
+
+    defaults = {"lr": 5e-4, "grad_clip": 10.0}
+    places = {("double_q", "target_network_update_freq"): ("policy",)}
+
+    double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")
+    target_network_update_freq: int = Field(
+        default=500, ge=1, description="updates after which the target network becomes a copy of the online network"
+    )
 
 
 class ActorCriticFields(ReplayFields):

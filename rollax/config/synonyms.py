@@ -51,7 +51,7 @@ SYNONYMS: dict[str, str] = {
     **each("vf_coef vf_coeff value_coef value_cost value_loss_coef baseline_cost", "vf_loss_coeff"),
     **each("clip_range clip_coef clip_ratio eps_clip clip_epsilon ppo_clipping_epsilon", "clip_param"),
     **each("clip_range_vf clip_vloss value_clip value_clipping_epsilon", _VALUE_CLIP),
-    **each("gae_lambda lam", "lambda"),
+    **each("gae_lambda lam q_lambda", "lambda"),
     "target_kl": "use_kl_loss kl_target: a penalty that adapts to kl_target; updates do not stop early",
     **each("use_rms_prop optimizer optimizer_class", "opt_type"),
     **each("rms_prop_eps", "opt_type? epsilon"),
@@ -112,6 +112,8 @@ SYNONYMS: dict[str, str] = {
     "n_atoms": "num_atoms",
     "priority_exponent": "prioritized_replay_alpha",
     **each("beta importance_sampling_exponent", "prioritized_replay_beta"),
+    # Rewards
+    **each("rew_scale reward_scaling", "reward_scale"),
     # Recorded data
     **each("input_ offline_data dataset dataset_path", "input"),
     "input_read_method_kwargs": "input_config",
@@ -141,7 +143,7 @@ SYNONYMS: dict[str, str] = {
     "exploration_fraction": "epsilon_timesteps: a number of steps, not a fraction of the run",
     **each("epsilon_decay eps_decay", "epsilon_timesteps: steps over which ε falls, linearly"),
     **each("exploration_initial_eps start_e eps_start epsilon_start", "initial_epsilon"),
-    **each("exploration_final_eps end_e eps_end epsilon_end", "final_epsilon"),
+    **each("exploration_final_eps end_e eps_end eps_finish epsilon_end", "final_epsilon"),
     **each("epsilon eps_train", "initial_epsilon final_epsilon epsilon_timesteps"),
     **each("action_noise exploration_noise act_noise", "exploration noise_scale"),
     # Actors and critics
@@ -191,7 +193,9 @@ _INPUT = (
     "server is env=PolicyServerEnv"
 )
 _NO_SDE = "leave it out: rollax has no state-dependent exploration"
-_OPTIMIZER = "leave it out: the optimizer is Adam, unless make_optimizer of a policy of your own returns another"
+_OPTIMIZER = (
+    "leave it out: the optimizer is Adam (RAdam in PQN), unless make_optimizer of a policy of your own returns another"
+)
 _WRAPPED = "leave it out: env is a function that wraps the environment, env=lambda context: Wrapper(Env())"
 ADVICE: dict[str, str] = {
     **each("input input_config", _INPUT),

@@ -81,7 +81,8 @@ def make_custom_model(
             f"model.custom_model {path_of(cls)}",
             "initial_state",
         ).expected(
-            "a model without memory", "leave initial_state out, or use PPO, A2C, IMPALA, APPO, DQN, or QMIX of a group"
+            "a model without memory",
+            "leave initial_state out, or use PPO, A2C, IMPALA, APPO, PQN, DQN, or QMIX for groups",
         )
     check_model(
         model,

@@ -1,4 +1,4 @@
-"""`QNetwork`: the values of discrete actions, as numbers or as distributions of returns."""
+"""`QNetwork`: the values of discrete actions, as numbers or as distributions of returns; `make_q_network`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
-from rollax.errors import PolicyError
-from rollax.models.action_embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.errors import ConfigError, PolicyError
+from rollax.models.action_embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
+from rollax.models.catalog import make_custom_model
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
-from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy
+from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy, is_recurrent
 from rollax.models.parametric_head import WIDTH, filled_slots
+from rollax.models.recurrent import RecurrentTrunk
 from rollax.ops.q_learning import dueling
 
 
@@ -186,6 +188,50 @@ class RecurrentCustomQNetwork(CustomQNetwork):
         self, obs: Any, state: State, **memory: Any
     ) -> Outputs:
         return self.outputs(self.network(obs, state, **memory))
+
+
+def make_q_network(
+    observation_space: spaces.Space,
+    action_space: spaces.Discrete,
+    config: ModelConfig,
+    *,
+    hiddens: Sequence[int] = (),
+    dueling: bool = True,
+    support: np.ndarray | None = None,
+    sigma0: float | None = None,
+    rngs: nnx.Rngs,
+) -> QNetwork | CustomQNetwork:
+    """The network of the values of all actions, with memory or a custom model as `config` says; see `QNetwork`.
+
+    Raises ConfigError for a custom model without noisy layers, if there is a `sigma0`; other errors as `make_model`.
+    """
+    num_actions = int(action_space.n)
+    if config.custom_model is not None:
+        width = num_actions * (1 if support is None else len(support))
+        network = make_custom_model(observation_space, action_space, width, config, rngs)
+        if sigma0 is not None and not is_noisy(network):
+            raise ConfigError(
+                "The policy explores by noisy layers, but the custom model has none.",
+                where="config keys 'noisy' and 'model.custom_model'",
+                got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
+                expected="a model that draws noise in training mode, with the attribute noisy = True",
+                fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
+                "(rollax.models.layers), with the attribute noisy = True",
+            )
+        return (RecurrentCustomQNetwork if is_recurrent(network) else CustomQNetwork)(network, num_actions, support)
+    check_parametric(observation_space, action_space)
+    trunk = RecurrentTrunk(observation_space, action_space, config, rngs=rngs) if config.has_memory else None
+    return (RecurrentQNetwork if config.has_memory else QNetwork)(
+        observation_space,
+        num_actions,
+        config,
+        trunk=trunk,
+        hiddens=hiddens,
+        dueling=dueling,
+        support=support,
+        sigma0=sigma0,
+        rngs=rngs,
+    )
 
 
 def _value_outputs(

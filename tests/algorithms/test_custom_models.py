@@ -94,6 +94,7 @@ def transitions(policy: Any) -> SampleBatch:
             "new_obs": some(policy.observation_space),
             "discounts": np.full(ROWS, 0.9, np.float32),
             "weights": np.ones(ROWS, np.float32),
+            "value_targets": np.ones(ROWS, np.float32),
         }
     )
 
@@ -101,6 +102,7 @@ def transitions(policy: Any) -> SampleBatch:
 KINDS: dict[str, tuple[str, type, dict[str, Any]]] = {
     "DQN": ("DQN", Plain, {}),
     "DQN, atoms": ("DQN", Plain, {"num_atoms": 5}),
+    "PQN": ("PQN", Plain, {"sgd_minibatch_size": ROWS}),
     "Rainbow": ("Rainbow", Noisy, {}),
     "SAC": ("SAC", Plain, {"actions": BOX}),
     "SAC, discrete": ("SAC", ActorOnly, {}),

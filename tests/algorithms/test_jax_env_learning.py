@@ -6,9 +6,9 @@ import pytest
 from gymnasium import spaces
 
 from examples import stateless_cartpole
-from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, SACTrainer, TimeLimit
+from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, PQNTrainer, SACTrainer, TimeLimit
 from rollax.env.jax.classic_control import CartPole
-from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM
+from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM, PQN_CARTPOLE
 from tests.algorithms.test_replay_learning import SAC_PENDULUM, ZOO_CARTPOLE
 from tests.learning_curves import Run, each_run
 from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
@@ -58,6 +58,7 @@ RUNS = {
     "ppo_jax_pendulum": Run(
         PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
     ),
+    "pqn_jax_cartpole": Run(PQNTrainer, "jax:CartPole-v1", 475, 500_000, PQN_CARTPOLE),
     "dqn_jax_cartpole": Run(DQNTrainer, "jax:CartPole-v1", 475, 50_000, ZOO_CARTPOLE),
     "sac_jax_pendulum": Run(SACTrainer, "jax:Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),

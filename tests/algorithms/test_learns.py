@@ -75,6 +75,7 @@ CASES: dict[str, tuple[str, spaces.Space, dict[str, Any], int]] = {
     "IMPALA": ("IMPALA", SEVERAL, STREAM, 40),
     "APPO": ("APPO", SEVERAL, {**STREAM, "num_sgd_iter": 4}, 15),
     "APPO, without V-trace": ("APPO", SEVERAL, {**STREAM, "num_sgd_iter": 4, "vtrace": False}, 15),
+    "PQN": ("PQN", FOUR, {**PPO_CONFIG, "epsilon_timesteps": 2000}, 20),
     "DQN": ("DQN", FOUR, {**VALUES, "epsilon_timesteps": 500}, 1),
     "DQN, atoms": ("DQN", FOUR, {**VALUES, "epsilon_timesteps": 500, "num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, 1),
     "DQN, noisy": ("DQN", FOUR, {**VALUES, "noisy": True}, 1),

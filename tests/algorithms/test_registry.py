@@ -86,6 +86,9 @@ HINTS = [
     ("TD3", "policy_frequency", "in rollax it is 'policy_delay'"),
     ("PPO", "device", "JAX_PLATFORMS"),
     ("PPO", "tensorboard_log", "fit(out=...)"),
+    ("PQN", "q_lambda", "in rollax it is 'lambda'"),
+    ("PQN", "rew_scale", "in rollax it is 'reward_scale'"),
+    ("PQN", "num_minibatches", "in rollax it is 'sgd_minibatch_size'"),
     ("PPO", "total_timesteps", "fit(stop={'timesteps_total': ...})"),
     ("SAC", "replay_buffer_class", "examples/her.py"),
     ("DQN", "replay_buffer_kwargs", "examples/her.py"),
@@ -134,7 +137,7 @@ HINTS = [
     ("PPO", "buffer_size", "has no replay buffer; it is a key of BC, CQL, DQN, IQL, SAC, TD3, "),
     ("SAC", "clip_param", "leave it out; it is a key of PPO, APPO"),
     ("DQN", "sgd_minibatch_size", "in rollax it is 'train_batch_size'"),
-    ("DQN", "gae_lambda", "leave it out; 'lambda' is a key of A2C, A3C, PPO, APPO, IMPALA"),
+    ("DQN", "gae_lambda", "leave it out; 'lambda' is a key of A2C, A3C, PPO, PQN, APPO, IMPALA"),
 ]
 
 

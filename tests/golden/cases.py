@@ -15,7 +15,7 @@ ON_POLICY = ("PG", "A2C", "A3C", "PPO", "APPO", "IMPALA")
 CONTINUOUS_REPLAY = ("DDPG", "TD3", "SAC", "APEX_DDPG")
 DISCRETE_REPLAY = ("DQN", "Rainbow", "SAC", "APEX")
 GROUPED = ("QMIX", "VDN")
-SYNCHRONOUS = ("PG", "A2C", "PPO")
+SYNCHRONOUS = ("PG", "A2C", "PPO", "PQN")
 
 NESTED = spaces.Dict(
     {
@@ -79,20 +79,21 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
     cases: dict[str, Case] = {}
 
     def add(name: str, algorithm: str, *changes: dict[str, Any], iterations: int = 3) -> None:
-        config: dict[str, Any] = dict(MINIBATCHES) if algorithm == "PPO" else {}
+        config: dict[str, Any] = dict(MINIBATCHES) if algorithm in ("PPO", "PQN") else {}
         for change in changes:
             config |= change
         if algorithm == "A3C":  # it computes a gradient from each fragment
             config.pop("train_batch_size", None)
         cases[f"{algorithm} {name}"] = Case(algorithm, config, iterations)
 
-    for algorithm in ON_POLICY:
+    for algorithm in (*ON_POLICY, "PQN"):
         add("cartpole", algorithm, SMALL_ON_POLICY, {"env": "CartPole-v1", "observation_filter": "MeanStdFilter"})
-        add("pendulum", algorithm, SMALL_ON_POLICY, {"env": "Pendulum-v1", "clip_rewards": 5.0})
         add("memory", algorithm, SMALL_ON_POLICY, {"env": "CartPole-v1", "model": MEMORY})
         add("masked", algorithm, SMALL_ON_POLICY, {"env": MaskedCartPole})
         add("parametric, memory", algorithm, SMALL_ON_POLICY, {"env": ParametricCartPole, "model": MEMORY})
         add("two policies", algorithm, SMALL_ON_POLICY, {"env": TwoAgents, "multiagent": TWO_POLICIES})
+    for algorithm in ON_POLICY:
+        add("pendulum", algorithm, SMALL_ON_POLICY, {"env": "Pendulum-v1", "clip_rewards": 5.0})
     nested = {"env": Echo, "env_config": {"space": NESTED}}
     add("nested spaces", "PPO", SMALL_ON_POLICY, nested)
     add("complete episodes", "PPO", SMALL_ON_POLICY, {"env": "CartPole-v1", "batch_mode": "complete_episodes"})

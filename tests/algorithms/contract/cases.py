@@ -13,7 +13,7 @@ from gymnasium import spaces
 from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.config.groups import ReplayFields
+from rollax.config.groups import MinibatchFields, ReplayFields
 from rollax.core.trees import leaves
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
 from tests.algorithms.group_envs import Lift, TwoStep, paired
@@ -142,7 +142,7 @@ def settings(name: str) -> dict[str, Any]:
     config = dict(SMALL if has_replay(name) else ON_POLICY)
     if name == "A3C":
         del config["train_batch_size"]
-    if name == "PPO":
+    if issubclass(get_trainer_class(name).config_class, MinibatchFields):
         config |= {"sgd_minibatch_size": 20, "num_sgd_iter": 1}
     return dict(SEARCH) if name in SEARCH_ALGORITHMS else config
 

@@ -65,6 +65,7 @@ LONG_CASES = {
     "APPO": (rollax.APPO, VECTOR, spaces.MultiBinary([2, 2]), {"model": {"fcnet_activation": "gelu"}}),
     "PG": (rollax.PG, VECTOR, BOX, {"model": {"free_log_std": True, "fcnet_activation": "silu"}}),
     "DQN": (rollax.DQN, VECTOR, spaces.Discrete(3, start=4), {"model": {"fcnet_activation": "relu"}}),
+    "PQN": (rollax.PQN, MASKED, spaces.Discrete(5), {}),
     "DQN of images": (rollax.DQN, IMAGE, spaces.Discrete(2), {}),
     "DQN without dueling": (rollax.DQN, MASKED, spaces.Discrete(5), {"dueling": False}),
     "SAC, discrete": (rollax.SAC, MASKED, spaces.Discrete(5), {}),

@@ -1,0 +1,113 @@
+"""PQN: Q-learning on the policy's own experience, without a replay buffer and a target network.
+
+Source: Gallici et al. (2024), "Simplifying deep temporal difference learning", arXiv:2407.04811, algorithm 1: many
+sub-environments act ε-greedily, and several epochs of minibatches minimize ½ (Q(s, a) - G)², with the λ-returns
+    G_t = r_t + γ (λ G_{t+1} + (1 - λ) max_a Q(s_{t+1}, a))
+of the values at the time of acting: Peng's Q(λ), which exploring actions do not cut. They are the value targets of
+generalized advantage estimation with V(s) = max_a Q(s, a). RAdam (Liu et al., 2020, arXiv:1908.03265); normalized
+layers replace the target network. Deviations: time limits bootstrap; layers are normalized after their activation, and
+convolutions are not; kernels are orthogonal. With memory, sequences begin with the recurrent state of acting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from pydantic import Field
+
+from rollax.algorithms.action_values import ActionValues
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.config.groups import MinibatchFields
+from rollax.config.off_policy_groups import EpsilonGreedyFields
+from rollax.models.config import ModelConfig
+from rollax.models.outputs import Outputs
+from rollax.models.q_network import CustomQNetwork, QNetwork, make_q_network
+from rollax.ops.mean_over_rows import masked_mean
+from rollax.ops.q_learning import chosen
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.add_advantages import add_advantages
+from rollax.policy.base_algorithm import Values
+from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.update_plan import UpdatePlan
+
+
+class PQNConfig(EpsilonGreedyFields, MinibatchFields):
+    """The fields of PQN in addition to the common fields, with the symbols of the module's equation."""
+
+    defaults = {
+        "num_envs_per_worker": 32,
+        "train_batch_size": 2048,
+        "sgd_minibatch_size": 128,
+        "num_sgd_iter": 4,
+        "lr": 1e-4,
+        "grad_clip": 10.0,
+        "final_epsilon": 0.05,
+        "epsilon_timesteps": 100_000,
+        "model": ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu", normalization="layer"),
+    }
+    places = {("lambda_", "reward_scale"): ("policy",)}
+
+    lambda_: float = Field(
+        default=0.95,
+        ge=0,
+        le=1,
+        validation_alias="lambda",
+        serialization_alias="lambda",
+        description="λ of the returns: 0 relies on the values of the next observations, 1 on the sampled rewards",
+    )
+    reward_scale: float = Field(default=1.0, gt=0, description="factor of the rewards in the returns")
+
+
+class PQN(ActionValues):
+    """Values of discrete actions, trained on λ-returns of fresh experience."""
+
+    config_class = PQNConfig
+    reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.VALUE_TARGETS)
+
+    def make_model(self, rngs: nnx.Rngs) -> QNetwork | CustomQNetwork:
+        return make_q_network(self.observation_space, self.discrete, self.config.model, dueling=False, rngs=rngs)
+
+    def make_exploration(self) -> Exploration:
+        return EpsilonGreedy(self.discrete, self.config.epsilon())
+
+    def make_plan(self) -> UpdatePlan:
+        return UpdatePlan(self.config.sgd_minibatch_size, self.config.num_sgd_iter)
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        return optax.scale_by_radam(eps=self.config.adam_epsilon)
+
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        gamma, lambda_ = self.config.gamma, self.config.lambda_
+        rewards = self.config.reward_scale * fragment[SampleBatch.REWARDS]
+        return add_advantages(fragment, values, gamma=gamma, lambda_=lambda_, rewards=rewards)
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        targets = batch[SampleBatch.VALUE_TARGETS]
+        values = chosen(out.policy, self.indices(batch[SampleBatch.ACTIONS]))
+        loss = 0.5 * masked_mean(jnp.square(values - targets), mask)
+        return loss, {
+            "q_loss": loss,
+            "mean_q": masked_mean(values, mask),
+            "mean_target": masked_mean(targets, mask),
+            "mean_td_error": masked_mean(jnp.abs(values - targets), mask),
+        }
+
+
+class PQNTrainer(Trainer):
+    """PQN: Q-learning on the policy's own experience, without a replay buffer and a target network.
+
+    Source: Gallici et al. (2024), arXiv:2407.04811. Its config is `PQNConfig`.
+    """
+
+    name = "PQN"
+    config_class = PQNConfig
+    policy_class = PQN
+    optimizer_class = SyncSamplesOptimizer
