@@ -170,7 +170,7 @@ SYNONYMS: dict[str, str] = {
     **each("features_extractor_class features_extractor", "model.custom_model"),
     "share_features_extractor": "model.vf_share_layers",
     "lstm_hidden_size": "model.lstm_cell_size",
-    **each("use_attention use_transformer use_gtrxl", "model.use_attention"),
+    **each("use_transformer use_gtrxl", "model.use_attention"),
     **each("attention_memory_inference attention_memory_training memory_length", "model.attention_memory"),
     **each("attention_use_n_prev_actions", "model.lstm_use_prev_action"),
     **each("attention_use_n_prev_rewards", "model.lstm_use_prev_reward"),
