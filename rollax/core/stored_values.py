@@ -24,7 +24,7 @@ def read_number(state: Mapping[str, Any], key: str, where: str) -> float:
     value = read_value(state, key, where)
     if not is_finite(value) or value < 0:
         raise wrong_value(f"{where}: {key}", value, "a finite number of at least 0")
-    return value
+    return float(value)
 
 
 def read_array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -38,6 +38,13 @@ def read_dict(state: Any, key: str, where: str) -> Mapping[str, Any]:
     value = read_value(state, key, where)
     if not isinstance(value, Mapping):
         raise wrong_value(f"{where}: {key}", as_text(value), "a dict")
+    return value
+
+
+def read_list(state: Any, key: str, where: str) -> list[Any]:
+    value = read_value(state, key, where)
+    if not isinstance(value, list):
+        raise wrong_value(f"{where}: {key}", as_text(value), "a list")
     return value
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollax.core.stored_values import read_count, read_dict
+from rollax.core.stored_values import read_count, read_dict, read_list
 from rollax.errors import ConfigError
 from rollax.offline.recorded_data import RecordedData
 from rollax.optimizers.optimizer import Stats
@@ -135,27 +135,41 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             CheckpointError: a buffer or a number does not fit.
             ConfigError: a buffer is larger than the memory.
         """
-        data = read_dict({"data": {}, **state}, "data", "optimizer")
+        data, where = read_dict({"data": {}, **state}, "data", "optimizer"), "optimizer: data"
         numbers = {"offline_steps": 0, "fingerprint": self.data.fingerprint, **data}
-        offline_steps, fingerprint = (
-            read_count(numbers, name, "optimizer: data") for name in ("offline_steps", "fingerprint")
-        )
+        offline_steps, fingerprint = (read_count(numbers, name, where) for name in ("offline_steps", "fingerprint"))
+        same = fingerprint == self.data.fingerprint
+        counts, priorities = self._position(data if same else {}, where)
+        for buffer, values in priorities:
+            buffer.check_priorities(values)
         super().set_state(state)
         self._offline_steps = offline_steps
-        same = fingerprint == self.data.fingerprint
         if not same:
             log.warning(
                 "The recorded data is not that of the checkpoint. Training continues with different rows; "
                 "`epochs` is counted from here."
             )
-        drawn = data.get("drawn", {}) if same else {}
+        for part, count in counts:
+            part.drawn = count
+        for buffer, values in priorities:
+            buffer.set_priorities(values)
+
+    def _position(
+        self, data: Mapping[str, Any], where: str
+    ) -> tuple[list[tuple[Part, int]], list[tuple[PrioritizedReplay, Mapping[str, Any]]]]:
+        """How often the rows of each part were drawn, and the priorities of each buffer; {}: the initial ones."""
+        drawn, priorities = (read_dict({name: {}, **data}, name, where) for name in ("drawn", "priorities"))
+        counts: list[tuple[Part, int]] = []
+        stored: list[tuple[PrioritizedReplay, Mapping[str, Any]]] = []
         for policy_id, parts in self.data.parts.items():
-            for part, number in zip(parts, drawn.get(policy_id, [0] * len(parts)), strict=False):
-                part.drawn = int(number)
-            stored = data.get("priorities", {}).get(policy_id, ()) if same else ()
+            of_parts = read_list({policy_id: [0] * len(parts), **drawn}, policy_id, f"{where}.drawn")
+            for part, count in zip(parts, of_parts, strict=False):
+                counts.append((part, read_count({policy_id: count}, policy_id, f"{where}.drawn")))
             buffers = [part.buffer for part in parts if isinstance(part.buffer, PrioritizedReplay)]
-            for number, buffer in enumerate(buffers):  # without stored priorities, the initial ones
-                buffer.set_priorities(stored[number] if number < len(stored) else {})
+            of_buffers = read_list({policy_id: [{} for _ in buffers], **priorities}, policy_id, f"{where}.priorities")
+            for buffer, values in zip(buffers, of_buffers, strict=False):
+                stored.append((buffer, read_dict({policy_id: values}, policy_id, f"{where}.priorities")))
+        return counts, stored
 
     def _steps_of(self, rows: Sequence[int]) -> int:
         """The steps that an update counts for, from the rows of each policy."""

@@ -304,7 +304,7 @@ def _parquet_format(path: Path) -> str | None:
         return "rollax"  # the reader reports the missing package
     try:
         return "rllib_parquet" if "eps_id" in pq.read_schema(path).names else "rollax"
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError):  # such as a name of a column that is not UTF-8
         return None
 
 

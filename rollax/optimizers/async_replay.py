@@ -126,8 +126,9 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         num_updates = read_count(state, "num_updates", "optimizer")
         choices = random_state(state, "choices", "rng", self.shards.choices)
         # A copy, as the shards may still refuse their state.
-        due = copy(self._due)
-        due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="shards" in state)
+        due, most_steps = copy(self._due), self.config.buffer_size
+        stored = read_dict(state, "due", "optimizer")
+        due.restore(stored, made=num_updates, kept="shards" in state, most_steps=most_steps)
         if "shards" in state:
             self.shards.set_state(state["shards"])
         else:

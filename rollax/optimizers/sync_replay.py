@@ -128,7 +128,8 @@ class SyncReplayOptimizer(ReplayOptimizer):
         ahead = {policy_id: read_count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
         buffers = read_dict({"buffers": {}, **state}, "buffers", "optimizer")
         check_states(self.buffers, buffers)
-        self._due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="buffers" in state)
+        due, most_steps = read_dict(state, "due", "optimizer"), self.config.buffer_size
+        self._due.restore(due, made=num_updates, kept="buffers" in state, most_steps=most_steps)
         set_states(self.buffers, buffers)
         self.num_updates, self._ahead = num_updates, ahead
         self._rng.bit_generator.state = rng

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -44,11 +45,14 @@ class UpdatesDue:
     def get_state(self) -> dict[str, Any]:
         return asdict(self)
 
-    def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:
+    def restore(self, state: Mapping[str, Any], *, made: int, kept: bool, most_steps: int) -> None:
         """Continues the counts of another object, which made `made` updates and whose settings may differ.
 
         Unless the stored steps are `kept`, `learning_starts` counts from here. If it raises CheckpointError, nothing
         has changed.
+
+        At most the updates for `most_steps` steps, the size of a buffer, stay due: a damaged count does not make an
+        endless step.
         """
         if not kept:
             self.begin(made)
@@ -59,6 +63,8 @@ class UpdatesDue:
         self.stored, self.before, self.since = stored, before, since
         if (starts, intensity) != (self.learning_starts, self.training_intensity):
             self.before, self.since = self._exactly(intensity), max(stored, self.learning_starts)
+        if self.updates - made > (most := math.ceil(most_steps * self.training_intensity)):
+            self.begin(made + most, stored=stored)
 
     def _exactly(self, training_intensity: float) -> float:
         # A product: a running sum of fractions would not reach whole numbers exactly.

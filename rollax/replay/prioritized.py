@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
-from rollax.core.stored_values import read_array, read_number, read_value, wrong_value
+from rollax.core.stored_values import read_array, read_number, wrong_value
 from rollax.errors import NonFiniteError
 from rollax.replay.frames import StackedFrames
 from rollax.replay.replay import by_index, check_range
@@ -85,20 +85,18 @@ class PrioritizedReplay(UniformReplay):
         priorities = self._tree.leaves[: self._rows.links.filled].copy()
         return {"priorities": priorities, "largest_priority": self._largest, "alpha": self.alpha}
 
+    def check_priorities(self, state: Mapping[str, Any]) -> None:
+        """Raises CheckpointError for what `set_priorities` would refuse; nothing is changed."""
+        self._stored_priorities(state, self._rows.links.filled)
+
     def set_priorities(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_priorities` of a buffer with these rows returned; {} restores the initial priorities.
 
         `alpha` may differ, as for `set_state`. It raises CheckpointError if the rows differ.
         """
-        alpha = read_number({"alpha": self.alpha, **state}, "alpha", self.where)
-        largest = read_number({"largest_priority": 1.0, **state}, "largest_priority", self.where)
-        priorities = np.zeros(0)
-        if state:
-            shape = (self._rows.links.filled,)
-            priorities = read_array(state, "priorities", self.where, shape=shape, dtype=np.float64)
-        self._largest = float(largest)
+        self._largest, priorities = self._stored_priorities(state, self._rows.links.filled)
         self._tree.set(np.flatnonzero(self._drawable), self._largest**self.alpha)
-        self._restore_priorities(priorities, alpha)
+        self._restore_priorities(priorities)
 
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()
@@ -108,30 +106,39 @@ class PrioritizedReplay(UniformReplay):
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         super().check_state(state)
-        for key in {"largest_priority", "alpha"} & state.keys():
-            read_number(state, key, self.where)
-        if "priorities" in state:
-            expected = np.shape(read_value(state, "whole", self.where))
-            priorities = read_array(state, "priorities", self.where, shape=expected, dtype=np.float64)
-            if not (np.isfinite(priorities).all() and (priorities >= 0).all()):
-                got = "numbers that are negative or not finite"
-                raise wrong_value(f"{self.where}: priorities", got, "numbers of at least 0")
+        self._stored_priorities(state, len(state.get("whole", ())))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Like `UniformReplay.set_state`; `alpha` may differ too, and priorities then have the new exponent."""
         self.check_state(state)
-        self._largest = float(state.get("largest_priority", 1.0))  # a uniform buffer saves none
+        self._largest, priorities = self._stored_priorities(state, len(state.get("whole", ())))
         super().set_state(state)
-        if "priorities" in state:
-            self._restore_priorities(state["priorities"], float(state.get("alpha", self.alpha)))
+        self._restore_priorities(priorities)
 
-    def _restore_priorities(self, priorities: NDArray[np.float64], alpha: float) -> None:
-        """Sets [slots] priorities p_i^`alpha`; all transitions have the initial one before."""
-        if alpha > 0:  # with α = 0 the errors are not known
-            # Transitions that became drawable by a shorter window keep the initial priority.
-            slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
-            weights = priorities[slots]
-            self._tree.set(slots, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
+    def _stored_priorities(self, state: Mapping[str, Any], slots: int) -> tuple[float, NDArray[np.float64]]:
+        """The largest priority so far, 1 if a uniform buffer saved the state, and [slots] p_i^α; 0: not known."""
+        alpha, largest = (
+            read_number({"alpha": self.alpha, "largest_priority": 1.0, **state}, key, self.where)
+            for key in ("alpha", "largest_priority")
+        )
+        priorities = np.zeros(slots)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if "priorities" in state and alpha > 0:  # with α = 0 the errors are not known
+                priorities = read_array(state, "priorities", self.where, shape=(slots,), dtype=np.float64)
+                priorities = priorities if alpha == self.alpha else priorities ** np.divide(self.alpha, alpha)
+            most = np.float64(largest) ** self.alpha * self.capacity  # of new transitions
+            fits = (priorities >= 0).all() and np.isfinite(priorities.sum() + most)
+        if not fits:
+            got = "numbers that are negative or not finite, or overflow"
+            raise wrong_value(f"{self.where}: priorities", got, "numbers of at least 0 with a finite sum")
+        return largest, priorities
+
+    def _restore_priorities(self, priorities: NDArray[np.float64]) -> None:
+        """Sets [slots] priorities p_i^α; all transitions have the initial one before."""
+        # Transitions that became drawable by a shorter window keep the initial priority.
+        slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
+        if len(slots):
+            self._tree.set(slots, priorities[slots])
 
     def _make_room(self) -> None:
         self._tree = SumTree(self.capacity)  # first: `_drawable` shows that all is allocated

@@ -65,6 +65,22 @@ class TestFittingCheckpoint:
             assert updates(trainer) == 5 + 2
 
 
+@pytest.mark.parametrize("count", ["before", "stored"])
+@both
+def test_a_forged_count_of_updates_makes_no_endless_step(trainer_class, count):
+    config = {**CONFIG, "n_step": 1, "buffer_size": 40, "training_intensity": 0.25}
+    config |= {"store_buffer_in_checkpoints": True}
+    with trainer_class("CartPole-v1", config) as trainer:
+        trainer.train()
+        trainer.train()
+        state, made = trainer.get_state(), updates(trainer)
+        due = {**state["optimizer"]["due"], count: 2**60}
+        trainer.set_state({**state, "optimizer": {**state["optimizer"], "due": due}})
+        trainer.train()
+        # Those of a full buffer, and those of 20 new steps.
+        assert updates(trainer) == made + 40 // 4 + 20 // 4
+
+
 @pytest.mark.long
 @both
 def test_a_refused_checkpoint_changes_nothing(trainer_class, tmp_path):

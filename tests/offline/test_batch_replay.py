@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import SAC, ConfigError, DQNConfig, DQNTrainer, SACConfig, SampleBatch
+from rollax import SAC, CheckpointError, ConfigError, DQNConfig, DQNTrainer, SACConfig, SampleBatch
 from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.batch_replay import BatchReplayOptimizer
@@ -109,6 +109,31 @@ class TestSaved:
             restored = buffer.get_priorities()
             np.testing.assert_array_equal(restored.pop("priorities"), initial.pop("priorities"))
             assert restored == initial
+
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            {"drawn": []},
+            {"drawn": {"default_policy": 3}},
+            {"drawn": {"default_policy": [10**400]}},
+            {"drawn": {"default_policy": [-1]}},
+            {"priorities": {"default_policy": {}}},
+            {"priorities": {"default_policy": [3]}},
+            {"priorities": {"default_policy": [{"largest_priority": -1.0}]}},
+        ],
+    )
+    def test_a_forged_position_is_refused_and_changes_nothing(self, line, forged):
+        settings = {"input": reader(), "prioritized_replay": True, "store_buffer_in_checkpoints": True}
+        with DQNTrainer(line, {**TINY, **settings}) as trainer:
+            trainer.train()
+            buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
+            state = trainer.optimizer.get_state()
+            before, updates = buffer.total_priority, state["num_updates"]
+            state = {**state, "num_updates": 7, "data": {**state["data"], **forged}}
+            with pytest.raises(CheckpointError):
+                trainer.optimizer.set_state(state)
+            assert buffer.total_priority == before
+            assert trainer.optimizer.num_updates == updates != 7
 
     def test_exact_save_without_priorities_is_refused(self, line, tmp_path):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -18,6 +20,7 @@ from PIL import Image
 
 from rollax import ConfigError, DatasetError, open_dataset
 from rollax.offline.formats import common
+from rollax.offline.formats.limited_parquet import pages_of
 from tests.offline.test_describe import some, written
 
 TOO_MUCH = "The decoded data needs too much memory"
@@ -138,6 +141,23 @@ class TestParquet:
             read(tmp_path / "data", max_decoded_gb=60 * 2000 / 2**30)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        bytes([0x19]) * 100_000,  # lists in lists
+        bytes([0x1C]) * 100_000,  # structs in structs
+        bytes([0x1C, 0, 0x15, 0, 0x15, 0, 0]),  # a struct in place of the type of the page
+        bytes([0x15, 0, 0x15, 0, 0x15, 0, 0x2C, 0x15, 0, 0x1C, 0, 0, 0]),  # in place of the encoding
+    ],
+)
+def test_damaged_headers_of_pages(header):
+    chunk = SimpleNamespace(
+        data_page_offset=0, dictionary_page_offset=None, total_compressed_size=len(header), num_values=9
+    )
+    with pytest.raises(ValueError, match=r"page"):
+        pages_of(io.BytesIO(header), chunk)
+
+
 def declared_as(path, values, less):
     """Changes a number of values in the footer of a Parquet file, which stays as long as it is."""
     content = path.read_bytes()
@@ -170,6 +190,94 @@ def test_an_episode_of_d4rl(tmp_path):
     assert len(read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=10_000_001 / 2**30)) == 1
     with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*b.hdf5, row 0"):
         read(tmp_path / "b.hdf5", time_limit=500_000, max_decoded_gb=9_999_999 / 2**30)
+
+
+BYTES = h5py.vlen_dtype(np.uint8)
+TEXTS = h5py.string_dtype()
+
+
+def share_rows(path, name, kind):
+    """Adds an array of 200 rows to an HDF5 file: each is the same 100,000 bytes, which the file has once."""
+    long, short = ("x" * 100_000, "y") if kind is TEXTS else (np.zeros(100_000, np.uint8), np.zeros(1, np.uint8))
+    with h5py.File(path, "a") as file:
+        array = file.create_dataset(name, (200,), kind)
+        array[0] = long
+        for row in range(1, 200):
+            array[row] = short
+    with h5py.File(path) as file:
+        begin = file[name].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[begin : begin + 200 * 16] = content[begin : begin + 16] * 200  # the places of the rows, 16 bytes each
+    path.write_bytes(content)
+    with h5py.File(path) as file:
+        assert len(file[name][199]) == 100_000
+
+
+@pytest.mark.parametrize("kind", [BYTES, TEXTS])
+def test_rows_of_d4rl_that_share_their_bytes(tmp_path, kind):
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file["actions"], file["rewards"] = np.zeros((200, 1), np.float32), np.zeros(200, np.float32)
+        file["terminals"] = np.arange(200) == 199
+    share_rows(path, "observations", kind)
+    with pytest.raises(DatasetError, match=r"(?s)no numbers.*observations"):
+        read(path, time_limit=300)
+
+
+class TestRowsOfMinari:
+    """Arrays and attributes of variable length in HDF5."""
+
+    def write(self, tmp_path):
+        (tmp_path / "data").mkdir()
+        space = spaces.Box(-1, 1, (2,), np.float32)
+        made = MinariStorage.new(tmp_path / "data", space, spaces.Discrete(2), None, "hdf5")
+        made.update_episodes([four_steps(np.zeros((5, 2), np.float32))])
+        made.update_metadata({"dataset_id": "a-v0", "minari_version": "0.5.3"})
+        return tmp_path / "data" / "main_data.hdf5"
+
+    @pytest.mark.parametrize("kind", [BYTES, TEXTS])
+    @pytest.mark.parametrize("name", ["infos/x", "infos/in/x", "observations"])
+    def test_rows_that_share_their_bytes(self, tmp_path, name, kind):
+        path = self.write(tmp_path)
+        with h5py.File(path, "a") as file:
+            file["episode_0"].pop(name, None)
+            file["episode_0"].require_group("infos/in")
+        share_rows(path, f"episode_0/{name}", kind)
+        with pytest.raises(DatasetError, match=rf"{TOO_MUCH}(.|\n)*episode 0"):
+            read(tmp_path, max_decoded_gb=15_000_000 / 2**30)
+        if name != "observations":
+            assert [len(one) for one in read(tmp_path, max_decoded_gb=30_000_000 / 2**30)] == [4]
+
+    def test_rows_of_several_axes_and_of_lists_of_texts_are_refused(self, tmp_path):
+        path = self.write(tmp_path)
+        with h5py.File(path, "a") as file:
+            file.create_dataset("episode_0/infos/x", (2, 2), TEXTS)
+        with pytest.raises(DatasetError, match=r"shape \(2, 2\)"):
+            read(tmp_path)
+        with h5py.File(path, "a") as file:
+            del file["episode_0/infos/x"]
+            file.create_dataset("episode_0/infos/y", (2,), h5py.vlen_dtype(TEXTS))
+        with pytest.raises(DatasetError, match="objects"):
+            read(tmp_path)
+
+    def test_attributes_that_are_not_needed_are_not_read(self, tmp_path, monkeypatch):
+        path = self.write(tmp_path)
+        with h5py.File(path, "a") as file:
+            file["episode_0"].attrs["options/x"] = ["a", "b"]
+        names = []
+        whole = h5py.AttributeManager.__getitem__
+        monkeypatch.setattr(
+            h5py.AttributeManager, "__getitem__", lambda self, name: names.append(name) or whole(self, name)
+        )
+        assert [len(one) for one in read(tmp_path)] == [4]
+        assert set(names) == {"total_steps"}
+
+    def test_a_number_of_steps_that_is_a_text(self, tmp_path):
+        path = self.write(tmp_path)
+        with h5py.File(path, "a") as file:
+            file["episode_0"].attrs["total_steps"] = ["4"]
+        with pytest.raises(DatasetError, match="total_steps"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])

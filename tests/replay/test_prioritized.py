@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rollax import ConfigError, NonFiniteError, SampleBatch
+from rollax import CheckpointError, ConfigError, NonFiniteError, SampleBatch
 from rollax.policy.replayed import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.replay.test_windows import rows
@@ -106,6 +107,32 @@ def test_a_state_without_alpha_has_the_alpha_of_the_buffer():
     buffer = PrioritizedReplay(100, alpha=0.5)
     buffer.set_state(state)
     np.testing.assert_allclose(shares(buffer), [0.1, 0.2, 0.3, 0.4], atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"priorities": np.full(4, 1e308)},  # the sum overflows
+        {"priorities": np.full(4, np.inf)},
+        {"priorities": np.full(4, np.nan)},
+        {"priorities": -np.ones(4)},
+        {"priorities": np.full(4, 2.0), "alpha": 1e-300},  # 2**1e300
+        {"largest_priority": 1e308},  # new transitions would get 1e308**2
+    ],
+)
+def test_forged_priorities_are_refused(forged: dict[str, Any]):
+    buffer = with_errors([1.0, 2.0, 3.0, 4.0], alpha=2.0)
+    before = shares(buffer)
+    state = buffer.get_state()
+    assert len(state["priorities"]) == 4
+    with pytest.raises(CheckpointError):
+        buffer.set_state({**state, **forged})
+    with pytest.raises(CheckpointError):
+        buffer.set_priorities({**buffer.get_priorities(), **forged})
+    if "priorities" not in forged:
+        with pytest.raises(CheckpointError):
+            buffer.set_state(forged)
+    np.testing.assert_array_equal(shares(buffer), before)
 
 
 def test_draws_are_in_random_order():

@@ -230,8 +230,10 @@ class CsvReader(FormatReader):
 
 def _integer_or_float(text: str) -> float:
     try:
-        return int(text)
-    except ValueError:
+        number = int(text)
+        float(number)  # OverflowError beyond all floats: infinity, as for 1e999
+        return number
+    except (ValueError, OverflowError):
         return float(text)
 
 

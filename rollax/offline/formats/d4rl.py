@@ -135,6 +135,9 @@ class D4RLReader(FormatReader):
         if None in lengths.values() or len(set(lengths.values())) > 1:
             expected = "a row for each step, so arrays of equal lengths"
             raise DatasetError("The arrays have different lengths.", path, lengths, expected=expected)
+        for name in names:
+            if (kind := file[name].dtype).kind not in "biuf":  # texts may share their bytes: a small file fills memory
+                raise DatasetError("An array contains no numbers.", f"{path}, {name}", kind, expected="numbers")
         terminals = self._flags(file, "terminals", path)
         if not len(terminals):
             return []
@@ -264,7 +267,8 @@ def _refuse_array(array: Any, where: str) -> None:
     if array.external or array.is_virtual:
         raise DatasetError("The HDF5 file stores data in other files.", where, fix="copy the data into the file")
     kind, is_text = array.dtype.kind, h5py.check_string_dtype(array.dtype) is not None
-    if kind not in "biufS" and not is_text and h5py.check_vlen_dtype(array.dtype) is None:  # bytes of an image
+    parts = h5py.check_vlen_dtype(array.dtype)  # of rows of variable length, such as bytes of images
+    if kind not in "biufS" and not is_text and (parts is None or parts.kind not in "biuf"):
         raise DatasetError("An array contains objects.", where, array.dtype, fix="convert it to numbers")
     # Reading an array that is mostly not in the file would fill the memory.
     stored = array.id.get_storage_size()

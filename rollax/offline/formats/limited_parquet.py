@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -181,20 +181,26 @@ def pages_of(file: BinaryIO, chunk: Any) -> Pages:
     while values < chunk.num_values and at < end:
         header, length = _header_at(file, at)
         of_page, stored, decoded = header.get(1), header.get(3), header.get(2)
-        if not (isinstance(stored, int) and isinstance(decoded, int) and stored >= 0 and decoded >= 0):
+        if not (isinstance(of_page, int) and _is_count(stored) and _is_count(decoded)):
             raise ValueError(f"a page of {stored} bytes, which are {decoded} without compression")
-        of_values, encoding = {_DATA_PAGE: (5, 2), _DATA_PAGE_V2: (8, 4)}.get(of_page, (0, 0))  # type: ignore[arg-type]
+        of_values, encoding = {_DATA_PAGE: (5, 2), _DATA_PAGE_V2: (8, 4)}.get(of_page, (0, 0))
         if of_values:
             described = header.get(of_values)
-            count = described.get(1) if isinstance(described, dict) else None
-            if not isinstance(described, dict) or not isinstance(count, int) or count < 0:
-                raise ValueError(f"a page of {count} values")
+            if not isinstance(described, dict):
+                raise ValueError(f"a page of {described} values")
+            count, encoded_as = described.get(1), described.get(encoding)
+            if not (_is_count(count) and isinstance(encoded_as, int)):
+                raise ValueError(f"a page of {count} values in the encoding {encoded_as}")
             values += count
-            encodings.add(described.get(encoding))
+            encodings.add(encoded_as)
         size += decoded + length
         largest = max(largest, decoded)
         at += length + stored
     return Pages(values, size, largest, frozenset(encodings))
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and value >= 0
 
 
 def _header_at(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
@@ -220,8 +226,6 @@ class _Thrift:
 
     def struct(self, levels: int) -> dict[int, Any]:
         """Field id -> integer or struct; fields of other types are skipped."""
-        if not levels:
-            raise ValueError("the header of a page is nested too deeply")
         return {field: value for field, value in self._fields(levels) if isinstance(value, int | dict)}
 
     def _fields(self, levels: int) -> Iterator[tuple[int, Any]]:
@@ -232,6 +236,8 @@ class _Thrift:
             yield field, None if kind in (1, 2) else self._value(kind, levels)  # a boolean is in the type of a field
 
     def _value(self, kind: int, levels: int) -> Any:
+        if not levels:
+            raise ValueError("the header of a page is nested too deeply")
         match kind:
             case 1 | 2 | 3:
                 return self._byte()

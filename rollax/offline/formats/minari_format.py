@@ -34,12 +34,12 @@ from rollax.offline.formats.common import (
     one_per_step,
     warn_of_logp,
 )
-from rollax.offline.formats.minari_limits import check_described, check_episode
+from rollax.offline.formats.minari_limits import HDF5_FILE, check_described, check_episode, steps_by_metadata
 from rollax.offline.new_file import new_folder
 
 log = logging.getLogger("rollax.offline")
 
-METADATA, _HDF5 = "metadata.json", "main_data.hdf5"
+METADATA = "metadata.json"
 _ROOM = 1 << 20  # bytes: rewards, flags and the structure of HDF5
 _MAX_METADATA = 64 << 20  # bytes
 _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
@@ -121,10 +121,10 @@ def _opened(path: Path) -> _Set:
             f"a folder with data/{METADATA}",
             "pass the folder of one data set, such as .../D4RL/door/human-v2; for other data, set another `format`",
         )
-    if (folder / _HDF5).exists():
+    if (folder / HDF5_FILE).exists():
         from rollax.offline.formats.d4rl import opened
 
-        with opened(folder / _HDF5):
+        with opened(folder / HDF5_FILE):
             pass
     where = f"{path}, {folder.name}/{METADATA}"
     with decoding("metadata as Minari writes it", where):
@@ -163,9 +163,8 @@ def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedT
         if any(len(leaf) != expected for leaf in trees.leaves(columns[ours])):
             raise ValueError(f"{trees.length(columns[ours])} {theirs} for {len(rewards)} rewards")
     ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
-    (metadata,) = storage.get_episode_metadata([index])
-    steps = int(metadata.get("total_steps", len(rewards)))
-    if len(rewards) != steps:
+    steps = steps_by_metadata(storage, index)
+    if steps is not None and len(rewards) != steps:
         what = "Minari reads another number of steps than the episode has."
         raise DatasetError(what, where, f"{len(rewards)} steps").expected(
             f"{steps} steps, by the metadata of the episode",
@@ -217,7 +216,7 @@ def write_minari(
                     f"at most {_ARROW_ROWS - 1} steps", 'convert to HDF5, format="minari"'
                 )
             if storage == "hdf5":
-                _refuse_full_disk(temporary / "data" / _HDF5, trajectory)
+                _refuse_full_disk(temporary / "data" / HDF5_FILE, trajectory)
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
             with_infos += SampleBatch.INFOS in trajectory.columns

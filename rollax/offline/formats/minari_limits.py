@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from sys import getsizeof
 from typing import Any
 
 import h5py
@@ -25,7 +26,8 @@ from rollax.errors import DatasetError
 from rollax.offline.formats.common import ANOTHER_FILE, check_decoded
 from rollax.offline.formats.limited_parquet import LimitedParquet
 
-_ROWS = 64
+HDF5_FILE = "main_data.hdf5"
+_ROWS = 64  # with texts or images, read at once
 _BLOCK = struct.Struct("<qi4xq")  # where a message begins, and the lengths of its metadata and its body
 _FOOTER, _MAGIC = 10, b"ARROW1"
 _DICTIONARIES, _BATCHES = 2, 3  # fields of the footer
@@ -58,7 +60,7 @@ def check_episode(storage: Any, index: int, max_gb: float, where: str) -> None:
 
 
 def _check_hdf5(storage: Any, index: int, max_gb: float, where: str) -> None:
-    with h5py.File(Path(storage.data_path) / "main_data.hdf5", "r") as file:
+    with h5py.File(Path(storage.data_path) / HDF5_FILE, "r") as file:
         episode: Any = file[f"episode_{index}"]
         images = [
             (array, space)
@@ -67,7 +69,12 @@ def _check_hdf5(storage: Any, index: int, max_gb: float, where: str) -> None:
             if storage._jpeg_encoding and is_image_space(space)
         ]
         size = sum(array.nbytes for array in _arrays(episode))
-        check_decoded(size + sum(len(array) * _size(space) for array, space in images), max_gb, where)
+        size += sum(len(array) * _size(space) for array, space in images)
+        check_decoded(size, max_gb, where)
+        for array in _arrays(episode):
+            for more in _varying(array, max_gb):
+                size += more
+                check_decoded(size, max_gb, where)
         for array, space in images:
             _check_images((array[row].tobytes() for row in range(len(array))), space, where)
 
@@ -89,6 +96,37 @@ def _arrays(group: Any) -> Iterator[Any]:
             yield from _arrays(part)
         else:
             yield part
+
+
+def _varying(array: Any, max_gb: float) -> Iterator[int]:
+    """The bytes of the next rows of an array whose rows have variable lengths; they may share their bytes in the file.
+
+    ValueError for an array of several axes, which Minari does not write.
+    """
+    if array.dtype.kind != "O" or not array.shape:  # a single text is not longer than the file
+        return
+    if len(array.shape) > 1:
+        raise ValueError(f"an array of the shape {array.shape} with texts or lists")
+    # No row is longer than the file: even so many rows fit.
+    at_once = int(max(min(_ROWS, max_gb * 2**30 / array.file.id.get_filesize()), 1))
+    for start in range(0, len(array), at_once):
+        rows = array[start : start + at_once]
+        yield sum(map(getsizeof, rows))
+
+
+def steps_by_metadata(storage: Any, index: int) -> Any:
+    """The number of steps of an episode in its metadata; None if it is not there."""
+    if storage.FORMAT != "hdf5":
+        (metadata,) = storage.get_episode_metadata([index])
+        return metadata.get("total_steps")
+    # Minari would read all attributes. A list of texts in them may share its bytes, and so fill the memory.
+    with h5py.File(Path(storage.data_path) / HDF5_FILE, "r") as file:
+        attributes = file[f"episode_{index}"].attrs
+        if "total_steps" not in attributes:
+            return None
+        if attributes.get_id("total_steps").dtype.kind not in "iu":
+            raise ValueError("total_steps is no integer")
+        return attributes["total_steps"]
 
 
 def _check_arrow(storage: Any, index: int, max_gb: float, where: str) -> None:

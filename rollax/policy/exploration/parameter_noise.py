@@ -86,7 +86,9 @@ class ParameterNoise(ExplorationWrapper):
             return  # of a run with another exploration
         where = "parameter noise"
         sigma = read_number(state, "sigma", where)
-        self._seed, self._steps, self._ended = (read_count(state, key, where) for key in ("seed", "steps", "ended"))
+        steps = read_count(state, "steps", where, below=_STEPS)
+        seed, ended = (read_count(state, key, where) for key in ("seed", "ended"))
+        self._seed, self._steps, self._ended = seed, steps, ended
         self.sigma = sigma
         self._directions, self._perturbed = {}, None
 

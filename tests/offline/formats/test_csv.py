@@ -38,6 +38,12 @@ class TestCsv:
         assert [one.terminated for one in (first, second, third)] == [False, True, False]
         assert [one.cut for one in (first, second, third)] == [True, False, True]
 
+    @pytest.mark.parametrize("digits", [1000, 10_000])
+    def test_an_integer_beyond_all_floats_is_infinite(self, tmp_path, digits):
+        (tmp_path / "log.csv").write_text(f"x,a,r\n1,{'9' * digits},1\n2,,\n")
+        (one,) = read(tmp_path / "log.csv", obs="x", actions="a", rewards="r")
+        assert one.columns["actions"].tolist() == [np.inf]
+
     @pytest.mark.parametrize("known", [True, False])
     def test_integers_that_a_float_would_round(self, tmp_path, known):
         whole = spaces.Box(-(2**62), 2**62, (), np.int64)

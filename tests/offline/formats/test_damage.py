@@ -116,3 +116,12 @@ def test_any_damage_is_read_or_refused_or_skipped(two_files):
         assert len(reader) >= 0
         assert any(one.columns["rewards"].tolist() == [1, 2, 3] for one in reader.trajectories())
     assert refused > 20
+
+
+def test_a_parquet_file_with_a_column_whose_name_is_not_text(tmp_path):
+    path = own(tmp_path / "a.parquet")
+    content = path.read_bytes()
+    assert content.count(b"rewards") > 1
+    path.write_bytes(content.replace(b"rewards", b"r\xffwards"))
+    with pytest.raises(DatasetError):  # the format is detected, too
+        list(open_dataset(path).trajectories())

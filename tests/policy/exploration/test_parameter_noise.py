@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Fragment, SampleBatch
+from rollax import CheckpointError, Fragment, SampleBatch
 from rollax.algorithms.dqn import DQN
 from rollax.policy.exploration.epsilon_greedy import ValueExploration
 from rollax.policy.exploration.parameter_noise import (
@@ -136,6 +136,19 @@ class TestDirection:
         for each in (noise, other):
             each.after_fragment(rows(30, 9, 5), PARAMS, lambda params: None, 0)
         assert other.get_state() == noise.get_state()
+
+    @pytest.mark.parametrize("forged", [{"steps": 2**62}, {"steps": 50}, {"sigma": float("inf")}])
+    def test_a_forged_state_is_refused(self, forged):
+        noise = noise_with()
+        before = noise.get_state()
+        with pytest.raises(CheckpointError):
+            noise.set_state({**before, **forged})
+        assert noise.get_state() == before
+
+    def test_an_integer_as_sigma_is_a_number_of_any_size(self):
+        noise = noise_with()
+        noise.set_state({**noise.get_state(), "sigma": 2**62})
+        assert abs(acted(noise)["kernel"]).max() > 2.0**60
 
 
 class TestPolicy:
