@@ -20,6 +20,7 @@ from pydantic import Field
 from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.impala import IMPALA, IMPALAConfig, IMPALATrainer, learned_rows
 from rollax.algorithms.kl_penalty import KLPenalty
+from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
@@ -94,6 +95,7 @@ class APPO(KLPenalty, IMPALA):
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.vtrace:
             return super().postprocess(fragment, values)
+        NormalizedRewards.postprocess(self, fragment, values)
         return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def targets(

@@ -19,9 +19,10 @@ import optax
 from pydantic import Field
 
 from rollax.algorithms.critic_loss import with_critic_and_entropy
+from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import AsyncSamplesFields, StateValueFields
+from rollax.config.groups import AsyncSamplesFields, NormalizedRewardFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
@@ -29,14 +30,13 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.add_advantages import check_critic_obs
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
 
 
-class IMPALAConfig(StateValueFields, AsyncSamplesFields):
+class IMPALAConfig(NormalizedRewardFields, StateValueFields, AsyncSamplesFields):
     """The fields of IMPALA besides the common fields, with the symbols of the module's equation and `vtrace`."""
 
     defaults = {
@@ -77,7 +77,7 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
             ).expected("a positive number of slots", "raise replay_buffer_num_slots, or set replay_proportion to 0")
 
 
-class IMPALA(Algorithm):
+class IMPALA(NormalizedRewards):
     """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
@@ -103,6 +103,7 @@ class IMPALA(Algorithm):
         return UpdatePlan(epochs=self.config.num_sgd_iter)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        super().postprocess(fragment, values)
         check_critic_obs(fragment)
         fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
         return fragment.with_bootstrap_rows()

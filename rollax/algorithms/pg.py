@@ -12,26 +12,27 @@ from typing import Any
 import jax
 import numpy as np
 
+from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
+from rollax.config.groups import NormalizedRewardFields
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import discounted_returns, standardized
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 
 
-class PGConfig(TrainerConfig):
+class PGConfig(NormalizedRewardFields, TrainerConfig):
     """The common fields, with the defaults of PG."""
 
     defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
     requires = {"model.vf_share_layers": "there is no value function"}
 
 
-class PG(Algorithm):
+class PG(NormalizedRewards):
     """An actor trained on -log π(a|s) G."""
 
     config_class = PGConfig
@@ -39,6 +40,7 @@ class PG(Algorithm):
     reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ADVANTAGES)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        super().postprocess(fragment, values)
         fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 

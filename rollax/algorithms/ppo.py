@@ -19,10 +19,16 @@ from pydantic import Field
 
 from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.kl_penalty import KLPenalty
+from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import ENABLED, SchedulePoints
-from rollax.config.groups import CentralizedCriticFields, MinibatchFields, StateValueFields
+from rollax.config.groups import (
+    CentralizedCriticFields,
+    MinibatchFields,
+    NormalizedRewardFields,
+    StateValueFields,
+)
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
@@ -35,7 +41,7 @@ from rollax.policy.update_plan import UpdatePlan
 _KL_MARGIN = 1.5
 
 
-class PPOConfig(CentralizedCriticFields, StateValueFields, MinibatchFields):
+class PPOConfig(CentralizedCriticFields, NormalizedRewardFields, StateValueFields, MinibatchFields):
     """The fields of PPO in addition to the common fields, with the symbols of the paper."""
 
     defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
@@ -66,7 +72,7 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, MinibatchFields):
     )
 
 
-class PPO(KLPenalty):
+class PPO(KLPenalty, NormalizedRewards):
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
@@ -86,6 +92,7 @@ class PPO(KLPenalty):
         return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        super().postprocess(fragment, values)
         return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:

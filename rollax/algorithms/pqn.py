@@ -20,13 +20,14 @@ from flax import nnx
 from pydantic import Field
 
 from rollax.algorithms.action_values import ActionValues
+from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import MinibatchFields
+from rollax.config.groups import LambdaFields, MinibatchFields, NormalizedRewardFields
 from rollax.config.off_policy_groups import EpsilonGreedyFields
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
-from rollax.models.q_network import CustomQNetwork, QNetwork, make_q_network
+from rollax.models.q_network import CustomQNetwork, QNetwork, logits_of, make_q_network
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
@@ -37,7 +38,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.update_plan import UpdatePlan
 
 
-class PQNConfig(EpsilonGreedyFields, MinibatchFields):
+class PQNConfig(LambdaFields, NormalizedRewardFields, EpsilonGreedyFields, MinibatchFields):
     """The fields of PQN in addition to the common fields, with the symbols of the module's equation."""
 
     defaults = {
@@ -47,24 +48,17 @@ class PQNConfig(EpsilonGreedyFields, MinibatchFields):
         "num_sgd_iter": 4,
         "lr": 1e-4,
         "grad_clip": 10.0,
+        "lambda_": 0.95,
         "final_epsilon": 0.05,
         "epsilon_timesteps": 100_000,
         "model": ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu", normalization="layer"),
     }
-    places = {("lambda_", "reward_scale"): ("policy",)}
+    places = {"reward_scale": ("policy",)}
 
-    lambda_: float = Field(
-        default=0.95,
-        ge=0,
-        le=1,
-        validation_alias="lambda",
-        serialization_alias="lambda",
-        description="λ of the returns: 0 relies on the values of the next observations, 1 on the sampled rewards",
-    )
     reward_scale: float = Field(default=1.0, gt=0, description="factor of the rewards in the returns")
 
 
-class PQN(ActionValues):
+class PQN(ActionValues, NormalizedRewards):
     """Values of discrete actions, trained on λ-returns of fresh experience."""
 
     config_class = PQNConfig
@@ -83,6 +77,7 @@ class PQN(ActionValues):
         return optax.scale_by_radam(eps=self.config.adam_epsilon)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        super().postprocess(fragment, values)
         gamma, lambda_ = self.config.gamma, self.config.lambda_
         rewards = self.config.reward_scale * fragment[SampleBatch.REWARDS]
         return add_advantages(fragment, values, gamma=gamma, lambda_=lambda_, rewards=rewards)
@@ -91,7 +86,8 @@ class PQN(ActionValues):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         targets = batch[SampleBatch.VALUE_TARGETS]
-        values = chosen(out.policy, self.indices(batch[SampleBatch.ACTIONS]))
+        every = logits_of(out, f"{self.label}, make_model")[..., 0]  # unmasked: a given action may be invalid
+        values = chosen(every, self.indices(batch[SampleBatch.ACTIONS]))
         loss = 0.5 * masked_mean(jnp.square(values - targets), mask)
         return loss, {
             "q_loss": loss,

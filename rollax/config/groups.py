@@ -61,12 +61,19 @@ class ValueLossFields(FieldGroup):
     vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
 
 
-class StateValueFields(ValueLossFields):
-    """The loss of an actor and a critic of states: policy loss + c_v · value loss - c_e · entropy."""
+class LambdaFields(FieldGroup):
+    """The λ of returns that mix sampled rewards and values."""
 
-    places = {("lambda_", "entropy_coeff", "entropy_coeff_schedule"): ("policy",)}
+    places = {"lambda_": ("policy",)}
 
     lambda_: Lambda = 1.0
+
+
+class StateValueFields(LambdaFields, ValueLossFields):
+    """The loss of an actor and a critic of states: policy loss + c_v · value loss - c_e · entropy."""
+
+    places = {("entropy_coeff", "entropy_coeff_schedule"): ("policy",)}
+
     entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
     entropy_coeff_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, c_e], ...], linear in between; replaces entropy_coeff"
@@ -88,6 +95,18 @@ class BurnInFields(FieldGroup):
 
     burn_in: int = Field(
         default=0, ge=0, description="rows before each sequence from which its initial recurrent state is recomputed"
+    )
+
+
+class NormalizedRewardFields(FieldGroup):
+    """Whether an on-policy algorithm learns from normalized rewards."""
+
+    places = {"normalize_rewards": ("policy",)}
+
+    normalize_rewards: bool = Field(
+        default=False,
+        description="whether rewards are divided by the running standard deviation of their discounted sum, and then "
+        "clipped to [-10, 10], before learning; results report the rewards of the environment",
     )
 
 

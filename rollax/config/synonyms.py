@@ -113,7 +113,8 @@ SYNONYMS: dict[str, str] = {
     "priority_exponent": "prioritized_replay_alpha",
     **each("beta importance_sampling_exponent", "prioritized_replay_beta"),
     # Rewards
-    **each("rew_scale reward_scaling", "reward_scale"),
+    **each("norm_reward normalize_reward reward_normalization rew_norm reward_scale", "normalize_rewards"),
+    **each("rew_scale reward_scaling", "reward_scale | normalize_rewards"),
     # Recorded data
     **each("input_ offline_data dataset dataset_path", "input"),
     "input_read_method_kwargs": "input_config",
@@ -177,8 +178,8 @@ SYNONYMS: dict[str, str] = {
     "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0",
 }
 _UNNORMALIZED = (
-    "rewards are not normalized: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward around the "
-    "environment normalizes them"
+    "this algorithm does not normalize rewards: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward "
+    "around the environment normalizes them"
 )
 _STANDARDIZED = "leave it out: PPO standardizes advantages over the train batch, PG returns; the others do not"
 _ITERATIONS = "use fit(stop={'timesteps_total': ...}) or `rollax train --stop-timesteps`, or call train() in a loop"

@@ -116,6 +116,13 @@ class TestUpdates:
         expected = {"q_loss": 7 / 3, "mean_q": 11 / 3, "mean_target": 11 / 3, "mean_td_error": 2.0}
         assert {name: found[name] for name in expected} == pytest.approx(expected)
 
+    def test_an_invalid_action_that_was_given_has_a_value(self):
+        space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": STATES})
+        policy = PQN.make_policy(space, spaces.Discrete(2), {**SETTINGS, "model": {}, "lr": 0.0})
+        obs = {"action_mask": np.array([[1, 0], [0, 1]]), "state": np.array([0, 1])}
+        rows = SampleBatch({"obs": obs, "actions": np.array([1, 0]), "value_targets": f32(0, 0)})
+        assert policy.learn_on_batch(rows)["mean_td_error"] < 10
+
     def test_gradient(self):
         gradients, _ = policy_with(self.values, grad_clip=None).compute_gradients(SampleBatch(dict(self.rows)))
         np.testing.assert_allclose(gradients["network.logits"][:3], [[0, -1], [1 / 3, 0], [0, 2 / 3]], rtol=1e-5)

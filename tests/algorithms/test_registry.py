@@ -65,7 +65,9 @@ HINTS = [
     # Stable-Baselines3 and CleanRL
     ("APPO", "target_kl", "in rollax it is 'use_kl_loss' and 'kl_target': "),
     ("DQN", "target_kl", "only PPO's updates stop early"),
-    ("PPO", "normalize_rewards", "gymnasium.wrappers.NormalizeReward"),
+    ("DQN", "normalize_rewards", "gymnasium.wrappers.NormalizeReward"),
+    ("PPO", "norm_reward", "in rollax it is 'normalize_rewards'"),
+    ("PPO", "reward_scale", "in rollax it is 'normalize_rewards'"),
     ("PPO", "norm_obs", "in rollax it is 'observation_filter'"),
     ("PPO", "normalize_advantage", "PPO standardizes advantages"),
     ("PPO", "ent_coef", "in rollax it is 'entropy_coeff'"),

@@ -102,6 +102,7 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
     add("memory, minibatches", "PPO", SMALL_ON_POLICY, minibatches, {"env": "CartPole-v1", "model": MEMORY})
     add("one policy, two agents", "PPO", SMALL_ON_POLICY, {"env": TwoAgents})
     add("images", "PPO", SMALL_ON_POLICY, {"env": Film, "model": {"conv_filters": ((4, 3, 2),)}}, iterations=2)
+    add("normalized rewards", "PPO", SMALL_ON_POLICY, {"env": "Pendulum-v1", "normalize_rewards": True})
     add("microbatches", "A2C", SMALL_ON_POLICY, {"env": "CartPole-v1", "microbatch_size": 20})
     add("without V-trace", "APPO", SMALL_ON_POLICY, {"env": "CartPole-v1", "vtrace": False, "use_kl_loss": True})
     replayed = {"replay_proportion": 1.0, "replay_buffer_num_slots": 4}

@@ -1,0 +1,43 @@
+"""Rewards of one scale in every task: `normalize_rewards` of on-policy algorithms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.core.running_statistics import RunningMoments
+from rollax.policy.algorithm import Algorithm
+from rollax.policy.base_algorithm import Values
+from rollax.policy.running_returns import RunningReturns
+
+_RETURNS = "returns"
+_EPSILON, _LIMIT = 1e-8, 10.0
+
+
+class NormalizedRewards(Algorithm):
+    """An algorithm that can learn from normalized rewards.
+
+    Source: VecNormalize of Stable-Baselines3 (Raffin et al., 2021): the reward is
+        clip(r / sqrt(Var[R] + 1e-8), -10, 10),  R ← γ R + r, which begins at 0 with each trajectory.
+    Deviations: all rewards of a fragment count before one of them is divided; the variance is that of the sums so far,
+    without an initial one.
+    """
+
+    @property
+    def samples(self) -> frozenset[str] | None:
+        columns = super().samples
+        if columns is None or not self.config.normalize_rewards:
+            return columns
+        return columns | {SampleBatch.SLOT, SampleBatch.TRAJECTORY_ID}
+
+    def make_running_statistics(self) -> dict[str, RunningMoments]:
+        return {_RETURNS: RunningReturns(self.config.gamma)} if self.config.normalize_rewards else {}
+
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        """Normalizes the rewards of the fragment itself, before a subclass computes other columns from them."""
+        if self.config.normalize_rewards:
+            returns, rewards = values.statistics[_RETURNS], fragment[SampleBatch.REWARDS]
+            returns.add_rewards(fragment, rewards)
+            scaled = rewards / np.sqrt(returns.variance + _EPSILON)
+            fragment[SampleBatch.REWARDS] = np.clip(scaled, -_LIMIT, _LIMIT).astype(np.float32)
+        return fragment
