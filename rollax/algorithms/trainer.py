@@ -344,7 +344,8 @@ class Trainer(OtherNamesOfTrainer):
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
 
-        `exact` also ends the running episodes, so that continuing and restoring give the same run, bit for bit.
+        `exact` also ends the running episodes, and drops episodes that are in no result, so that continuing and
+        restoring give the same run, bit for bit.
 
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
@@ -425,7 +426,7 @@ class Trainer(OtherNamesOfTrainer):
         self._evaluator.stop()
 
     def stop(self) -> None:
-        """Closes the environments and ends the other processes; if closing one fails, the others are closed too.
+        """Closes the environments and mapped files, and ends the other processes; if one fails, the others follow.
 
         Afterwards the trainer still acts, and `save` works; all that plays episodes is refused with a RollaxError.
         """

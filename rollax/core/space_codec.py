@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rollax.core import trees
 from rollax.core.numbers import all_finite
 from rollax.core.spaces import ACTION_MASK, Path, bounds, choices, have_choices, of_each, path_text, stack, walk, zeros
-from rollax.errors import EnvError
+from rollax.errors import EnvError, repr_of
 
 # Numbers of one kind may narrow (float64 to float32), and integers may become floats; other casts change values.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
@@ -228,10 +228,14 @@ def _array(value: Any) -> np.ndarray:
         return np.asarray(value)
     except ValueError:  # a ragged list
         return np.array([*value, None], dtype=object)[:-1]
+    except Exception:  # a value of another library, such as a PyTorch tensor with a gradient
+        single = np.empty((), dtype=object)
+        single[()] = value
+        return single
 
 
 def outline(value: Any) -> str:
     """The type of a value and a short form of its contents."""
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}: ({', '.join(type(part).__name__ for part in value)})"
-    return f"{type(value).__name__}: {value!r}"
+    return f"{type(value).__name__}: {repr_of(value)}"

@@ -220,7 +220,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
     """[N] float64 rewards; `EnvError` if a reward is not a real scalar, not finite, or too large for float32."""
     try:
         column = np.asarray(rewards)
-    except ValueError:  # the shapes differ
+    except Exception:  # the shapes differ, or a value of another library has no number
         column = None
     if column is None or column.ndim != 1 or column.dtype.kind not in "fiub":
         if len(rewards) == 0:
@@ -250,7 +250,7 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
     """[N] booleans; `EnvError` for a flag that is not a boolean."""
     try:
         column = np.asarray(flags)
-    except ValueError:  # the shapes differ
+    except Exception:  # the shapes differ, or a value of another library has no boolean
         column = None
     if column is None or column.dtype != np.bool_ or column.ndim != 1:
         if len(flags) == 0:
@@ -283,6 +283,6 @@ def is_real(value: Any) -> bool:
     """Whether a value is a real number: a scalar, or an array without axes."""
     try:
         number = np.asarray(value)
-    except ValueError:
+    except Exception:
         return False
     return number.ndim == 0 and number.dtype.kind in "fiub"

@@ -95,6 +95,11 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         self._due.begin(self.num_updates)  # steps of the environment make updates due from here on
         return dict(self.stats)
 
+    def stop(self) -> None:
+        """Unmaps the files of `input_folder`."""
+        super().stop()
+        self.data.close()
+
     def report(self) -> dict[str, Any]:
         """As `SyncReplayOptimizer.report`, with `data`: rows by policy, and how often they were drawn on average."""
         drawn = sum(part.drawn for parts in self.data.parts.values() for part in parts)

@@ -182,6 +182,10 @@ class MappedColumns:
             for mapped in self._maps:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
+    def close(self) -> None:
+        """Unmaps the files, unless others hold an array of `columns`; there are no columns afterwards."""
+        self.columns, self._maps = {}, []
+
     def _mapped(self, name: str, empty: trees.Tree) -> trees.Tree:
         parts = iter(range(len(list(trees.leaves(empty)))))
 

@@ -40,6 +40,10 @@ class MappedReplay(Replay):
     def __len__(self) -> int:
         return self._count
 
+    def close(self) -> None:
+        """Unmaps the files; nothing can be drawn afterwards."""
+        self._mapped.close()
+
     def observations(self, count: int) -> Iterator[trees.Tree]:
         for obs in super().observations(count):
             yield obs

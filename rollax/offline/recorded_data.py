@@ -80,6 +80,13 @@ class RecordedData:
         self._check_rows()
         self._update_filters()
 
+    def close(self) -> None:
+        """Unmaps the files of `input_folder`; nothing can be drawn from them afterwards."""
+        for parts in self.parts.values():
+            for part in parts:
+                if isinstance(part.buffer, MappedReplay):
+                    part.buffer.close()
+
     def _filled(self, source: Any) -> dict[str, Replay]:
         """Policy id -> a buffer with its rows of a data set."""
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}

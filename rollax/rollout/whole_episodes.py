@@ -40,13 +40,12 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
     """
     check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
     sampler.restart()
-    kept = sampler.record, sampler.recorder
-    sampler.record, sampler.recorder = False, recorder
-    episodes = sampler.episodes
-    episodes.left = _shares(sampler, num_episodes)
+    kept, episodes = (sampler.record, sampler.recorder), sampler.episodes
     long_episodes = LongEpisodes("An evaluation or a recording waits for all of its episodes.")
     played: list[EpisodeMetrics] = []
     try:
+        sampler.record, sampler.recorder = False, recorder
+        episodes.left = _shares(sampler, num_episodes)
         with episodes.apart():
             while len(played) < num_episodes:
                 sampler.step()
@@ -55,8 +54,13 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
         return played
     finally:
         sampler.recorder = episodes.left = None
-        sampler.restart()
-        sampler.record, sampler.recorder = kept
+        try:
+            sampler.restart()
+        except BaseException:  # a signal; without a restart, the next sample would go on in dropped episodes
+            sampler.restart()
+            raise
+        finally:
+            sampler.record, sampler.recorder = kept
 
 
 def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:

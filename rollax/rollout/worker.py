@@ -307,9 +307,10 @@ class RolloutWorker:
             self.sampler.begin_from(*first_ids(self.worker_index, restarts))
 
     def restart_episodes(self) -> None:
-        """Drops the running episodes, and fragments that wait; fresh episodes begin."""
+        """Drops the running episodes, the metrics of finished ones, and fragments that wait; fresh episodes begin."""
         with self._sampling.halted(drops=True):
             self.sampler.restart()
+            self.sampler.take_metrics()
 
     def set_timestep(self, timestep: int) -> None:
         """Sets the number of steps trained on."""

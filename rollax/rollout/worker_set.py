@@ -104,11 +104,12 @@ class WorkerSet:
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_restarts", new)
             self.remote.call_each("set_sampling_state", states)
-        elif new:
-            self.local.set_restarts(*new[1])
         elif self.local.samples:
             self.local.restart_episodes()
-            self.local.set_sampling_state(*states[1])
+            if new:
+                self.local.set_restarts(*new[1])
+            else:
+                self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.
@@ -126,7 +127,7 @@ class WorkerSet:
         return self.remote.health() if self._num_remote else {"healthy": 1, "restarts": 0, "last_errors": {}}
 
     def restart_episodes(self) -> None:
-        """Drops all running episodes; fresh ones begin."""
+        """Drops all running episodes, and the metrics of finished ones; fresh episodes begin."""
         if self._num_remote:
             self.remote.call_all("restart_episodes")
         elif self.local.samples:

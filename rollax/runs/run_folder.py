@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rollax.core import storage
 from rollax.core.atomic_files import replace_file
 from rollax.core.cleanup import cleanup_on_error
-from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.errors import CheckpointError, ConfigError, RollaxError, text_of
 from rollax.runs.display import title_of
 from rollax.runs.event_log import EventLog
 from rollax.runs.results import (
@@ -74,18 +74,22 @@ class RunFolder:
         self._events: EventLog | None = None
         with cleanup_on_error(self._lock.release):
             self._results: IO[bytes] = self._begun(experiment, continues_after)
+        self._opened = os.fstat(self._results.fileno())
         self._last_line = self._results.tell()
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in (self._results, self._events):
-            with suppress(OSError):  # first error of `append` or `log_scalars`
-                if file is not None:
-                    file.close()
-        self._draw_curve()
-        self._lock.release()
+        try:
+            for file in (self._results, self._events):
+                with suppress(OSError):  # first error of `append` or `log_scalars`
+                    if file is not None:
+                        file.close()
+            if self._is_there():
+                self._draw_curve()
+        finally:
+            self._lock.release()
 
     def inherit(self, run: Path, iteration: int) -> None:
         """Copies the result lines of another run up to an iteration, so that the curve is complete."""
@@ -99,9 +103,11 @@ class RunFolder:
 
     def append(self, result: Mapping[str, Any]) -> None:
         """Writes one result line and flushes it to disk."""
+        self._check_there()
+        line = to_json(result).encode() + b"\n"  # an error of a value is none of the disk
         with _named_errors(self.path / RESULTS_NAME):
             self._last_line = self._results.tell()
-            self._results.write(to_json(result).encode() + b"\n")
+            self._results.write(line)
             self._results.flush()
 
     def amend(self, result: Mapping[str, Any]) -> None:
@@ -120,6 +126,7 @@ class RunFolder:
 
     def save(self, trainer: Trainer) -> None:
         """Saves a checkpoint of this iteration and removes outdated ones."""
+        self._check_there()
         self._checkpoint = _saved(trainer, self.path / CHECKPOINTS)
         if self._keep is not None:
             _keep_newest(self.path / CHECKPOINTS, self._keep)
@@ -132,6 +139,7 @@ class RunFolder:
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
         if score is None or score <= self._best_score:
             return
+        self._check_there()
         # The newest is the best, because a run that is killed in between leaves two checkpoints.
         self._best, self._best_score = _saved(trainer, self.path / BEST), score
         _keep_newest(self.path / BEST, 1)
@@ -139,6 +147,26 @@ class RunFolder:
     def outcome(self) -> dict[str, Any]:
         score = None if self._best is None else self._best_score
         return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
+
+    def _is_there(self) -> bool:
+        """Whether the file of results still has its name; otherwise the folder was removed or another run has it."""
+        try:
+            return os.path.samestat(self._opened, os.stat(self.path / RESULTS_NAME, follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # such as permissions that were taken away: writing names the error
+            return True
+
+    def _check_there(self) -> None:
+        if not self._is_there():
+            raise RollaxError(
+                "The run folder was removed or replaced while the run was writing into it.",
+                str(self.path),
+                f"{RESULTS_NAME} is not the file that this run writes",
+            ).expected(
+                "the folder as the run has left it",
+                "leave the folder in place; trainer.save(another_folder) still saves the trainer of this process",
+            )
 
     def _begun(self, experiment: Mapping[str, Any], continues_after: int | None) -> IO[bytes]:
         """Writes the config, and returns the open file of results."""
@@ -159,7 +187,8 @@ class RunFolder:
         except RollaxError:
             return
         except OSError as error:
-            print(f"The learning curve was not drawn: {error}", file=sys.stderr)
+            with suppress(OSError):  # a full disk may hold the file of stderr too
+                print(f"The learning curve was not drawn: {error}", file=sys.stderr)
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
@@ -221,7 +250,8 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
         return Path(trainer.save(folder))
     except OSError as error:
         fix = "free some space on the disk, or check the permissions of the folder"
-        raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=str(error), fix=fix) from error
+        got = text_of(error)  # it may be one of the user's
+        raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=got, fix=fix) from error
 
 
 def _keep_newest(folder: Path, count: int) -> None:

@@ -70,7 +70,8 @@ class RunLock:
         """Removes the lock; a second call, or a call in a forked process, does nothing."""
         if self._descriptor in _held:
             with suppress(OSError):
-                os.unlink(self.folder / LOCK_NAME)
+                if _is_named(self._descriptor, self.folder / LOCK_NAME):  # else another run has the folder by now
+                    os.unlink(self.folder / LOCK_NAME)
             _close(self._descriptor)
         self._descriptor = -1
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
 from rollax.algorithms.registry import get_trainer_class
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, EnvError
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, continue_training
 from tests.algorithms.envs import TwoAgents
 from tests.pages import REPOSITORY
@@ -102,3 +103,40 @@ def test_a_plain_save_changes_nothing(tmp_path):
             trainer.train()
         saved.save(tmp_path)
         assert continue_training(saved, 2) == continue_training(other, 2)
+
+
+class FailsOnce(gym.Env):
+    """Episodes of three steps; one of its steps raises, if there is a countdown."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
+    countdown = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        FailsOnce.countdown -= 1
+        if FailsOnce.countdown == 0:
+            raise RuntimeError("it fails once")
+        self.steps += 1
+        return np.zeros(2, np.float32), 1.0, self.steps == 3, False, {}
+
+
+def test_episodes_of_a_failed_iteration_are_in_no_later_result(tmp_path):
+    with PGTrainer(lambda _: FailsOnce(), CONFIG) as trainer, PGTrainer(lambda _: FailsOnce(), CONFIG) as other:
+        trainer.train()
+        FailsOnce.countdown = 30
+        with pytest.raises(EnvError, match="it fails once"):
+            trainer.train()
+        plain = trainer.save(tmp_path / "plain")
+        path = trainer.save(tmp_path, exact=True)
+        other.restore(path)
+        expected = continue_training(other, 2)
+        assert continue_training(trainer, 2) == expected
+        FailsOnce.countdown = 30
+        with pytest.raises(EnvError, match="it fails once"):
+            trainer.train()
+        for one in (trainer, other):
+            one.restore(plain)
+        assert continue_training(trainer, 2) == continue_training(other, 2)

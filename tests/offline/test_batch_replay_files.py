@@ -50,6 +50,24 @@ def test_the_memory_of_all_sources_counts(line, tmp_path):
         pass
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not list mapped files")
+def test_a_stopped_trainer_maps_no_files(line, tmp_path):
+    folder = tmp_path / "columns"
+
+    def mapped():
+        with open("/proc/self/maps") as maps:
+            return sum(str(folder) in each for each in maps)
+
+    with DQNTrainer(line, {**TINY, "input": reader(), "input_folder": str(folder)}) as trainer:
+        trainer.train()
+        assert mapped() > 0
+    assert mapped() == 0
+    path = trainer.save(tmp_path)
+    with DQNTrainer(line, {**TINY, "input": reader()}) as other:
+        other.restore(path)
+        assert same_weights(trainer, other)
+
+
 @pytest.mark.long
 def test_files_are_used_again_while_the_data_is_the_same(line, tmp_path, monkeypatch):
     decoded, finish = [], ColumnWriter.finish

@@ -107,3 +107,24 @@ def test_after_an_exception_of_an_environment(make, caplog):
         assert_sampling_continues(worker, TRUNCATE, "the environment")
     assert [message.startswith("Sampling was interrupted.") for message in caplog.messages] == [True]
     worker.stop()
+
+
+@BY_KIND
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_at_the_end_of_an_evaluation(make, late):
+    worker = make(rollout_fragment_length=3)
+    worker.sampler.sample()
+    restart, interrupts = worker.sampler.restart, iter([False, True])
+
+    def interrupted():
+        comes = next(interrupts, False)
+        if not comes or late:
+            restart()
+        if comes:
+            raise KeyboardInterrupt
+
+    worker.sampler.restart = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        worker.evaluate(4)
+    assert_sampling_continues(worker, TRUNCATE, "the end of an evaluation")
+    worker.stop()

@@ -5,17 +5,19 @@ import io
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from rollax.errors import ConfigError, RollaxError
+from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder, check_empty
-from rollax.runs.run_lock import LOCK_NAME
+from rollax.runs.run_lock import LOCK_NAME, RunLock
+from tests.cli.fake_algorithm import FakeTrainer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
@@ -172,3 +174,79 @@ class TestPipesAndDevices:
     def test_the_lock(self, tmp_path):
         os.mkfifo(tmp_path / LOCK_NAME)
         check_empty(tmp_path, "here", "this")  # a lock that nobody holds
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["removed", "renamed"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["nothing there", "another run there"])
+def test_a_run_writes_nothing_into_a_folder_that_it_has_lost(tmp_path, moved, replaced):
+    path, trainer = tmp_path / "run", FakeTrainer({})
+    first = RunFolder(path, EXPERIMENT, "episode_reward_mean", 1)
+    first.append(trainer.train())
+    first.save(trainer)
+    if moved:
+        path.rename(tmp_path / "moved")
+    else:
+        shutil.rmtree(path)
+    second = RunFolder(path, EXPERIMENT, None, None) if replaced else None
+    result = trainer.train()
+    for write in (
+        lambda: first.append(result),
+        lambda: first.save(trainer),
+        lambda: first.keep_best(trainer, result, saved=True),
+    ):
+        with pytest.raises(RollaxError, match="removed or replaced"):
+            write()
+    first.__exit__()
+    if second is None:
+        assert not path.exists()
+        return
+    assert sorted(os.listdir(path)) == ["config.json", "result.jsonl", LOCK_NAME]
+    with pytest.raises(ConfigError, match="Another run"):
+        check_empty(path, "here", "")
+    with second:
+        second.append(result)
+    assert read_lines(path / "result.jsonl")[0][0]["training_iteration"] == 2
+
+
+class Unreadable:
+    """A value whose text cannot be made."""
+
+    def __repr__(self):
+        raise PermissionError("not for the disk")
+
+
+class UntoldError(OSError):
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+def test_errors_of_values_are_not_described_as_errors_of_the_disk(tmp_path):
+    with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
+        with pytest.raises(PermissionError, match="not for the disk"):
+            folder.append({"training_iteration": 1, "own": Unreadable()})
+
+
+def test_an_error_of_saving_may_have_no_message(tmp_path):
+    trainer = FakeTrainer({})
+
+    def save(directory):
+        raise UntoldError
+
+    trainer.save = save
+    with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
+        with pytest.raises(CheckpointError, match=r"not saved(.|\n)*ZeroDivisionError"):
+            folder.save(trainer)
+
+
+def test_a_disk_that_is_full_for_the_curve_and_its_warning_leaves_no_lock(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path, EXPERIMENT, None, None)
+    with folder:
+        folder.append(FakeTrainer({}).train())
+        (tmp_path / "curve.png").mkdir()  # it cannot be drawn
+        with open("/dev/full", "w", buffering=1) as full:
+            monkeypatch.setattr(sys, "stderr", full)
+            folder.__exit__()
+            monkeypatch.undo()
+            with suppress(OSError):
+                full.close()
+    RunLock(tmp_path, "here").release()
