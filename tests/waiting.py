@@ -21,6 +21,15 @@ def until(condition: Callable[[], Any], what: str = "it did not come", within_s:
         time.sleep(1e-3)
 
 
+def in_threads(count: int, play: Callable[[int], Any]) -> None:
+    """Calls `play(0)`, `play(1)`, ... in a thread each, until all have returned."""
+    threads = [threading.Thread(target=play, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def meanwhile(play: Callable[[], Any], call: Callable[[], Result]) -> Result:
     """The result of `call`, during which `play` runs in another thread, whose error is raised."""
     raised: list[BaseException] = []

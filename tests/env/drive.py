@@ -9,7 +9,7 @@ import numpy as np
 
 from rollax import BaseEnv
 from rollax.env.rows import DEFAULT_AGENT, Rows
-from tests.env.worlds import ALL, Clock, Party, action_for
+from tests.env.worlds import ALL, AsAgents, Clock, Party, action_for
 
 
 class Event(NamedTuple):
@@ -174,7 +174,7 @@ class DictReader:
 
 def clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock."""
-    return _trace(_OneAgent(Clock()), seed, moments)
+    return _trace(AsAgents(Clock(), DEFAULT_AGENT), seed, moments)
 
 
 def party_trace(seed: int, moments: int) -> Trace:
@@ -184,7 +184,7 @@ def party_trace(seed: int, moments: int) -> Trace:
 
 def old_clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock, as far as the old interface can express it."""
-    return _trace(_Old(_OneAgent(Clock())), seed, moments)
+    return _trace(_Old(AsAgents(Clock(), DEFAULT_AGENT)), seed, moments)
 
 
 def old_party_trace(seed: int, moments: int) -> Trace:
@@ -192,24 +192,11 @@ def old_party_trace(seed: int, moments: int) -> Trace:
     return _trace(_Old(Party()), seed, moments)
 
 
-class _OneAgent:
-    """A single-agent environment with the dicts of a multi-agent one."""
+class _Old:
+    """Without infos at a reset; a truncated agent is not terminated."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-
-    def reset(self, seed: int | None) -> tuple:
-        obs, info = self.env.reset(seed=seed)
-        return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: info}
-
-    def step(self, actions: dict) -> tuple:
-        obs, reward, terminated, truncated, info = self.env.step(actions[DEFAULT_AGENT])
-        flags = ({DEFAULT_AGENT: flag, ALL: flag} for flag in (terminated, truncated))
-        return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: reward}, *flags, {DEFAULT_AGENT: info}
-
-
-class _Old(_OneAgent):
-    """Without infos at a reset; a truncated agent is not terminated."""
 
     def reset(self, seed: int | None) -> tuple:
         return self.env.reset(seed=seed)[0], {}

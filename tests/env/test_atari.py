@@ -19,21 +19,22 @@ def base_env(env_id, num_envs=1, **env_config):
     return to_base_env(env_creator(env_id).make_vector(EnvContext(env_config), num_envs))  # type: ignore[attr-defined]
 
 
-def play(base, seeds, polls, watched):
-    """The observations, rewards, starts and truncations of one sub-environment."""
+def history(base, seeds, moments):
+    """The observations, rewards, flags and starts of the first sub-environment, including resets."""
     random = [np.random.default_rng(index) for index in range(base.num_envs)]
     rows, history = base.reset_rows(np.arange(base.num_envs), seeds), []
-    for _ in range(polls):
-        actions = np.array([rng.integers(4) for rng in random])
-        acting = np.flatnonzero(rows.acts)
-        if len(acting):
-            base.send_rows(rows, acting, actions[acting])
-        history.append(
-            (rows.obs[watched].copy(), rows.rewards[watched], rows.starts[watched], rows.truncateds[watched])
-        )
-        rows = base.poll_rows()
-        if len(rows.ended_envs):
-            assert base.reset_rows(rows.ended_envs) is None
+    while len(history) < moments:
+        obs = rows.observations(None, base.observation_space)[0].copy()
+        columns = rows.rewards, rows.terminateds, rows.truncateds, rows.starts
+        history.append((obs, *(column[0].item() for column in columns)))
+        started = base.reset_rows(rows.ended_envs) if len(rows.ended_envs) else None
+        if started is None:
+            acting = np.flatnonzero(rows.acts)
+            if len(acting):
+                base.send_rows(rows, acting, np.array([random[i].integers(4) for i in rows.env_index[acting]]))
+            started = base.poll_rows()
+        rows = started
+    base.stop()
     return history
 
 
@@ -97,11 +98,11 @@ def test_both_ways_give_the_same_task(game, settings, shape, actions):
         assert isinstance(base, NativeVectorEnv) == native
         assert base.observation_space == spaces.Box(0, 255, shape, np.uint8)
         assert base.action_space == spaces.Discrete(actions)
-        histories.append(history(base, 80 if game == PACMAN else 40))
+        histories.append(history(base, [7], 80 if game == PACMAN else 40))
     for one, other in zip(*histories, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         assert one[1:] == other[1:]
-    obs, rewards, terminateds, truncateds = (list(column) for column in zip(*histories[0], strict=True))
+    obs, rewards, terminateds, truncateds, _ = (list(column) for column in zip(*histories[0], strict=True))
     assert {(image.shape, image.dtype) for image in obs} == {(shape, np.dtype(np.uint8))}
     assert obs[-1][-1].std() > 5
     assert any(terminateds) == ("terminal_on_life_loss" in settings)
@@ -110,55 +111,13 @@ def test_both_ways_give_the_same_task(game, settings, shape, actions):
         assert max(rewards) == (1 if "clip_rewards" in settings else 10)  # a pellet is 10 points
 
 
-def history(base, moments):
-    """The observations, rewards and flags of the first sub-environment, including resets."""
-    history, random, rows = [], np.random.default_rng(3), base.reset_rows(np.arange(1), [7])
-    while len(history) < moments:
-        obs = rows.observations(None, base.observation_space)[0].copy()
-        history.append((obs, float(rows.rewards[0]), bool(rows.terminateds[0]), bool(rows.truncateds[0])))
-        if len(rows.ended_envs):
-            rows = base.reset_rows(rows.ended_envs) or base.poll_rows()
-            continue
-        base.send_rows(rows, None, random.integers(4, size=1))
-        rows = base.poll_rows()
-    base.stop()
-    return history
-
-
-@pytest.mark.long
-def test_native_rows_in_lockstep():
-    """Episodes of ten steps: the last row keeps its observation, and the next row starts a new trajectory."""
-    base = base_env(BREAKOUT, 2, max_num_frames_per_episode=40)
-    bare = gym.make_vec(
-        BREAKOUT, 2, vectorization_mode="vector_entry_point", max_num_frames_per_episode=40, reward_clipping=False
-    )
-    rows = base.reset_rows(np.arange(2), [5, 6])
-    obs, _ = bare.reset(seed=np.array([5, 6]))
-    resets = np.zeros(2, bool)
-    for step in range(1, 24):
-        actions = np.array([2, 3])
-        if rows.acts.any():
-            base.send_rows(rows, None, actions)
-        rows = base.poll_rows()
-        obs, _, _, truncs, _ = bare.step(actions)
-        np.testing.assert_array_equal(rows.obs, obs)
-        assert rows.starts.all() == resets.all() == (step % 11 == 0)
-        assert rows.truncateds.all() == truncs.all() == (step % 11 == 10)
-        np.testing.assert_array_equal(rows.acts, ~truncs)
-        assert not rows.rewards[rows.starts].any()
-        resets = truncs
-        if len(rows.ended_envs):
-            assert base.reset_rows(rows.ended_envs) is None
-    base.stop()
-
-
 def test_sub_environment_i_does_not_depend_on_their_number():
     seeds = [2**32 - 1 - 7 * index for index in range(3)]
-    histories = [play(base_env(PONG, n, max_num_frames_per_episode=80), seeds[:n], 24, 0) for n in (1, 3)]
+    histories = [history(base_env(PONG, n, max_num_frames_per_episode=80), seeds[:n], 24) for n in (1, 3)]
     for one, other in zip(*histories, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         assert one[1:] == other[1:]
-    assert sum(start for _, _, start, _ in histories[0]) == 2
+    assert sum(start for *_, start in histories[0]) == 2
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, MultiAgentEnv, RolloutWorker, SpaceError, TrainerConfig
+from rollax import EnvContext, RolloutWorker, SpaceError, TrainerConfig
 from tests.env.always_zero import AlwaysZero
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
 
 LENGTHS = (2, 5)
 
@@ -34,15 +34,11 @@ class Member(gym.Env):
         return np.array([self.index, self.count, 0], np.float32)
 
 
-class MemberOfAgents(Member, MultiAgentEnv):
+class MemberOfAgents(AsAgents):
     """The same with an agent "a"."""
 
-    def reset(self, *, seed=None, options=None):
-        return {"a": super().reset()[0]}, {}
-
-    def step(self, actions):
-        obs, reward, over, _, _ = super().step(actions["a"])
-        return {"a": obs}, {"a": reward}, {ALL: over}, {ALL: False}, {}
+    def __init__(self, context: EnvContext) -> None:
+        super().__init__(Member(context), "a")
 
 
 def sampled(cls, **settings):

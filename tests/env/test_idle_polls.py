@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import BaseEnv, EnvError, MultiAgentEnv, Policy
+from rollax import BaseEnv, EnvError, MultiAgentEnv
 from rollax.env import checks
 from rollax.env.multi_agent import pettingzoo_env
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.rollout import row_sampler
 from rollax.rollout.worker import RolloutWorker
+from tests.env.always_zero import AlwaysZero
 from tests.env.refused import refused
+from tests.env.worlds import OneStep as SingleStep
 
 OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
 ZERO = np.zeros(2, np.float32)
@@ -27,13 +28,6 @@ def fewer_polls(monkeypatch):
     """MOST polls without an action are refused, instead of 1000."""
     for module in (checks, pettingzoo_env, row_sampler):
         monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
-
-
-class First(Policy):
-    """Action 0."""
-
-    def compute_actions(self, obs, **context):
-        return np.zeros(len(obs), np.int64), [], {}
 
 
 class Reports(MultiAgentEnv):
@@ -90,26 +84,14 @@ class Columns(BaseEnv):
         return self.rows(True, np.array([True, True]))
 
 
-class OverAtOnce(gym.Env):
-    """From the second reset on, it is over at once, as a native vector env can be at the step of a reset."""
-
-    observation_space, action_space = OBS, ACTIONS
-
-    def reset(self, *, seed=None, options=None):
-        return ZERO, {}
-
-    def step(self, action):
-        return ZERO, 0.0, True, False, {}
-
-
 class StuckVector(SyncVectorEnv):
     """Its second sub-environment ends at every step, including those of resets."""
 
     def __init__(self):
-        super().__init__([OverAtOnce] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+        super().__init__([SingleStep] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
 
     def step(self, actions):
-        return np.zeros((2, 2), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}
+        return np.zeros((2, 3), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}
 
 
 class InTurn:
@@ -154,7 +136,7 @@ class InTurn:
 @pytest.mark.parametrize("call", [lambda worker: worker.evaluate(4), lambda worker: worker.sample()])
 def test_polls_without_an_acting_agent(env, where, call):
     config = {"rollout_fragment_length": 3, "batch_mode": "complete_episodes"}
-    worker = RolloutWorker(lambda context: env(), First, config=config)
+    worker = RolloutWorker(lambda context: env(), AlwaysZero, config=config)
     refused(EnvError, call, worker, says=f"No agent could act for {MOST} polls in a row...where:    {where}")
 
 
@@ -169,7 +151,7 @@ class Pauses(Reports):
 
 
 def test_shorter_pauses_are_accepted():
-    worker = RolloutWorker(lambda context: Pauses(), First, config={"rollout_fragment_length": 4})
+    worker = RolloutWorker(lambda context: Pauses(), AlwaysZero, config={"rollout_fragment_length": 4})
     assert worker.sample().env_steps == 4
 
 
@@ -193,5 +175,5 @@ class OneStepColumns(Columns):
 
 @pytest.mark.parametrize("env", [OneStep, OneStepColumns])
 def test_episodes_of_one_step_are_accepted(env):
-    worker = RolloutWorker(lambda context: env(), First, config={"rollout_fragment_length": MOST + 10})
+    worker = RolloutWorker(lambda context: env(), AlwaysZero, config={"rollout_fragment_length": MOST + 10})
     assert worker.sample().env_steps == MOST + 10

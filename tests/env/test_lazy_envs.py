@@ -6,18 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, MultiAgentEnv, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
+from rollax import EnvContext, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
 from rollax.errors import PolicyError
 from tests.env.always_zero import AlwaysZero
-from tests.env.remote.fragile import EventLog
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
 
 KEYS = {"train_batch_size": 60, "seed": 0}
-
-
-@pytest.fixture
-def event_log(tmp_path):
-    return EventLog(tmp_path / "event_log")
 
 
 class Lazy(gym.Env):
@@ -43,16 +37,11 @@ class Lazy(gym.Env):
         return np.zeros(3, np.float32), 1.0, self.count == 5, False, {}
 
 
-class LazyAgents(Lazy, MultiAgentEnv):
+class LazyAgents(AsAgents):
     """The same for two agents."""
 
-    def reset(self, *, seed=None, options=None):
-        obs, _ = super().reset(seed=seed)
-        return {"a": obs, "b": obs}, {}
-
-    def step(self, actions):
-        obs, reward, over, _, _ = super().step(actions["a"])
-        return {"a": obs, "b": obs}, {"a": reward, "b": reward}, {ALL: over}, {ALL: False}, {}
+    def __init__(self, context: EnvContext) -> None:
+        super().__init__(Lazy(context), "a", "b")
 
 
 class Spaceless(Lazy):

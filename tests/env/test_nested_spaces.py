@@ -82,9 +82,7 @@ class TestNested:
 
     def test_dicts(self, wrap, space):
         base, envs = made(wrap, space)
-        obs, _ = (
-            base.try_reset() if not hasattr(base, "actions") else ({i: base.try_reset(i)[0][i] for i in range(3)}, {})
-        )
+        obs, _ = base.try_reset()
         for _ in range(3):
             for index, by_agent in obs.items():
                 for value in by_agent.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -56,6 +56,18 @@ class Clock(gym.Env):
 
 
 gym.register(CLOCK_ID, entry_point="tests.env.worlds:Clock", order_enforce=False, disable_env_checker=True)
+
+
+class OneStep(gym.Env):
+    """Each episode ends in its first step."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, True, False, {}
 
 
 class ListVector(VectorEnv):
@@ -153,37 +165,59 @@ class Party(MultiAgentEnv):
         Party.open_count -= 1
 
 
-class DictParties(BaseEnv):
-    """A user's BaseEnv in the dict view: at each poll some of its parties are ready.
+class AsAgents(MultiAgentEnv):
+    """A single-agent environment of agents that see and get the same; the actions of the first one are taken."""
+
+    def __init__(self, env: gym.Env, *agents: Hashable) -> None:
+        self.env, self.agents = env, agents
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return tuple(dict.fromkeys(self.agents, part) for part in self.env.reset(seed=seed))
+
+    def step(self, actions):
+        obs, reward, *flags, info = self.env.step(actions[self.agents[0]])
+        everyone = (*self.agents, ALL)
+        return (
+            *(dict.fromkeys(self.agents, part) for part in (obs, reward)),
+            *(dict.fromkeys(everyone, flag) for flag in flags),
+            dict.fromkeys(self.agents, info),
+        )
+
+    def close(self):
+        self.env.close()
+
+
+class DictEnvs(BaseEnv):
+    """A user's BaseEnv in the dict view: at each poll some of its multi-agent environments are ready.
 
     Args:
-        num_envs: number of parties.
+        envs: the environments.
         restarts_itself: the first observation of the next episode comes in a later poll, without a reset.
     """
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
-
-    def __init__(self, num_envs: int, restarts_itself: bool = False) -> None:
-        self.num_envs, self.restarts_itself = num_envs, restarts_itself
-        self.envs = [Party() for _ in range(num_envs)]
+    def __init__(self, envs: Sequence[Any], restarts_itself: bool = False) -> None:
+        self.envs, self.num_envs, self.restarts_itself = list(envs), len(envs), restarts_itself
+        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self.answers: dict[int, dict] = {}
-        self.over = set(range(num_envs))
-        self.seeds: list[int | None] = [None] * num_envs
+        self.over = set(range(self.num_envs))
+        self.seeds: list[int | None] = [None] * self.num_envs
         self.polls = 0
+
+    def ready(self) -> Iterable[int]:
+        return [i for i in range(self.num_envs) if self.num_envs == 1 or (i + self.polls) % 3]
 
     def poll(self):
         self.polls += 1
         parts = obs, rewards, terms, truncs, infos, _ = ({}, {}, {}, {}, {}, {})
-        for i, env in enumerate(self.envs):
-            if self.num_envs > 1 and (i + self.polls) % 3 == 0:
-                continue
+        for i in self.ready():
             if i in self.over:
                 assert self.restarts_itself
-                obs[i], infos[i] = env.reset(seed=self.seeds[i])
+                obs[i], infos[i] = self.envs[i].reset(seed=self.seeds[i])
                 rewards[i], terms[i], truncs[i] = dict.fromkeys(obs[i]), {ALL: False}, {ALL: False}
                 self.over.remove(i)
             else:
-                obs[i], rewards[i], terms[i], truncs[i], infos[i] = env.step(self.answers.pop(i, {}))
+                obs[i], rewards[i], terms[i], truncs[i], infos[i] = self.envs[i].step(self.answers.pop(i, {}))
                 if terms[i][ALL] or truncs[i][ALL]:
                     self.over.add(i)
         return parts
@@ -212,6 +246,36 @@ class DictParties(BaseEnv):
     def stop(self):
         for env in self.envs:
             env.close()
+
+
+class DictParties(DictEnvs):
+    """Parties in the dict view."""
+
+    def __init__(self, num_envs: int, restarts_itself: bool = False) -> None:
+        super().__init__([Party() for _ in range(num_envs)], restarts_itself)
+
+
+TWO_AGENTS: Any = dict.fromkeys("ab", np.zeros(3, np.float32)), {}
+"""The first observations of two agents, and their infos."""
+
+
+class FixedSteps(MultiAgentEnv):
+    """Returns the given steps, then repeats the last one; keeps the actions, seeds and options that it gets."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, *steps: Any, first: Any = TWO_AGENTS) -> None:
+        self.steps, self.first = list(steps), first
+        self.got: list[dict] = []
+        self.resets: list[tuple] = []
+
+    def reset(self, *, seed=None, options=None):
+        self.resets.append((seed, options))
+        return self.first
+
+    def step(self, actions):
+        self.got.append(actions)
+        return self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
 
 
 class RowClocks(BaseEnv):

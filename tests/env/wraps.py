@@ -7,9 +7,9 @@ from collections.abc import Callable
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import BaseEnv, MultiAgentEnv, to_base_env
+from rollax import BaseEnv, to_base_env
 from rollax.core import spaces as columns
-from tests.env.worlds import ALL, ListVector
+from tests.env.worlds import AsAgents, DictEnvs, ListVector
 
 Make = Callable[[], gym.Env]
 
@@ -26,43 +26,21 @@ class ColumnVector(ListVector):
         return columns.stack(self.observation_space, obs), *rest
 
 
-class OneAgent(MultiAgentEnv):
+class OneAgent(AsAgents):
     """Agent "a" alone."""
 
     def __init__(self, make: Make) -> None:
-        self.env = make()
-        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = self.env.reset(seed=seed)
-        return {"a": obs}, {"a": info}
-
-    def step(self, actions):
-        obs, reward, terminated, truncated, info = self.env.step(actions["a"])
-        flags = ({"a": flag, ALL: flag} for flag in (terminated, truncated))
-        return {"a": obs}, {"a": reward}, *flags, {"a": info}
+        super().__init__(make(), "a")
 
 
-class DictView(BaseEnv):
-    """The same as a user's BaseEnv."""
+class DictView(DictEnvs):
+    """The same as a user's BaseEnv, in lockstep."""
 
-    def __init__(self, make: Make, num_envs: int) -> None:
-        self.envs = [OneAgent(make) for _ in range(num_envs)]
-        self.num_envs = num_envs
-        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
-        self.actions: dict = {}
+    def __init__(self, make: Make, num_envs: int, restarts_itself: bool = False) -> None:
+        super().__init__([OneAgent(make) for _ in range(num_envs)], restarts_itself)
 
-    def poll(self):
-        results = [env.step(self.actions[i]) for i, env in enumerate(self.envs)]
-        return *(dict(enumerate(part)) for part in zip(*results, strict=True)), {}
-
-    def send_actions(self, actions):
-        self.actions.update(actions)
-
-    def try_reset(self, env_id=None):
-        assert env_id is not None
-        obs, infos = self.envs[env_id].reset()
-        return {env_id: obs}, {env_id: infos}
+    def ready(self):
+        return range(self.num_envs)
 
 
 class Old:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
-from rollax.offline.writer import DatasetWriter
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY = {
@@ -38,14 +37,6 @@ class Line(gym.Env):
 def reader(count=6, steps=5):
     """A reader of so many trajectories of so many steps."""
     return ListReader([trajectory(number, steps) for number in range(count)])
-
-
-def written(folder, trajectories):
-    """Writes a data set into a folder."""
-    spaces = {"default_policy": OBSERVATIONS}, {"default_policy": ACTIONS}
-    with DatasetWriter(folder, *spaces) as writer:
-        for each in trajectories:
-            writer.write(each)
 
 
 def weights_of(trainer):

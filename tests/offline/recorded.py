@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from rollax import SampleBatch
 from rollax.offline.dataset import DatasetReader, RecordedTrajectory
+from rollax.offline.writer import DatasetWriter
 
 OBSERVATIONS, ACTIONS = Box(-1e9, 1e9, (2,), np.float32), Discrete(3)
 
@@ -55,6 +57,16 @@ def trajectory(
         policy_id=policy_id,
         where=f"list, line {number + 1}",
     )
+
+
+def written(
+    folder: Any, trajectories: Iterable[RecordedTrajectory], spaces: Any = (OBSERVATIONS, ACTIONS), **settings: Any
+) -> list[Path]:
+    """Writes a data set into a folder; returns the paths of its files."""
+    with DatasetWriter(folder, *spaces, **settings) as writer:
+        for one in trajectories:
+            writer.write(one)
+    return writer.paths
 
 
 def rarely_rewarded(paying: np.ndarray) -> SampleBatch:

@@ -13,8 +13,8 @@ from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.batch_replay import BatchReplayOptimizer
 from rollax.policy.exploration.action_noise import RandomAtFirst
-from tests.offline.data_runs import TINY, reader, same_weights, written
-from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+from tests.offline.data_runs import TINY, reader, same_weights
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory, written
 
 
 class TestAlone:

@@ -12,8 +12,8 @@ from rollax import DQN, ConfigError, DQNTrainer, NonFiniteError, QMIXTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.column_files import ColumnWriter
 from rollax.offline.writer import DatasetWriter
-from tests.offline.data_runs import TINY, reader, same_weights, written
-from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+from tests.offline.data_runs import TINY, reader, same_weights
+from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory, written
 
 
 def test_data_in_files_gives_the_same_run(line, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from rollax import (
 from rollax.cli import app
 from rollax.offline.convert import convert
 from rollax.offline.describe import describe
+from tests.offline import recorded
 from tests.offline.formats.test_parquet import same, trajectory
 from tests.offline.recorded import ListReader
 
@@ -32,11 +34,7 @@ BOX, TWO = spaces.Box(-100, 100, (3,), np.float32), spaces.Discrete(2)
 SPACES = {"default_policy": BOX}, {"default_policy": TWO}
 
 
-def written(folder, trajectories, **settings):
-    with DatasetWriter(folder, *SPACES, **settings) as writer:
-        for one in trajectories:
-            writer.write(one)
-    return writer.paths
+written = functools.partial(recorded.written, spaces=SPACES)
 
 
 def some(count=3, seed=0, **changes):

@@ -21,14 +21,11 @@ from PIL import Image
 from rollax import ConfigError, DatasetError, open_dataset
 from rollax.offline.formats import common
 from rollax.offline.formats.limited_parquet import pages_of
+from tests.offline.formats.reading import read
 from tests.offline.test_describe import some, written
 
 TOO_MUCH = "The decoded data needs too much memory"
 PIXELS = spaces.Box(0, 255, (40, 32, 3), np.uint8)
-
-
-def read(path, **settings):
-    return list(open_dataset(path, **settings).trajectories())
 
 
 @pytest.mark.parametrize("limit", ["4", 0, -1.0, True, float("nan"), None])

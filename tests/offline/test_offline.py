@@ -79,12 +79,6 @@ def learned_by_two(trainer_class, shifts, **config):
 
 
 class TestTwoAgentsWithAPolicyEach:
-    def test_bc(self):
-        first, last, _ = learned_by_two(BCTrainer, (0, 0))
-        assert first.keys() == set(AGENTS)
-        assert all(last[agent]["policy_loss"] < first[agent]["policy_loss"] for agent in AGENTS)
-        assert all(set(last[agent]) == {"policy_loss", "entropy", "total_loss", "cur_lr"} for agent in AGENTS)
-
     @pytest.mark.parametrize(
         "trainer_class", long_except({"MARWIL"}, {each.name: each for each in (MARWILTrainer, BCTrainer, IQLTrainer)})
     )

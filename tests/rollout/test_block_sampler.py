@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollax import Callbacks, NonFiniteError, RolloutWorker, VectorEnv
 from rollax.algorithms.dqn import DQN, DQNConfig
@@ -11,7 +11,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.core import trees
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
-from tests.rollout.worlds import Encode, Line, Scripted, action_for
+from tests.rollout.worlds import Encode, Line, Scripted, action_for, native_lines
 
 MEMORY = {
     "use_lstm": True,
@@ -21,10 +21,6 @@ MEMORY = {
     "lstm_use_prev_reward": True,
 }
 SMALL = {"fcnet_hiddens": (4,)}
-
-
-def native(mode: AutoresetMode, env=Line, copies: int = 3):
-    return lambda _: SyncVectorEnv([(lambda i=i: env(i)) for i in range(copies)], autoreset_mode=mode)
 
 
 def cartpoles(_) -> gym.vector.VectorEnv:
@@ -65,9 +61,9 @@ CASES = {
     "every column": (Line, Encode, {}),
     "next step": (cartpoles, PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
     "next step, memory": (cartpoles, PPO, {"model": MEMORY}),
-    "next step, one": (native(AutoresetMode.NEXT_STEP, copies=1), Encode, {}),
-    "same step": (native(AutoresetMode.SAME_STEP), PPO, {"model": SMALL}),
-    "disabled": (native(AutoresetMode.DISABLED), PPO, {"model": SMALL}),
+    "next step, one": (native_lines(AutoresetMode.NEXT_STEP, 1), Encode, {}),
+    "same step": (native_lines(AutoresetMode.SAME_STEP), PPO, {"model": SMALL}),
+    "disabled": (native_lines(AutoresetMode.DISABLED), PPO, {"model": SMALL}),
 }
 
 

@@ -5,13 +5,23 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollax import Callbacks, MultiAgentEnv, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.rollout.callbacks import make_callbacks
 from rollax.rollout.episodes import Episode
-from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
+from tests.rollout.worlds import (
+    ACTION_SPACE,
+    ALL,
+    OBS_SPACE,
+    Asynchronous,
+    Encode,
+    Line,
+    Scripted,
+    native_lines,
+    scripted,
+)
 
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
 
@@ -38,11 +48,8 @@ class CallRecorder(Callbacks):
 
 ENVIRONMENTS = {
     "in turn": (Line, 2),
-    **{
-        mode.name: (lambda _, m=mode: SyncVectorEnv([lambda i=i: Line(i) for i in range(2)], autoreset_mode=m), 1)
-        for mode in AutoresetMode
-    },
-    "multi-agent": (lambda c: Scripted([TURNS], c.vector_index), 2),
+    **{mode.name: (native_lines(mode, 2), 1) for mode in AutoresetMode},
+    "multi-agent": (scripted(TURNS), 2),
     "asynchronous": (lambda _: Asynchronous([Scripted([TURNS], i) for i in range(2)]), 1),
     "restarts itself": (lambda _: Asynchronous([Scripted([TURNS], i) for i in range(2)], restarts_itself=True), 1),
 }
@@ -259,7 +266,7 @@ class TestRefused:
         config = {"rollout_fragment_length": 10, "callbacks": hooks(on_sample_end=replace)}
         policies = {"policy_cls_or_specs": dict.fromkeys("ab", Encode), "policy_mapping_fn": lambda agent: agent}
         with pytest.raises(BatchError, match=r"not a SampleBatch.\n +where: +MultiAgentBatch, policy 'b'"):
-            RolloutWorker(lambda context: Scripted([TURNS]), config=config, **policies).sample()
+            RolloutWorker(scripted(TURNS), config=config, **policies).sample()
 
     def test_a_returned_value(self):
         def sample(returned):

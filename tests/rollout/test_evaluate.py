@@ -130,13 +130,14 @@ class TestSideEffects:
         worker.sample()
         assert worker.get_filters()["default_policy"]["count"] > before["count"]
 
-    def test_sampling_continues_with_fresh_episodes(self):
-        worker = make(Line)
+    @pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
+    def test_sampling_continues_with_fresh_episodes(self, mode):
+        worker = make(Line, batch_mode=mode)
         before = worker.sample()
         worker.evaluate(5)
         assert len(worker.get_metrics()) == (before["terminateds"] | before["truncateds"]).sum()
         batch = worker.sample()
-        assert len(batch) == 10
+        assert len(batch) >= 10
         assert not np.isin(batch["eps_id"], before["eps_id"]).any()
         for episode_id in np.unique(batch["eps_id"]):
             assert batch["t"][batch["eps_id"] == episode_id][0] == 0
@@ -161,14 +162,6 @@ class TestSideEffects:
         assert [m.custom_metrics for m in worker.get_metrics()] == [{"length": 1}] * 5
         assert worker.get_metrics() == []
         worker.stop()
-
-    def test_complete_episodes_begin_again(self):
-        worker = make(Line, batch_mode="complete_episodes")
-        worker.sample()
-        worker.evaluate(3)
-        batch = worker.sample()
-        first = [batch["t"][batch["eps_id"] == episode_id][0] for episode_id in np.unique(batch["eps_id"])]
-        assert set(first) == {0}
 
     def test_sampling_records_again_after_an_error(self):
         worker = make(num_envs=1, env_config={"fail_after": 3})

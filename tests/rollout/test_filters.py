@@ -160,24 +160,6 @@ class TestMerging:
         for state in states[1:]:
             assert_same_state(state, states[0], rtol=1e-12)
 
-    def test_a_delta_has_the_observations_since_the_last_one_without_merged_ones(self):
-        first, second, others = polls(5, 4, 9)
-        made = filter_after(first)
-        assert made.take_delta()["count"] == 5
-        made.merge(filter_after(others).take_delta())
-        made(second)
-        delta = made.take_delta()
-        assert delta["count"] == 4
-        np.testing.assert_allclose(delta["mean"], second.astype(np.float64).mean(0), rtol=1e-12)
-        assert made.take_delta()["count"] == 0
-        assert made.state()["count"] == 18
-
-    def test_merging_an_empty_delta_changes_nothing(self):
-        made = filter_after(*polls(5))
-        before = made.state()
-        made.merge(MeanStdFilter(VECTOR).take_delta())
-        assert_same_state(made.state(), before)
-
     @pytest.mark.parametrize("sizes", [(5, 4), (0, 4), (5, 0), (0, 0)])
     def test_two_deltas_together(self, sizes):
         nested = spaces.Dict({"arm": spaces.Tuple([VECTOR, VECTOR]), "height": spaces.Box(-9, 9, (), np.float32)})
@@ -193,15 +175,6 @@ class TestMerging:
         made = MeanStdFilter(nested)
         made.merge(found)
         assert_same_state(made.state(), expected.state(), rtol=1e-12)
-
-    def test_sync_keeps_observations_that_the_driver_does_not_have_yet(self):
-        known, unknown = polls(5, 4)
-        made = filter_after(known)
-        made.take_delta()
-        made(unknown)
-        made.sync(filter_after(known).state())
-        assert_same_state(made.state(), filter_after(known, unknown).state(), rtol=1e-12)
-        assert made.take_delta()["count"] == 4
 
 
 class TestSaving:

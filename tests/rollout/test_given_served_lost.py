@@ -132,10 +132,9 @@ class TestGivenActions:
         make_worker(env, accept_off_policy_actions=True, rollout_fragment_length=8).sample()
         assert env.sent == []
 
-    @pytest.mark.parametrize("config", [{"accept_off_policy_actions": True}])
-    def test_rows_are_marked_and_have_the_policys_log_probabilities(self, config):
+    def test_rows_are_marked_and_have_the_policys_log_probabilities(self):
         env = Slots(4, given={1: 9})
-        worker = make_worker(env, PPO, rollout_fragment_length=40, seed=0, **config)
+        worker = make_worker(env, PPO, rollout_fragment_length=40, seed=0, accept_off_policy_actions=True)
         batch = worker.sample()
         assert np.array_equal(np.flatnonzero(batch["off_policy"]), episode_rows(batch, 1))
         logits = batch["action_dist_inputs"]
@@ -160,10 +159,6 @@ class TestGivenActions:
     def test_evaluation_and_policies_that_do_not_learn_accept_them(self):
         assert len(make_worker(Slots(2, given={1: 9}), PPO).evaluate(4)) == 4
         make_worker(Slots(2, given={1: 9}), PPO, multiagent={"policies_to_train": []}).sample()
-
-    def test_episodes_with_training_disabled_accept_them(self):
-        batch = make_worker(Slots(3, given={1: 9}, served=(1,)), PPO, rollout_fragment_length=8, seed=0).sample()
-        assert not len(episode_rows(batch, 1))
 
     def test_invalid_actions_are_refused(self):
         with pytest.raises(PolicyError, match="cannot be stacked"):

@@ -9,7 +9,8 @@ import pytest
 
 from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker
 from rollax.algorithms.ppo import PPO
-from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Scripted, scripted
+from tests.rollout.reference import histories
+from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, scripted
 
 # Agents join late (c), leave early (b), return (b), take turns (a waits), are rewarded after the last action (b).
 SCRIPT = [
@@ -47,28 +48,6 @@ class Once(MultiAgentEnv):
 
 
 class TestPolicies:
-    def test_the_mapping_is_called_once_per_agent_and_episode(self):
-        """In four copies, with a random mapping: an agent that returns keeps its policy."""
-        asked: list[tuple] = []
-        rng = np.random.default_rng(0)
-
-        def mapping(agent_id, episode):
-            asked.append((episode.episode_id, agent_id))
-            return "xy"[rng.integers(2)]
-
-        config = {"num_envs_per_worker": 4, "rollout_fragment_length": 12}
-        specs = {"x": Encode, "y": Encode}
-        worker = RolloutWorker(scripted(SCRIPT), specs, policy_mapping_fn=mapping, config=config)
-        acted: dict[tuple, set] = {}
-        for _ in range(4):
-            for policy_id, batch in worker.sample().items():
-                for key in zip(batch["eps_id"].tolist(), batch["agent_id"].tolist(), strict=True):
-                    acted.setdefault(key, set()).add(policy_id)
-        assert len(asked) == len(set(asked))
-        assert set(acted) <= set(asked)
-        assert {len(policies) for policies in acted.values()} == {1}
-        assert set().union(*acted.values()) == {"x", "y"}
-
     def test_one_call_per_policy_and_poll(self):
         calls: list[tuple[str, int]] = []
 
@@ -133,59 +112,10 @@ class TestPolicies:
         assert any(not np.array_equal(after["y"][name], values) for name, values in before["y"].items())
         # From the logs of the finished episodes: b has two trajectories in each, and x acts for a and for c.
         trajectories: dict[str, list[float]] = {"x": [], "y": []}
-        for env in envs:
-            for episode in episodes(env):
-                for agent, rewards in episode.items():
+        for history in histories(envs):
+            for _, _, by_agent in history.episodes:
+                for agent, rewards in by_agent.items():
                     trajectories["y" if agent == "b" else "x"] += rewards
         assert result["policy_reward_mean"] == pytest.approx(
             {name: np.mean(sums) for name, sums in trajectories.items()}
         )
-
-
-def episodes(env: Scripted) -> list[dict[str, list[float]]]:
-    """For each finished episode: agent -> return of each of its trajectories."""
-    finished, running = [], {}
-    for kind, *event in env.log:
-        if kind == "reset":
-            running, alive = {agent: [0.0] for agent in event[0]}, set(event[0])
-            continue
-        _, obs, rewards, terms, truncs = event
-        for agent, reward in rewards.items():
-            running[agent][-1] += reward
-        ended = {agent for agent in alive if terms.get(agent) or truncs.get(agent)}
-        for agent in obs.keys() - alive:
-            running.setdefault(agent, []).append(0.0)
-        alive = (alive | obs.keys()) - ended
-        if terms[ALL] or truncs[ALL]:
-            finished.append(running)
-    return finished
-
-
-class TestTrajectories:
-    def test_trajectories_are_complete_with_late_rewards(self):
-        """Expected steps and rewards are those of the script."""
-        config = {"rollout_fragment_length": 6, "batch_mode": "complete_episodes"}
-        worker = RolloutWorker(scripted(SCRIPT), Encode, config=config)
-        batch = worker.sampler.sample()[0]["default_policy"]
-        (env,) = worker.env.get_sub_environments()
-        found = []
-        for start, end in zip(batch.starts, batch.ends, strict=True):
-            rows = slice(start, end + 1)
-            agent = batch["agent_id"][start]
-            assert set(batch["agent_id"][rows]) == {agent}
-            flags = bool(batch["terminateds"][end]), bool(batch["truncateds"][end])
-            found.append((agent, batch["t"][rows].tolist(), batch["rewards"][rows].tolist(), flags))
-
-        def reward(agent, *steps):
-            return sum(env.log[step][3].get(agent, 0.0) for step in steps)
-
-        assert sorted(found) == sorted(
-            [
-                ("a", [0, 1, 5], [reward("a", 1), reward("a", 3), reward("a", 6)], (True, False)),
-                ("b", [0], [0.0], (True, False)),
-                ("b", [2, 3], [0.0, reward("b", 4, 5)], (False, True)),
-                ("c", [1, 3, 4, 5], [reward("c", 2), 0.0, 0.0, reward("c", 6)], (True, False)),
-            ]
-        )
-        (metrics,) = worker.get_metrics()
-        assert metrics.reward == sum(sum(event[3].values()) for event in env.log if event[0] == "step")

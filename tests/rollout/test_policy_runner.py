@@ -4,14 +4,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
 from rollax.algorithms.pg import PG
 from rollax.rollout.worker_policies import make_runner
 from tests.env.refused import refused
 from tests.rollout.reference import histories
-from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
+from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted, native_lines
 
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
 
@@ -68,28 +68,30 @@ class TestReturnValues:
         assert batch["parts"]["left"].shape == (6, 3)
         assert batch["parts"]["right"].tolist() == [1, 2, 2, 2, 1, 1]
 
-    @pytest.mark.parametrize("result", [[0, 0], ([0, 0], []), np.zeros(2), None, [[0, 0], [], {}], ([0, 0], [], {}, 1)])
-    def test_other_than_three_values(self, result):
-        with pytest.raises(PolicyError, match="three values") as caught:
-            worker(result).sample()
-        assert "'default_policy', class Returning" in str(caught.value)
-
     @pytest.mark.parametrize(
-        "actions", [[0], [0, 0, 0], np.zeros(3, int), np.int64(0), np.zeros((1, 2), int), (0, 0), []]
+        ("result", "says"),
+        [
+            *[
+                (result, "three values(.|\n)*'default_policy', class Returning")
+                for result in ([0, 0], ([0, 0], []), np.zeros(2), None, [[0, 0], [], {}], ([0, 0], [], {}, 1))
+            ],
+            *[
+                ((actions, [], {}), "wrong number of actions")
+                for actions in ([0], [0, 0, 0], np.zeros(3, int), np.int64(0), np.zeros((1, 2), int), (0, 0), [])
+            ],
+            *[
+                ((actions, [], {}), "cannot be stacked")
+                for actions in ([None, 1], ["left", 1], [[0], [0, 1]], [float("nan"), 0])
+            ],
+            *[
+                (([0, 0], [], {"score": score}), r"extra_fetches\['score'\]")
+                for score in ([1.0], 3.0, np.zeros((3, 2)), {"a": [1.0, 2.0], "b": [1.0]})
+            ],
+        ],
     )
-    def test_wrong_number_of_actions(self, actions):
-        with pytest.raises(PolicyError, match="wrong number of actions"):
-            worker((actions, [], {})).sample()
-
-    @pytest.mark.parametrize("actions", [[None, 1], ["left", 1], [[0], [0, 1]], [float("nan"), 0]])
-    def test_lists_that_cannot_be_stacked(self, actions):
-        with pytest.raises(PolicyError, match="cannot be stacked"):
-            worker((actions, [], {})).sample()
-
-    @pytest.mark.parametrize("score", [[1.0], 3.0, np.zeros((3, 2)), {"a": [1.0, 2.0], "b": [1.0]}])
-    def test_wrong_number_of_fetches(self, score):
-        with pytest.raises(PolicyError, match=r"extra_fetches\['score'\]"):
-            worker(([0, 0], [], {"score": score})).sample()
+    def test_refused(self, result, says):
+        with pytest.raises(PolicyError, match=says):
+            worker(result).sample()
 
     def test_changing_fetches(self):
         calls = iter(range(100))
@@ -140,21 +142,6 @@ class TestActions:
 
 
 class TestSingleAction:
-    def test_raw_observation_in_environment_action_out(self):
-        seen = []
-
-        def act(obs):
-            seen.append(obs.tolist())
-            return np.array([[1.0, 1.0, 5.0]]), [], {}
-
-        made = worker(act, lambda _: RecordsActions(), 1, observation_filter="MeanStdFilter")
-        before = made.get_filters()["default_policy"]["count"]
-        action = made.runners["default_policy"].compute_single_action([1.0, 2.0, 3.0, 4.0])
-        assert action.tolist() == [2.0, 10.0, 5.0]
-        assert BOX.contains(action)
-        assert seen == [[[1.0, 2.0, 3.0, 4.0]]]
-        assert made.get_filters()["default_policy"]["count"] == before
-
     @pytest.mark.parametrize("raw", [True, False])
     def test_an_observation_that_does_not_fit(self, raw):
         made = worker(([0], [], {}), num_envs=1)
@@ -197,6 +184,8 @@ class TestManyActions:
             actions, states, fetches = runner.compute_actions(given)
             assert actions.tolist() == [[2.0, 10.0, 5.0]] * 2
             assert (states, fetches["score"].tolist(), seen.pop()) == ([], [0, 1], rows)
+        action = runner.compute_single_action(rows[0])
+        assert (action.tolist(), BOX.contains(action), seen.pop()) == ([2.0, 10.0, 5.0], True, rows[:1])
         assert made.get_filters()["default_policy"]["count"] == before
 
     @pytest.mark.parametrize(
@@ -263,29 +252,20 @@ class TestManyActions:
 class TestFilter:
     """Each observation is counted once, when it arrives, including an episode's last."""
 
-    @staticmethod
-    def shown(log: list) -> int:
-        return sum(len(event[1]) if event[0] == "reset" else len(event[2]) for event in log)
-
     @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
     def test_each_observation_once(self, autoreset):
-        env = None
-        if autoreset is not None:
-            env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], autoreset_mode=autoreset)
-        made = RolloutWorker(
-            Line if env is None else lambda _: env,
-            Encode,
-            config={
-                "num_envs_per_worker": 3 if env is None else 1,
-                "observation_filter": "MeanStdFilter",
-                "rollout_fragment_length": 9,
-            },
-        )
+        env, copies = (Line, 3) if autoreset is None else (native_lines(autoreset), 1)
+        config = {
+            "num_envs_per_worker": copies,
+            "observation_filter": "MeanStdFilter",
+            "rollout_fragment_length": 9,
+        }
+        made = RolloutWorker(env, Encode, config=config)
         made.sample()
         logs = [env.log for env in made.env.get_sub_environments()]
         shown = [obs for log in logs for event in log for obs in event[1 if event[0] == "reset" else 2].values()]
         state = made.get_filters()["default_policy"]
-        assert state["count"] == len(shown) == sum(map(self.shown, logs))
+        assert state["count"] == len(shown)
         np.testing.assert_allclose(state["mean"], np.mean(shown, axis=0), rtol=1e-6)
 
     def test_each_policy_has_its_own_filter(self):

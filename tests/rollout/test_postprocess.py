@@ -67,7 +67,6 @@ class TestNewObs:
         for _ in range(4):
             batch = worker.sample()
             expected = expected_rows(worker.env.get_sub_environments())
-            assert isinstance(batch, MultiAgentBatch)
             for rows in batch.values():
                 for obs, new_obs in zip(rows["obs"], rows["new_obs"], strict=True):
                     np.testing.assert_array_equal(new_obs, expected[tuple(obs.tolist())].new_obs)
@@ -93,7 +92,6 @@ class TestByTrajectory:
         for _ in range(4):
             policy.calls.clear()  # type: ignore[attr-defined]
             batch = worker.sample()
-            assert isinstance(batch, MultiAgentBatch)
             self._check(policy.calls, batch, worker)  # type: ignore[attr-defined]
 
     @staticmethod
@@ -170,15 +168,12 @@ class TestByTrajectory:
 
         worker = make({"x": Short, "y": Keywords}, fragment=5, num_envs=1)
         batch = worker.sample()
-        assert isinstance(batch, MultiAgentBatch)
         assert (len(batch["x"]), len(batch["y"])) == (1, 6)
 
     def test_agent_id_and_t_are_stored_only_if_a_policy_reads_them(self):
         batch = make().sample()
-        assert isinstance(batch, MultiAgentBatch)
         assert {"agent_id", "t"} <= set(batch["y"].keys())
         batch = make({"x": Plain, "y": Plain}).sample()
-        assert isinstance(batch, MultiAgentBatch)
         assert not {"agent_id", "t"} & set(batch["y"].keys())
 
 

@@ -143,7 +143,6 @@ def test_whole_episodes(kind):
 def test_the_state_counts_the_steps_of_the_episode():
     worker = RolloutWorker(Clock, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 50})
     batch = worker.sample()
-    assert isinstance(batch, SampleBatch)
     np.testing.assert_array_equal(batch["state_in"][0], batch["obs"][:, 0])
     assert set(batch["state_in"][0].tolist()) == {0, 1, 2, 3}
 
@@ -154,7 +153,6 @@ def test_the_previous_reward_is_clipped_as_in_training(clip):
     worker = RolloutWorker(Party, Counting, config=config)
     follow(worker)
     batch = worker.sample()
-    assert isinstance(batch, SampleBatch)
     assert batch["prev_rewards"].max() == (1 if clip is True else clip)
 
 
@@ -176,7 +174,6 @@ def test_evaluation_in_between_begins_new_trajectories():
     follower, policy = StateChecker(), worker.get_policy()
     for _ in range(10):
         batch = worker.sample()
-        assert isinstance(batch, SampleBatch)
         follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
         worker.evaluate(4)
     assert follower.carried == 0
@@ -187,7 +184,6 @@ def test_states_are_stored_for_a_policy_without_batch_columns():
         batch_columns = None
 
     batch = RolloutWorker(Clock, WithoutColumns, config={"rollout_fragment_length": 9}).sample()
-    assert isinstance(batch, SampleBatch)
     np.testing.assert_array_equal(batch["state_out"][0], batch["state_in"][0] + 1)
     assert not {"prev_actions", "prev_rewards"} & batch.keys()
 

@@ -16,7 +16,6 @@ from rollax import (
     SampleBatch,
     TrainerConfig,
     VectorEnv,
-    register_env,
 )
 from rollax.rollout.messages import Update
 from tests.env.worlds import ArrayVector
@@ -29,14 +28,6 @@ class TestEnvironments:
         assert isinstance(batch, SampleBatch)
         assert batch["obs"].shape == (30, 4)
         assert batch["terminateds"].any()
-
-    def test_a_registered_name(self):
-        register_env("tests/line", Line)
-        assert len(RolloutWorker("tests/line", Encode, config={"rollout_fragment_length": 3}).sample()) == 3
-
-    def test_an_unknown_id_suggests_the_nearest(self):
-        with pytest.raises(ConfigError, match="CartPole-v1"):
-            RolloutWorker("CartPol-v1", Encode)
 
     def test_each_copy_gets_its_indices(self):
         seen: list[tuple] = []

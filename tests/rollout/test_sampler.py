@@ -5,13 +5,13 @@ from collections import deque
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollax import RolloutWorker
 from rollax.policy.policy import Policy
 from rollax.rollout.row_sampler import RowSampler
 from tests.rollout.reference import Auditor, histories
-from tests.rollout.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted
+from tests.rollout.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted, native_lines, scripted
 
 TRUNCATE, COMPLETE = "truncate_episodes", "complete_episodes"
 SIZES = pytest.mark.parametrize(("num_envs", "fragment"), [(1, 1), (1, 4), (3, 1), (4, 7)])
@@ -69,8 +69,8 @@ class TestSingleAgent:
     @MODES
     @pytest.mark.parametrize("autoreset", AutoresetMode)
     def test_native_vector(self, num_envs, fragment, mode, autoreset):
-        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(num_envs)], autoreset_mode=autoreset)
-        audit(make_worker(lambda _: env, rollout_fragment_length=fragment, batch_mode=mode), mode)
+        env = native_lines(autoreset, num_envs)
+        audit(make_worker(env, rollout_fragment_length=fragment, batch_mode=mode), mode)
 
     @SIZES
     @MODES
@@ -80,8 +80,7 @@ class TestSingleAgent:
 
     @pytest.mark.parametrize("autoreset", AutoresetMode)
     def test_native_vector_that_overwrites_its_arrays(self, autoreset):
-        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], copy=False, autoreset_mode=autoreset)
-        audit(make_worker(lambda _: env, rollout_fragment_length=4), TRUNCATE)
+        audit(make_worker(native_lines(autoreset, copy=False), rollout_fragment_length=4), TRUNCATE)
 
 
 class TestMultiAgent:
@@ -90,7 +89,7 @@ class TestMultiAgent:
     @ONE_OR_TWO
     def test_multi_agent_env(self, num_envs, fragment, mode, policies):
         config = {"rollout_fragment_length": fragment, "batch_mode": mode}
-        worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), num_envs, policies, **config)
+        worker = make_worker(scripted(*SCRIPTS), num_envs, policies, **config)
         audit(worker, mode, -(-40 // fragment))
 
     @SIZES
@@ -127,18 +126,15 @@ class TestMultiAgent:
         everyone = {chr(ord("a") + i): "or" for i in range(26)}
         half = dict(list(everyone.items())[:13])
         script = [half, everyone, half, everyone, {**everyone, ALL: "T"}]
-        worker = make_worker(lambda c: Scripted([script], c.vector_index), 9, policies, rollout_fragment_length=3)
+        worker = make_worker(scripted(script), 9, policies, rollout_fragment_length=3)
         audit(worker, TRUNCATE)
 
 
 class TestFragments:
     @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
     def test_the_number_of_steps_is_the_configured_one(self, autoreset):
-        if autoreset is None:
-            worker = make_worker(Line, 3, rollout_fragment_length=5)
-        else:
-            env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], autoreset_mode=autoreset)
-            worker = make_worker(lambda _: env, rollout_fragment_length=5)
+        env, copies = (Line, 3) if autoreset is None else (native_lines(autoreset), 1)
+        worker = make_worker(env, copies, rollout_fragment_length=5)
         for _ in range(6):
             batch = worker.sample()
             # Where a reset takes a poll of its own, the last poll can add a few steps.
@@ -149,7 +145,7 @@ class TestFragments:
     def test_a_step_of_several_agents_is_counted_once(self):
         everyone = {"a": "or", "b": "or", "c": "or"}
         script = [everyone] * 4 + [{**everyone, ALL: "T"}]
-        worker = make_worker(lambda c: Scripted([script], c.vector_index), 2, rollout_fragment_length=6)
+        worker = make_worker(scripted(script), 2, rollout_fragment_length=6)
         batch = worker.sample()
         assert (batch.env_steps, len(batch)) == (12, 36)
 
@@ -183,12 +179,11 @@ class TestFragments:
             np.testing.assert_array_equal(parts[ours], whole[name][theirs], err_msg=name)
 
     def test_automatic_fragment_length_counts_the_sub_environments(self):
-        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(4)], autoreset_mode=AutoresetMode.SAME_STEP)
-        worker = make_worker(lambda _: env, train_batch_size=20)
+        worker = make_worker(native_lines(AutoresetMode.SAME_STEP, 4), train_batch_size=20)
         assert len(worker.sample()) == 20
 
     def test_restart_drops_only_running_episodes(self):
-        worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, rollout_fragment_length=5)
+        worker = make_worker(scripted(*SCRIPTS), 3, rollout_fragment_length=5)
         worker.sample()
         envs = worker.env.get_sub_environments()
         worker.sampler.restart()
@@ -205,7 +200,7 @@ class TestMemory:
     @MODES
     def test_arrays_stop_growing(self, mode):
         config = {"rollout_fragment_length": 10, "batch_mode": mode}
-        worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, **config)
+        worker = make_worker(scripted(*SCRIPTS), 3, **config)
 
         def size() -> int:
             return sum(_bytes_held(part) for part in vars(worker.sampler).values())
@@ -249,7 +244,7 @@ def _bytes_held(thing, seen: set[int] | None = None) -> int:
 
 
 def test_metrics_agree_with_the_logs():
-    worker = make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, policies=2, rollout_fragment_length=40)
+    worker = make_worker(scripted(*SCRIPTS), 3, policies=2, rollout_fragment_length=40)
     worker.sample()
     metrics = worker.get_metrics()
     for history in histories(worker.env.get_sub_environments()):

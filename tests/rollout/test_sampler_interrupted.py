@@ -7,24 +7,16 @@ import random
 from collections.abc import Callable
 
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollax import EnvError, RolloutWorker
 from tests.interrupting import Interrupts
 from tests.rollout.test_sampler import COMPLETE, SCRIPTS, TRUNCATE, audit, make_worker
-from tests.rollout.worlds import Line, Scripted
+from tests.rollout.worlds import Line, native_lines, scripted
 
 
 def vector(mode: AutoresetMode, envs: int = 3) -> Callable[..., RolloutWorker]:
-    def make(**config):
-        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(envs)], autoreset_mode=mode)
-        return make_worker(lambda _: env, **config)
-
-    return make
-
-
-def scripted(policies: int) -> Callable[..., RolloutWorker]:
-    return lambda **config: make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, policies, **config)
+    return lambda **config: make_worker(native_lines(mode, envs), **config)
 
 
 KINDS: dict[str, Callable[..., RolloutWorker]] = {
@@ -34,8 +26,8 @@ KINDS: dict[str, Callable[..., RolloutWorker]] = {
     "next step, one": vector(AutoresetMode.NEXT_STEP, 1),
     "same step": vector(AutoresetMode.SAME_STEP),
     "disabled": vector(AutoresetMode.DISABLED),
-    "agents": scripted(1),
-    "agents of two policies": scripted(2),
+    "agents": lambda **config: make_worker(scripted(*SCRIPTS), 3, **config),
+    "agents of two policies": lambda **config: make_worker(scripted(*SCRIPTS), 3, 2, **config),
 }
 BY_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
 

@@ -18,17 +18,9 @@ from rollax.rollout.filters import MeanStdFilter
 from rollax.rollout.messages import Rollout
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from tests.rollout.worlds import Encode, Line
+from tests.waiting import LONG, until
 
-LONG = 60.0
 ROLLOUT = Rollout(0, 0, MultiAgentBatch({}, 0), 10, 10, EpisodeList(), {}, False, 0.0)
-
-
-def until(condition):
-    """Waits until another thread makes a condition true."""
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(1e-3)
 
 
 class Source:
@@ -185,25 +177,18 @@ class TestWaitingFragments:
         assert (taken.worker_index, taken.dropped_steps) == (5, 0)
         assert [episode.reward for episode in taken.episodes] == [5.0]
 
-    def test_a_halt_keeps_an_exception_that_is_not_its_own(self, source):
+    @pytest.mark.parametrize("drops", [False, True])
+    def test_a_halt_keeps_an_exception_and_a_halt_for_another_state_drops_it(self, source, drops):
         source.fails = ValueError("broken")
         source.sampling._start()
         thread = source.sampling._thread
         source.allowed.release()
         thread.join(LONG)
-        with source.sampling.halted():
+        with source.sampling.halted(drops=drops):
             pass
-        with pytest.raises(ValueError, match="broken"):
-            source.sampling.take()
-
-    def test_a_halt_for_another_state_drops_an_exception(self, source):
-        source.fails = ValueError("broken")
-        source.sampling._start()
-        thread = source.sampling._thread
-        source.allowed.release()
-        thread.join(LONG)
-        with source.sampling.halted(drops=True):
-            pass
+        if not drops:
+            with pytest.raises(ValueError, match="broken"):
+                source.sampling.take()
         source.make(1)
         assert numbers(source.sampling.take()) == [0]
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from rollax import PPO, Callbacks, ConfigError, DQNTrainer, ExternalEnv, PPOTrainer, RolloutWorker
-from tests.rollout.test_sampling import LONG, EncodeAlways, until
+from tests.rollout.test_sampling import EncodeAlways
 from tests.rollout.worlds import Encode, Line
+from tests.waiting import LONG, until
 
 
 class Echo(ExternalEnv):

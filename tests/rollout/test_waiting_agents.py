@@ -7,7 +7,7 @@ import pytest
 from rollax import BaseEnv, RolloutWorker
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.offline.reader import open_dataset
-from rollax.policy.policy import Policy
+from tests.env.always_zero import AlwaysZero
 
 LAST = 9
 FILLER = -1.0
@@ -43,11 +43,6 @@ class WaitingAgents(BaseEnv):
         return self._rows(self.step)
 
 
-class Zeros(Policy):
-    def compute_actions(self, obs_batch):
-        return np.zeros(len(obs_batch), np.int64), [], {}
-
-
 def decisions(agent: int) -> list[tuple[float, float, float, bool]]:
     """(obs, reward, new_obs, terminated) of one episode: rewards count for an action until the agent acts again."""
     steps = [step for step in range(LAST) if agent != step % 3]
@@ -60,8 +55,8 @@ def decisions(agent: int) -> list[tuple[float, float, float, bool]]:
 
 def make_worker(policies: int, **config) -> RolloutWorker:
     if policies == 1:
-        return RolloutWorker(lambda _: WaitingAgents(), Zeros, config=config)
-    specs = {"x": Zeros, "y": Zeros}
+        return RolloutWorker(lambda _: WaitingAgents(), AlwaysZero, config=config)
+    specs = {"x": AlwaysZero, "y": AlwaysZero}
     return RolloutWorker(
         lambda _: WaitingAgents(), specs, policy_mapping_fn=lambda agent: "x" if agent in "ad" else "y", config=config
     )

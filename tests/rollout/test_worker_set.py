@@ -102,11 +102,6 @@ def assert_same(found, expected):
     np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.long
-def test_one_worker_equals_none(make):
-    assert_same(numbers(make(1), 4), numbers(make(0), 4))
-
-
 def test_two_workers_are_reproducible_and_differ_from_one(make):
     first = numbers(make(2), 3)
     assert_same(numbers(make(2), 3), first)

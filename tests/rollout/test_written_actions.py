@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from rollax import (
-    BaseEnv,
     ExternalEnv,
     ExternalMultiAgentEnv,
     MultiAgentEnv,
@@ -28,7 +27,7 @@ from rollax import (
 )
 from rollax.core import trees
 from rollax.core.spaces import stack
-from tests.env.worlds import ALL
+from tests.env.worlds import ALL, DictEnvs
 
 OBS_SPACE = spaces.Box(-1, 1, (1,), np.float32)
 OBS = np.zeros(1, np.float32)
@@ -121,24 +120,6 @@ class Vector(VectorEnv):
         return tuple(zip(*map(Single.step, self.envs, actions), strict=True))
 
 
-class ByDicts(BaseEnv):
-    observation_space = OBS_SPACE
-
-    def __init__(self, log: Writing) -> None:
-        self.action_space, self.num_envs, self.env = log.action_space, 1, Several(log)
-
-    def try_reset(self, env_id=None):  # type: ignore[override]
-        obs, infos = self.env.reset()
-        self.result = {0: obs}, {}, {}, {}, {0: infos}, {}
-        return {0: obs}, {0: infos}
-
-    def send_actions(self, actions):
-        self.result = (*({0: part} for part in self.env.step(actions[0])), {})
-
-    def poll(self):  # type: ignore[override]
-        return self.result
-
-
 class External(ExternalEnv):
     def __init__(self, log: Writing) -> None:
         super().__init__(OBS_SPACE, log.action_space)
@@ -168,10 +149,11 @@ class ExternalAgents(ExternalMultiAgentEnv):
 
 KINDS: dict[str, Callable[[Writing], Any]] = {
     "single": Single,
+    "single, two policies": Single,
     "VectorEnv": Vector,
     "native vector": lambda log: SyncVectorEnv([lambda: Single(log)] * 2),
     "multi-agent": Several,
-    "dict view": ByDicts,
+    "dict view": lambda log: DictEnvs([Several(log)]),
     "external": External,
     "external multi-agent": ExternalAgents,
 }
@@ -196,10 +178,17 @@ def test_environments_that_write_into_actions_do_not_change_what_is_learned(kind
     log, threads = Writing(SPACES[space]), set(threading.enumerate())
     log.action_space.seed(0)
     config = {"rollout_fragment_length": 4 * STEPS, "normalize_actions": False, "clip_actions": False}
-    if kind == "single":
+    if kind.startswith("single"):
         config["num_envs_per_worker"] = 2
-    worker = RolloutWorker(lambda _: KINDS[kind](log), Random, config=config)
-    learned = [row(action) for action in trees.rows(worker.sample()["actions"])]
+    several = "policies" in kind
+    worker = RolloutWorker(
+        lambda _: KINDS[kind](log),
+        dict.fromkeys("pq", Random) if several else Random,
+        policy_mapping_fn=(lambda agent, episode: "pq"[episode.env_index]) if several else None,
+        config=config,
+    )
+    batches = worker.sample().values() if several else [worker.sample()]
+    learned = [row(action) for batch in batches for action in trees.rows(batch["actions"])]
     worker.stop()
     for thread in set(threading.enumerate()) - threads:
         thread.join(60)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, EnvContext, MultiAgentEnv, Policy
 from rollax.env.rows import Rows
+from tests.env.worlds import DictEnvs
 
 ALL = "__all__"
 OBS_SPACE = spaces.Box(-1000.0, 1000.0, (4,), np.float32)
@@ -89,6 +91,11 @@ class Line(gym.Env):
         return obs, reward, terminated, truncated, {"count": self.count}
 
 
+def native_lines(mode: AutoresetMode, copies: int = 3, **settings: Any) -> Callable[[Any], SyncVectorEnv]:
+    """A creator of Gymnasium's vector environment of `Line`s."""
+    return lambda _: SyncVectorEnv([lambda i=i: Line(i) for i in range(copies)], autoreset_mode=mode, **settings)
+
+
 Script = Sequence[Mapping[Hashable, str]]
 """One episode.
 
@@ -151,54 +158,15 @@ def number_of(agent: Hashable) -> int:
     return ord(str(agent)[0]) - ord("a")
 
 
-class Asynchronous(BaseEnv):
-    """Sub-environments in the dict view that are ready in turns: at poll k, those whose index equals k modulo 3.
-
-    Args:
-        envs: the sub-environments.
-        restarts_itself: the first observation of the next episode comes in a later poll, without a reset.
-        sleeps: no sub-environment is ready at every second poll.
-    """
-
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+class Asynchronous(DictEnvs):
+    """As `DictEnvs`; if it sleeps, no sub-environment is ready at every second poll."""
 
     def __init__(self, envs: Sequence[Scripted], restarts_itself: bool = False, sleeps: bool = False) -> None:
-        self.envs, self.num_envs, self.restarts_itself = list(envs), len(envs), restarts_itself
-        self.polls, self.sleeps = 0, sleeps
-        self.actions: dict[int, dict] = {}
-        self.over = set(range(self.num_envs)) if restarts_itself else set()
+        super().__init__(envs, restarts_itself)
+        self.sleeps = sleeps
 
-    def poll(self):
-        self.polls += 1
-        parts = obs, rewards, terms, truncs, infos, _ = ({}, {}, {}, {}, {}, {})
-        for i, env in enumerate(self.envs if not self.sleeps or self.polls % 2 else []):
-            if (i + self.polls) % 3 == 0 and self.num_envs > 1:
-                continue
-            if i in self.over:
-                self.over.remove(i)
-                obs[i], infos[i] = env.reset()
-                rewards[i] = dict.fromkeys(obs[i])
-                terms[i], truncs[i] = {ALL: False}, {ALL: False}
-                continue
-            obs[i], rewards[i], terms[i], truncs[i], infos[i] = env.step(self.actions.pop(i, {}))
-            if terms[i][ALL] or truncs[i][ALL]:
-                self.over.add(i)
-        return parts
-
-    def send_actions(self, actions):
-        for i, by_agent in actions.items():
-            self.actions.setdefault(i, {}).update(by_agent)
-
-    def try_reset(self, env_id=None):  # type: ignore[override]
-        if self.restarts_itself:
-            return None
-        assert env_id is not None
-        self.over.discard(env_id)
-        obs, infos = self.envs[env_id].reset()
-        return {env_id: obs}, {env_id: infos}
-
-    def get_sub_environments(self):
-        return self.envs
+    def ready(self):
+        return super().ready() if not self.sleeps or self.polls % 2 else []
 
 
 class Columnar(BaseEnv):

@@ -75,8 +75,9 @@ def with_service(
     return decorated
 
 
-def refused(status: int, call: Any, *arguments: Any, **fields: Any) -> RequestError:
-    with pytest.raises(RequestError) as caught:
+def refused(status: int, call: Any, *arguments: Any, says: str | None = None, **fields: Any) -> RequestError:
+    """The error of a call, which has this status and matches the pattern `says`."""
+    with pytest.raises(RequestError, match=says) as caught:
         call(*arguments, **fields)
     assert caught.value.status == status, str(caught.value)
     return caught.value

@@ -14,6 +14,7 @@ from rollax.serving.remote_inference import converter, of_space
 from tests.pages import REPOSITORY
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
 from tests.serving.served_policies import RecordingBackend, observations, runner, served
+from tests.serving.service_session import refused
 
 OBS = np.array([0.5, -0.25], np.float32)
 
@@ -201,9 +202,7 @@ def test_requests_that_are_too_large_are_refused_before_sending(over):
             lambda: client.submit_episodes([{"agents": {"agent0": columns}}]),
             lambda: client.log_action(client.start_episode(), large, 0),
         ):
-            with pytest.raises(RequestError, match="larger than the policy server accepts") as caught:
-                send()
-            assert caught.value.status == 413
+            refused(413, send, says="larger than the policy server accepts")
     assert [verb for verb, _ in fake.executed] == ["start_episode"]
 
 

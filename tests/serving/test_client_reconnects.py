@@ -10,6 +10,7 @@ import pytest
 
 from rollax import EpisodeLostError, PolicyClient, RequestError
 from tests.serving.fake_server import DROP_AFTER, DROP_BEFORE, FakeServer, error, over_http, over_websocket
+from tests.waiting import in_threads
 
 OBS = [0.5, -0.5]
 BUSY = (429, error("Too many requests."), {"Retry-After": "0.01"})
@@ -87,14 +88,7 @@ def test_each_thread_has_its_own_connection(over):
     fake.faults.extend([None, DROP_AFTER] * 20)
     results = {}
     with over(fake) as address, PolicyClient(address) as client:
-        threads = [
-            threading.Thread(target=lambda number=number: results.update({number: play(client, 5)}))
-            for number in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(8, lambda number: results.update({number: play(client, 5)}))
     assert results == {number: [0, 1, 2, 3, 4] for number in range(8)}
 
 

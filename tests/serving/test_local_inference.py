@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +10,7 @@ from rollax import DQN, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.serving.served_policies import CONTINUOUS, RecordingBackend, runner, served
+from tests.waiting import in_threads
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal(3.0, 2.0, (12, 2)).astype(np.float32)
@@ -187,22 +186,8 @@ def test_logged_actions_have_no_probability(discrete, server):
 
 
 def test_threads_share_a_client(discrete, server):
-    failures = []
-
-    def plays(client):
-        try:
-            for _ in range(5):
-                play(client)
-        except Exception as error:
-            failures.append(error)
-
     with local(server.address) as client:
-        threads = [threading.Thread(target=plays, args=(client,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
+        in_threads(4, lambda _: [play(client) for _ in range(5)])
     assert len(discrete.episodes) == 20
 
 

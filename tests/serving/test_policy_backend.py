@@ -13,11 +13,11 @@ import pytest
 from gymnasium import spaces
 
 from rollax import PPO, CheckpointError, ConfigError, JaxPolicy, NonFiniteError, PolicyError, PPOTrainer
-from rollax.errors import RequestError
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Actions, Episode, Trajectory
 from tests.algorithms.envs import TwoAgents
 from tests.serving.served_policies import CONTINUOUS, DISCRETE, LSTM, SingleEpisode, observations, runner
+from tests.serving.service_session import refused
 
 
 @asynccontextmanager
@@ -313,9 +313,7 @@ class TestCheckpoints:
         backend.start_episode("e", True)
         for agent in ("b", "0"):
             assert backend._memory("e", agent).actor is backend.actors["q"]
-        with pytest.raises(RequestError, match="The agent has no policy") as caught:
-            backend.spaces_of("e", "c")
-        assert caught.value.status == 422
+        refused(422, backend.spaces_of, "e", "c", says="The agent has no policy")
         backend.close()
 
     def test_a_function_maps_agents_and_can_read_the_episode(self, two_policies):

@@ -6,11 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, ConfigError, DQNTrainer, EnvContext, RequestError
+from rollax import Callbacks, ConfigError, DQNTrainer, EnvContext
 from rollax.core.space_json import space_to_json
 from rollax.serving.client import PolicyClient
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from tests.serving.learning_runs import TINY
+from tests.serving.service_session import refused
 from tests.waiting import meanwhile
 
 CONFIG = {
@@ -92,9 +93,7 @@ class TestServing:
         for obs, reward in wrong:
             with PolicyClient(server_env(trainer).address) as client:
                 episode = client.episode()
-                with pytest.raises(RequestError) as refusal:
-                    send(episode, obs, reward)
-                assert refusal.value.status == 422
+                refused(422, send, episode, obs, reward)
         assert while_training(trainer, play_cartpole)["timesteps_this_iter"] >= 16
 
     def test_evaluation_needs_another_environment(self, trainer):
@@ -162,13 +161,25 @@ class TestServing:
 
 
 class TestConfig:
-    def test_an_unknown_key_is_refused(self):
-        with pytest.raises(ConfigError, match="did you mean 'port'"):
-            PolicyServerEnv({"prt": 1})
+    @pytest.mark.parametrize(
+        ("server", "settings", "says"),
+        [
+            (PolicyServerEnv, {"prt": 1}, "did you mean 'port'"),
+            (PolicyServerEnv, {}, "has no spaces"),
+            (
+                PolicyServerEnv,
+                {"spaces_of": "CartPole-v1", "action_space": gym.spaces.Discrete(3)},
+                "Both a space and spaces_of are given",
+            ),
+            (PolicyServerEnv, {"spaces_of": "CartPole-v1", "agents": ["a"]}, "has a single agent"),
+            (MultiAgentPolicyServerEnv, {"agents": "host"}, "'agents'(?s:.)*host"),
+        ],
+    )
+    def test_refused(self, server, settings, says):
+        with pytest.raises(ConfigError, match=says):
+            server(settings)
 
-    def test_spaces_are_needed(self):
-        with pytest.raises(ConfigError, match="has no spaces"):
-            PolicyServerEnv({})
+    def test_several_agents_need_no_spaces(self):
         assert MultiAgentPolicyServerEnv({"agents": ["a"]}).observation_space is None
 
     @pytest.mark.parametrize("stored", [False, True], ids=["as spaces", "as JSON"])
@@ -181,28 +192,16 @@ class TestConfig:
         assert env.action_space == spaces["action_space"]
 
     @pytest.mark.parametrize(
-        ("limits", "says"),
-        [({"max_episode": 3}, "The limits are invalid"), ({"max_episodes": "3"}, "not a positive number")],
+        ("settings", "says"),
+        [
+            ({"limits": {"max_episode": 3}}, "The limits are invalid"),
+            ({"limits": {"max_episodes": "3"}}, "not a positive number"),
+            ({"host": "0.0.0.0"}, "token"),
+        ],
     )
-    def test_limits_are_checked(self, limits, says):
-        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "limits": limits}}
+    def test_refused_when_a_trainer_is_made(self, settings, says):
+        config = {**CONFIG, "env_config": {**CONFIG["env_config"], **settings}}
         with pytest.raises(ConfigError, match=says):
-            DQNTrainer(env=PolicyServerEnv, config=config)
-
-    def test_a_string_is_not_a_list_of_agents(self):
-        with pytest.raises(ConfigError, match="'agents'(?s:.)*host"):
-            MultiAgentPolicyServerEnv({"agents": "host"})
-
-    def test_settings_without_effect_are_refused(self):
-        spaces_of = {"spaces_of": "CartPole-v1"}
-        with pytest.raises(ConfigError, match="Both a space and spaces_of are given"):
-            PolicyServerEnv({**spaces_of, "action_space": gym.spaces.Discrete(3)})
-        with pytest.raises(ConfigError, match="has a single agent"):
-            PolicyServerEnv({**spaces_of, "agents": ["a"]})
-
-    def test_another_address_needs_a_token(self, tmp_path):
-        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "host": "0.0.0.0"}}
-        with pytest.raises(ConfigError, match="token"):
             DQNTrainer(env=PolicyServerEnv, config=config)
 
     def test_each_worker_has_its_own_port(self):

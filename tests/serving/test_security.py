@@ -20,6 +20,7 @@ from rollax.serving import security
 from rollax.serving.limits import Limits
 from rollax.serving.security import Access, Rates, check_address, is_loopback
 from rollax.serving.server import PolicyServer
+from tests.serving.service_session import refused
 from tests.serving.wire import (
     ACTION,
     PATIENCE_S,
@@ -50,16 +51,27 @@ def test_other_addresses_require_a_token(host):
         PolicyServer(EchoService(), host)
 
 
-@pytest.mark.parametrize("given", [{"host": 5}, {"host": None}, {"token": 5}])
-def test_an_address_and_a_token_must_be_strings(given):
-    with pytest.raises(ConfigError, match="is not a string"):
+# The Host header is compared without its port, so another form than a name would match no host.
+NO_HOSTS = ("server.example:9900", "http://server.example", "server.example/", "", "sérver")
+NO_ORIGINS = ("game.example", "https://", "https://game.example/page")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        *[(given, "is not a string") for given in ({"host": 5}, {"host": None}, {"token": 5})],
+        *[
+            ({"token": token}, "token of the policy server is invalid")
+            for token in ("", "two words", "tab\t", "ä", "new\n")
+        ],
+        *[({"allowed_hosts": [name]}, "allowed host") for name in NO_HOSTS],
+        *[({"allowed_origins": [name]}, "allowed origin") for name in NO_ORIGINS],
+        *[({name: "https://a.b"}, f"{name}(?s:.)*https://a.b") for name in ("allowed_hosts", "allowed_origins")],
+    ],
+)
+def test_malformed_settings(given, says):
+    with pytest.raises(ConfigError, match=says):
         PolicyServer(EchoService(), **given)
-
-
-@pytest.mark.parametrize("token", ["", "two words", "tab\t", "ä", "new\n"])
-def test_unusable_tokens(token):
-    with pytest.raises(ConfigError, match="token of the policy server is invalid"):
-        PolicyServer(EchoService(), token=token)
 
 
 KNOWN_HOSTS = b"localhost LocalHost:1234 127.0.0.1:9 [::1]:80 192.168.0.7 server.example:9900 further.example".split()
@@ -78,22 +90,7 @@ def test_hosts(host):
     if host in KNOWN_HOSTS:
         access.check(headers, "client")
     else:
-        with pytest.raises(RequestError, match="Host") as refused:
-            access.check(headers, "client")
-        assert refused.value.status == 403
-
-
-@pytest.mark.parametrize("name", ["server.example:9900", "http://server.example", "server.example/", "", "sérver"])
-def test_an_allowed_host_is_a_name_without_a_port(name):
-    """The Host header is compared without its port, so another form would match no host."""
-    with pytest.raises(ConfigError, match="allowed host"):
-        Access("localhost", allowed_hosts=[name])
-
-
-@pytest.mark.parametrize("given", ["allowed_hosts", "allowed_origins"])
-def test_a_string_is_not_a_list_of_names(given):
-    with pytest.raises(ConfigError, match=rf"{given}(?s:.)*https://a.example"):
-        Access("localhost", **{given: "https://a.example"})  # type: ignore[arg-type]
+        refused(403, access.check, headers, "client", says="Host")
 
 
 OWN_ORIGINS = (None, b"http://localhost:9900", b"https://localhost:9900")
@@ -120,9 +117,6 @@ def test_origins(origin):
 def test_all_origins_can_be_allowed():
     access = Access("localhost", allowed_origins=["*"])
     access.check({b"host": b"localhost", b"origin": b"null"}, "client")
-    for wrong in ("game.example", "https://", "https://game.example/page"):
-        with pytest.raises(ConfigError, match="allowed origin"):
-            Access("localhost", allowed_origins=[wrong])
 
 
 @pytest.mark.parametrize(
@@ -171,9 +165,7 @@ def test_the_rate_of_wrong_tokens_is_limited():
     access = Access("localhost", TOKEN, wrong_tokens_per_s=1e-6)
     headers = {b"host": b"localhost"}
     for _ in range(3):
-        with pytest.raises(RequestError, match="Too many") as refused:
-            access.check(headers, "guesser")
-        assert refused.value.status == 429
+        refused(429, access.check, headers, "guesser", says="Too many")
     with pytest.raises(RequestError, match="Too many"):
         access.check(headers, "other")
     access.check({**headers, b"authorization": f"Bearer {TOKEN}".encode()}, "guesser")

@@ -19,6 +19,7 @@ from rollax.serving.service import Service
 from rollax.serving.training_backend import TrainingBackend
 from rollax.serving.weights import policy_from_bytes
 from tests.serving.learning_runs import TINY, Answers, ask, episode, trajectory
+from tests.serving.service_session import refused
 from tests.waiting import meanwhile
 
 OBS = np.zeros(4, np.float32)
@@ -137,9 +138,7 @@ class TestRequests:
         (error,) = answers
         assert as_request_error(error, 422).status == 503
         backend.drop_episode("a")
-        with pytest.raises(RequestError, match="shutting down") as refusal:
-            Service(backend).call("start_episode", StartEpisode(), "client")
-        assert refusal.value.status == 503
+        refused(503, Service(backend).call, "start_episode", StartEpisode(), "client", says="shutting down")
 
 
 class TestHello:
@@ -162,9 +161,7 @@ class TestHello:
 class TestLoggedActions:
     def test_on_policy_algorithms_refuse_them(self, ppo):
         ppo.backend.start_episode("logged", True)
-        with pytest.raises(RequestError, match="learns only from its own") as refusal:
-            ppo.backend.log_action("logged", OBS, 1)
-        assert refusal.value.status == 422
+        refused(422, ppo.backend.log_action, "logged", OBS, 1, says="learns only from its own")
         ppo.backend.drop_episode("logged")
 
     def test_on_policy_algorithms_accept_them_with_training_disabled(self, ppo):
@@ -193,10 +190,7 @@ class TestLoggedActions:
     def test_a_full_queue_is_429(self, dqn, monkeypatch):
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 0)
         dqn.backend.start_episode("full", True)
-        with pytest.raises(RequestError) as refusal:
-            dqn.backend.log_action("full", OBS, 1)
-        assert refusal.value.status == 429
-        assert refusal.value.retry_after_s > 0
+        assert refused(429, dqn.backend.log_action, "full", OBS, 1).retry_after_s > 0
         dqn.backend.drop_episode("full")
 
 
@@ -228,9 +222,7 @@ class TestSubmittedEpisodes:
 
     @pytest.mark.parametrize("values", [{"version": None, "logp": -0.5}, {"version": 0}])
     def test_on_policy_algorithms_refuse_episodes_of_other_policies(self, ppo, values):
-        with pytest.raises(RequestError, match="without action_logp and policy_version") as refusal:
-            ppo.backend.submit([episode(2, **values)])
-        assert refusal.value.status == 422
+        refused(422, ppo.backend.submit, [episode(2, **values)], says="without action_logp and policy_version")
 
     @pytest.mark.long
     def test_dqn_learns_from_all_episodes(self, dqn):
@@ -247,12 +239,14 @@ def test_an_invented_log_probability_is_limited(ppo):
     np.testing.assert_allclose(changed["action_logp"], [own[0] - MOST_LOGP_CHANGE, own[1]], rtol=1e-5)
 
 
+BOTH = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
+
+
 class TestSeveralAgents:
     @pytest.fixture(scope="class")
     @staticmethod
     def run():
-        policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
-        with PPOTrainer(env=SeveralAgents, config={**CONFIG, "multiagent": policies}) as trainer:
+        with PPOTrainer(env=SeveralAgents, config={**CONFIG, "multiagent": BOTH}) as trainer:
             yield Learning(trainer)
 
     def test_each_agent_has_its_policy(self, run):
@@ -270,9 +264,7 @@ class TestSeveralAgents:
         assert run.backend.statistics()["episode_reward_mean"] == 30.0
 
     def test_an_unknown_agent_is_refused(self, run):
-        with pytest.raises(RequestError, match="The agent has no policy") as refusal:
-            run.backend.spaces_of(None, "z")
-        assert refusal.value.status == 422
+        refused(422, run.backend.spaces_of, None, "z", says="The agent has no policy")
 
     def test_a_wrong_episode_refuses_the_whole_submission(self, run, monkeypatch):
         monkeypatch.setattr(run.backend._episodes, "_declared", frozenset("x"))
@@ -290,9 +282,12 @@ class TestSeveralAgents:
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         one = trajectory(2, logp=-0.5)
         one.policy_id = acted
-        with pytest.raises(RequestError, match=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id") as refusal:
-            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
-        assert refusal.value.status == 422
+        refused(
+            422,
+            run.backend.submit,
+            [Episode(agents={"x": one}, policy_version=run.backend.version)],
+            says=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id",
+        )
 
     @pytest.mark.parametrize("answers", ["yx", "yyy"], ids=["random", "changed"])
     def test_an_action_that_may_be_of_a_policy_that_learns_is_refused(self, run, monkeypatch, answers):
@@ -352,8 +347,7 @@ class TestSeveralAgents:
 
     def test_a_policy_that_does_not_learn_submits_actions_without_probabilities(self):
         """The actions of other agents keep their probabilities."""
-        policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
-        config = {**CONFIG, "multiagent": {**policies, "policies_to_train": ["x"]}}
+        config = {**CONFIG, "multiagent": {**BOTH, "policies_to_train": ["x"]}}
         with PPOTrainer(env=SeveralAgents, config=config) as trainer:
             run = Learning(trainer)
 

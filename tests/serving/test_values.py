@@ -19,6 +19,7 @@ from rollax.serving.agent_reader import check_finite_number, read_plain
 from rollax.serving.client_calls import encode
 from rollax.serving.limits import Limits
 from rollax.serving.values import SpaceValues, plain, unpack
+from tests.serving.service_session import refused
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = spaces.Dict({"x": BOX, "rest": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2))))})
@@ -249,9 +250,7 @@ def test_arrays_of_a_client():
 
 @pytest.mark.parametrize("value", [True, None, "1", [1.0], float("nan"), float("-inf"), 1e39, 10**400])
 def test_numbers_that_are_not_finite(value):
-    with pytest.raises(RequestError, match="reward") as caught:
-        check_finite_number(value, "reward", "here")
-    assert caught.value.status == 422
+    refused(422, check_finite_number, value, "reward", "here", says="reward")
 
 
 def test_the_depth_of_plain_values_is_limited():

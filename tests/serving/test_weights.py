@@ -13,10 +13,11 @@ import safetensors.numpy
 from hypothesis import given
 
 from rollax import PPO, CheckpointError
-from rollax.errors import PolicyError, RequestError, RollaxError
+from rollax.errors import PolicyError, RollaxError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
 from tests.serving.served_policies import SingleEpisode, observations, runner
+from tests.serving.service_session import refused
 
 
 def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
@@ -96,9 +97,7 @@ def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypa
     class Own(PPO):
         pass
 
-    with pytest.raises(RequestError, match="Clients do not have the code of this policy") as caught:
-        policy_to_bytes(runner(Own), 3)
-    assert caught.value.status == 409
+    refused(409, policy_to_bytes, runner(Own), 3, says="Clients do not have the code of this policy")
     (tmp_path / "bomb.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     good = read_description(policy_to_bytes(plain, 3))

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rollax import EnvError, MultiAgentEnv, SpaceError, check_env
 from rollax.env.checking.random_play import RandomActions
 from tests.env.refused import refused
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, OneStep
 
 
 class OwnSpaces(MultiAgentEnv):
@@ -115,16 +115,6 @@ class TestMasks:
         assert seen == {11, 13}
 
 
-class OneStep(gym.Env):
-    observation_space, action_space = OBS_SPACE, spaces.Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(3, np.float32), 0.0, True, False, {}
-
-
 def test_actions_that_built_in_policies_refuse():
     class Whole(OneStep):
         action_space = spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
@@ -136,6 +126,8 @@ class TestMasksOfAMethod:
     """The method `action_masks` of environments for MaskablePPO."""
 
     class Masked(OneStep):
+        action_space = spaces.Discrete(4)
+
         def action_masks(self):
             return np.array([True, False, True, False])
 

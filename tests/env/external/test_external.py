@@ -12,22 +12,16 @@ from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
 
-def two_decisions(env, **how):
-    """An episode with the rewards 3 and 0.5."""
-    episode = env.start_episode(**how)
-    env.log_returns(episode, 0.0, {"begins": True})
-    first = env.get_action(episode, seen(1))
-    env.log_returns(episode, 1.0, {"a": 1})
-    env.log_returns(episode, 2, {"b": 2})
-    second = env.get_action(episode, seen(2))
-    env.log_returns(episode, np.float32(0.5))
-    return episode, (first, second)
-
-
 class TestOneEpisode:
     def test_rows_and_actions(self):
         def script(env):
-            episode, env.actions = two_decisions(env)
+            episode = env.start_episode()
+            env.log_returns(episode, 0.0, {"begins": True})
+            first = env.get_action(episode, seen(1))
+            env.log_returns(episode, 1.0, {"a": 1})
+            env.log_returns(episode, 2, {"b": 2})
+            env.actions = first, env.get_action(episode, seen(2))
+            env.log_returns(episode, np.float32(0.5))
             env.end_episode(episode, seen(3))
 
         with playing(script) as base:
@@ -57,17 +51,6 @@ class TestOneEpisode:
             assert base.env.actions == (1, 2)
             assert [type(action) for action in base.env.actions] == [int, int]
 
-    def test_truncated(self):
-        def script(env):
-            episode, _ = two_decisions(env)
-            env.end_episode(episode, seen(3), truncated=True)
-
-        with playing(script) as base:
-            for _ in range(2):
-                answer(base, base.poll_rows())
-            last = base.poll_rows()
-            assert (last.terminateds.tolist(), last.truncateds.tolist()) == ([False], [True])
-
     def test_episodes_with_training_disabled(self):
         def script(env):
             served, other = env.start_episode("served", training_enabled=False), env.start_episode("other")
@@ -79,22 +62,6 @@ class TestOneEpisode:
             assert rows.trains.tolist() == [False, True]
             answer(base, rows)
             assert base.poll_rows().trains.tolist() == [False]
-
-    def test_dict_view(self):
-        def script(env):
-            episode, env.actions = two_decisions(env)
-            env.end_episode(episode, seen(3))
-
-        with playing(script) as base:
-            assert base.try_reset() is None
-            obs, rewards, *_ = base.poll()
-            assert obs[1]["agent0"].tolist() == seen(1).tolist()
-            assert rewards == {1: {"agent0": None}}
-            base.send_actions({1: {"agent0": 4}})
-            assert base.poll()[1] == {1: {"agent0": 3.0}}
-            base.send_actions({1: {"agent0": 3}})
-            assert base.poll()[2] == {1: {"agent0": True, "__all__": True}}
-            assert base.env.actions == (4, 3)
 
 
 class TestManyEpisodes:
@@ -163,20 +130,6 @@ class TestManyEpisodes:
             assert polled[-1].env_index.tolist() == [2, 4, 6, 1, 3, 5]
             assert polled[-1].starts.tolist() == [True] * 3 + [False] * 3
 
-    def test_an_id_can_be_used_again(self):
-        def script(env):
-            for _ in range(3):
-                env.start_episode("mine")
-                env.get_action("mine", seen(1))
-                env.end_episode("mine", seen(2))
-
-        with playing(script) as base:
-            trajectories = 0
-            while trajectories < 3:
-                rows = base.poll_rows()
-                trajectories += np.count_nonzero(rows.terminateds)
-                answer(base, rows)
-
 
 class TestLoggedActions:
     def test_rows(self):
@@ -221,25 +174,6 @@ class TestLoggedActions:
         for step in range(4):
             assert numbers(base.poll_rows()) == [step, 10 + step, 20 + step, 30 + step]
         base.stop()
-
-    def test_beside_episodes_that_request_actions(self):
-        def script(env):
-            env.start_episode("asks")
-            env.start_episode("logs")
-            env.log_action("logs", seen(1), 3)
-            env.answer = env.get_action("asks", seen(2))
-            env.get_action("asks", seen(2))
-
-        with playing(script) as base:
-            given, waits = {}, []
-            while not waits:
-                rows = base.poll_rows()
-                given |= {numbers(rows)[row]: action for row, action in (rows.given_actions or {}).items()}
-                waits = [numbers(rows)[row] for row in np.flatnonzero(rows.acts)]
-                answer(base, rows)
-            assert (given, waits) == ({1.0: 3}, [2.0])
-            base.poll_rows()
-            assert base.env.answer == 2
 
 
 class TestSpaces:

@@ -84,17 +84,22 @@ def test_observations(call, obs, says, early):
     check_beside_an_episode(check)
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_keys_of_dict_observations(early):
-    space = spaces.Dict({"a": spaces.Discrete(2)})
+KEYS = spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, {"a": 1}, "wrong keys...'mine'...['b']...['a']"
 
+
+@pytest.mark.parametrize(
+    ("space", "bad", "good", "says", "before"),
+    [(*KEYS, 0), (*KEYS, 8), (spaces.Discrete(2), 0.5, 1, "dtype...float64...int64", 0)],
+    ids=["keys of the first episodes", "keys later", "a dtype of the first episodes"],
+)
+def test_observations_of_other_spaces(space, bad, good, says, before):
     def check(env):
-        for n in range(0 if early else 8):
+        for n in range(before):
             env.start_episode(n)
         env.start_episode("mine")
-        refused(EnvError, env.get_action, "mine", {"b": 1}, says="wrong keys...'mine'...['b']...['a']")
+        refused(EnvError, env.get_action, "mine", bad, says=says)
 
-    check_beside_an_episode(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
+    check_beside_an_episode(check, Scripted, space, ACTION_SPACE, good=(good, 1))
 
 
 def test_masks_without_a_valid_action():
@@ -109,14 +114,6 @@ def test_masks_without_a_valid_action():
         env.end_episode("mine", bad)  # no action follows the last observation
 
     check_beside_an_episode(check, Scripted, space, actions, good=(good, (0, 1)))
-
-
-def test_unsafe_dtypes_in_the_first_episodes():
-    def check(env):
-        env.start_episode("mine")
-        refused(EnvError, env.get_action, "mine", 0.5, says="dtype...float64...int64")
-
-    check_beside_an_episode(check, Scripted, spaces.Discrete(2), ACTION_SPACE, good=(1, 1))
 
 
 @pytest.mark.parametrize(

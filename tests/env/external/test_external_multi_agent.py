@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from rollax import MultiAgentError
 from rollax.env.views import dicts_of
-from tests.env.external.worlds import ScriptedAgents, answer, playing, seen
+from tests.env.external.worlds import ScriptedAgents, answer, in_threads, playing, seen
 from tests.waiting import until
 
 
@@ -124,14 +124,11 @@ def test_each_agent_can_have_its_own_thread():
     def script(env):
         env.start_episode("shared")
 
-        def play(agent, number):
+        def play(number):
+            agent = "ab"[number]
             actions[agent] = [env.get_action("shared", {agent: seen(number + n)})[agent] for n in range(3)]
 
-        threads = [threading.Thread(target=play, args=pair) for pair in (("a", 0), ("b", 1))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(2, play)
         env.end_episode("shared", {})
 
     with playing(script, ScriptedAgents) as base:
@@ -159,20 +156,6 @@ def test_many_episodes_in_one_call_and_by_several_policies():
             base.send_rows(rows, mine, values[mine])
         base.poll_rows()
         assert base.env.answers == {0: {"a": 0}, 1: {"a": 1, "b": 2}, 2: {"a": 2, "b": 3}}
-
-
-def test_logged_actions():
-    def script(env):
-        episode = env.start_episode()
-        env.log_action(episode, {"a": seen(1), "b": seen(2)}, {"b": 4, "a": 3})
-        env.log_returns(episode, {"a": 1.0})
-        env.get_action(episode, {"b": seen(3)})
-
-    with playing(script, ScriptedAgents) as base:
-        logged, asked = polled(base, 2)
-        assert logged.given_actions == {0: 3, 1: 4}
-        assert not logged.acts.any()
-        assert columns_of(asked) == [("b", 3, 0, False, True, False, False)]
 
 
 def test_reset_while_agents_wait():

@@ -82,19 +82,3 @@ def test_an_episode_between_requests_continues_as_a_new_trajectory():
     answer(base, rows)
     assert base.poll_rows().rewards.tolist() == [7.0]
     base.stop()
-
-
-def test_a_reset_of_ended_episodes_keeps_the_others():
-    def script(env):
-        first, second = env.start_episode(), env.start_episode()
-        env.get_actions({first: seen(1), second: seen(2)})
-        env.end_episode(first, seen(3))
-        env.get_action(second, seen(4))
-
-    with playing(script) as base:
-        answer(base, base.poll_rows())
-        rows = base.poll_rows()
-        base.reset_rows(rows.ended_envs)
-        if len(rows) == 1:
-            rows = base.poll_rows()
-        assert not rows.starts.any()

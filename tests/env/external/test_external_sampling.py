@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Callbacks, EnvError, ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
+from rollax import Callbacks, EnvError, ExternalEnv, Policy, PPOTrainer, RolloutWorker
 from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
@@ -188,9 +188,9 @@ def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment)
 class GuessingEnv(ExternalEnv):
     """Three threads of episodes of five steps; the reward is 1 for the action that the observation shows."""
 
-    def __init__(self, context=None, *, training_enabled=True, logs=False):
+    def __init__(self, context=None, *, training_enabled=True):
         super().__init__(OBS_SPACE, ACTION_SPACE)
-        self.training_enabled, self.logs = training_enabled, logs
+        self.training_enabled = training_enabled
 
     def run(self):
         in_threads(3, self.play)
@@ -201,11 +201,7 @@ class GuessingEnv(ExternalEnv):
             episode = self.start_episode(training_enabled=self.training_enabled or number > 0)
             for _ in range(5):
                 obs = np.array([number, 0, random.random()], np.float32)
-                if self.logs:
-                    action = int(random.integers(5))
-                    self.log_action(episode, obs, action)
-                else:
-                    action = self.get_action(episode, obs)
+                action = self.get_action(episode, obs)
                 self.log_returns(episode, float(action == action_for(obs)))
             self.end_episode(episode, obs)
 
@@ -224,8 +220,8 @@ def trainer_of():
     """Makes trainers of external environments, and checks that they leave no thread."""
     before, trainers = threading.active_count(), []
 
-    def make(config=CONFIG, **how):
-        trainers.append(PPOTrainer(env=lambda context: GuessingEnv(context, **how), config=config))
+    def make(**how):
+        trainers.append(PPOTrainer(env=lambda context: GuessingEnv(context, **how), config=CONFIG))
         return trainers[-1]
 
     yield make
@@ -249,19 +245,6 @@ def test_episodes_with_training_disabled_are_not_learned_from(trainer_of):
     worker = trainer_of(training_enabled=False).worker
     for _ in range(3):
         assert set(worker.sample()["obs"][:, 0]) == {1, 2}
-
-
-class TestLoggedActions:
-    def test_ppo_refuses_them(self, trainer_of):
-        with pytest.raises(PolicyError, match=r"accept_off_policy_actions=True"):
-            trainer_of(logs=True).train()
-
-    @pytest.mark.long
-    def test_used_where_the_config_accepts_off_policy_actions(self, trainer_of):
-        trainer = trainer_of({**CONFIG, "accept_off_policy_actions": True}, logs=True)
-        assert trainer.train()["timesteps_total"] >= 60
-        batch = trainer.worker.sample()
-        assert batch[SampleBatch.OFF_POLICY].all()
 
 
 def test_each_worker_plays_its_own_copy():

@@ -114,6 +114,15 @@ class TestStopping:
         assert done.is_set()
 
 
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no message")
+
+
+def raises(error: BaseException) -> None:
+    raise error
+
+
 class TestErrorsOfRun:
     def fails(self, env):
         raise ValueError("the simulator broke")
@@ -125,18 +134,6 @@ class TestErrorsOfRun:
                 assert isinstance(error.__cause__, ValueError)
                 assert "in fails" in "".join(traceback.format_exception(error))
 
-    def test_an_error_without_a_message_is_the_cause(self):
-        class MuteError(Exception):
-            def __str__(self):
-                raise RuntimeError("no message")
-
-        def script(env):
-            raise MuteError
-
-        with playing(script) as base:
-            error = refused(EnvError, base.poll_rows, says="raised MuteError in run()")
-            assert isinstance(error.__cause__, MuteError)
-
     def test_a_waiting_poll_raises_them(self):
         def script(env):
             until(lambda: env._external_episodes.queue._awaited)
@@ -145,17 +142,19 @@ class TestErrorsOfRun:
         with playing(script) as base:
             refused(EnvError, base.poll_rows, says="the simulator broke")
 
-    def test_system_exit_is_an_error_too(self):
-        def script(env):
-            raise SystemExit(3)
-
-        with playing(script) as base:
-            assert isinstance(refused(EnvError, base.poll_rows, says="SystemExit").__cause__, SystemExit)
-
-    def test_a_refused_call_is_an_error_too(self):
-        with playing(lambda env: env.get_action("unknown", seen(1))) as base:
-            error = refused(EnvError, base.poll_rows, says="raised EnvError in run(): Unknown episode")
-            assert isinstance(error.__cause__, EnvError)
+    @pytest.mark.parametrize(
+        ("run", "kind", "message"),
+        [
+            (lambda env: raises(MuteError()), MuteError, ""),
+            (lambda env: raises(SystemExit(3)), SystemExit, ""),
+            (lambda env: env.get_action("unknown", seen(1)), EnvError, ": Unknown episode"),
+        ],
+        ids=["without a message", "exit", "refused call"],
+    )
+    def test_of_any_kind_are_the_cause(self, run, kind, message):
+        with playing(run) as base:
+            error = refused(EnvError, base.poll_rows, says=f"raised {kind.__name__} in run(){message}")
+            assert isinstance(error.__cause__, kind)
 
 
 class Finished(Scripted):

@@ -103,16 +103,6 @@ class TestRequests:
         answer(base, base.poll_rows(), 0)
         assert len(got) == 10_000
 
-    def test_requests_of_agents(self):
-        got, end = [], threading.Event()
-        with playing(lambda env: end.wait(LONG), ScriptedAgents) as base:
-            base.env.close = end.set
-            base.reset_rows(np.arange(1))
-            base.env.start_episode("a")
-            base.env.request_actions({"a": {"x": seen(1), "y": seen(2)}}, got.append)
-            answer(base, base.poll_rows(), 1)
-            assert got == [{"a": {"x": 1, "y": 1}}]
-
 
 class TestDroppedEpisodes:
     def test_a_dropped_episode_frees_its_index(self, base):

@@ -14,6 +14,7 @@ from rollax import BaseEnv, EnvStoppedError, ExternalEnv, ExternalMultiAgentEnv,
 from rollax.env.copies import EnvCopies
 from rollax.env.external.external_base_env import ExternalBaseEnv
 from rollax.env.rows import Rows
+from tests import waiting
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, action_for
 from tests.waiting import LONG
 
@@ -83,11 +84,7 @@ def in_threads(count: int, play: Callable[[int], Any]) -> None:
         with suppress(EnvStoppedError):
             play(index)
 
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    waiting.in_threads(count, guarded)
 
 
 class ExternalClocks(ExternalEnv):

@@ -17,12 +17,9 @@ from tests.env.drive import drive
 from tests.env.jax.named import make, the_env
 from tests.env.jax.worlds import Both, JaxClock, JaxClocks, Unlike, jax_clock_trace, jax_clocks
 from tests.env.refused import refused
+from tests.env.test_contract import seeds_for
 
 POLLS = 20
-
-
-def seeds_for(num_envs: int) -> list[int]:
-    return [2**32 - 50 + 7 * index for index in range(num_envs)]
 
 
 @pytest.mark.long

@@ -12,10 +12,9 @@ from tests.env.drive import DictReader, Trace
 from tests.env.worlds import ACTION_SPACE, AGENTS, ALL, OBS_SPACE, Party, action_for
 
 
-class Dance(ParallelEnv):
-    """Agents appear late and leave for good; all present agents act at every step."""
+class Declared:
+    """What both interfaces declare: spaces by agent; `Party` counts the open environments."""
 
-    metadata = {"name": "dance_v0", "is_parallelizable": True}
     render_mode = None
 
     def __init__(self, env_config: Any = None) -> None:
@@ -28,6 +27,15 @@ class Dance(ParallelEnv):
 
     def action_space(self, agent):
         return ACTION_SPACE
+
+    def close(self):
+        Party.open_count -= 1
+
+
+class Dance(Declared, ParallelEnv):
+    """Agents appear late and leave for good; all present agents act at every step."""
+
+    metadata = {"name": "dance_v0", "is_parallelizable": True}
 
     def reset(self, seed=None, options=None):
         if seed is not None:
@@ -56,26 +64,11 @@ class Dance(ParallelEnv):
     def _obs(self, agent, action):
         return np.array([self.count, 10 * ord(agent) + action, self.random.random()], np.float32)
 
-    def close(self):
-        Party.open_count -= 1
 
-
-class Queue(AECEnv):
+class Queue(Declared, AECEnv):
     """Agents act in turns, are rewarded at any time, and leave while others continue; some never act."""
 
     metadata = {"name": "queue_v0", "is_parallelizable": False}
-    render_mode = None
-
-    def __init__(self, env_config: Any = None) -> None:
-        self.possible_agents = list(AGENTS)
-        self.random = np.random.default_rng()
-        Party.open_count += 1
-
-    def observation_space(self, agent):
-        return OBS_SPACE
-
-    def action_space(self, agent):
-        return ACTION_SPACE
 
     def reset(self, seed=None, options=None):
         if seed is not None:
@@ -112,9 +105,6 @@ class Queue(AECEnv):
     def observe(self, agent):
         fraction = (37 * self.count + ord(agent)) % 100 / 100 + 0.0005
         return np.array([self.count, self.last_action[agent], fraction], np.float32)
-
-    def close(self):
-        Party.open_count -= 1
 
 
 def dance_in_turns(env_config: Any = None) -> AECEnv:

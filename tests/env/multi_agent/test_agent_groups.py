@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import ConfigError, EnvError, MultiAgentEnv, MultiAgentError, RolloutWorker, SpaceError, to_base_env
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.refused import refused
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, FixedSteps
 from tests.rollout.worlds import Encode
 
 GROUPS = {"team": ["a", "b"]}
@@ -25,37 +25,23 @@ def observation(number: float) -> np.ndarray:
 BOTH = {"a": observation(1), "b": observation(2)}
 
 
-class FixedSteps(MultiAgentEnv):
-    """Returns the given steps; a and b form the group "team", c is alone."""
+class Fixed(FixedSteps):
+    """a and b form the group "team", c is alone."""
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
     possible_agents: Any = ("a", "b", "c")
 
     def __init__(self, *steps: Any, first: Any = None) -> None:
-        self.steps, self.first = (
-            list(steps),
-            first or ({"a": observation(1), "b": observation(2), "c": observation(3)}, {}),
-        )
-        self.got: list[dict] = []
-        self.settings: list[tuple] = []
-
-    def reset(self, *, seed=None, options=None):
-        self.settings.append((seed, options))
-        return self.first
-
-    def step(self, actions):
-        self.got.append(actions)
-        return self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        super().__init__(*steps, first=first or ({"a": observation(1), "b": observation(2), "c": observation(3)}, {}))
 
     def render(self):
         return "picture"
 
     def close(self):
-        self.settings.append(("closed",))
+        self.resets.append(("closed",))
 
 
 def test_agents_in_a_set_have_the_same_order_in_every_process():
-    env = FixedSteps()
+    env = Fixed()
     env.possible_agents = {f"agent {letter}" for letter in "abcdefghij"}
     grouped = env.with_agent_groups({"team": ["agent c"]})
     assert grouped.possible_agents == ["team", *sorted(env.possible_agents - {"agent c"})]
@@ -89,7 +75,7 @@ class TestDicts:
     """`test_multi_agent_properties.py` plays random schedules: members in other orders, that end, and that return."""
 
     def test_members_that_act_together(self):
-        env = FixedSteps(
+        env = Fixed(
             (
                 {"a": observation(4), "b": observation(5), "c": observation(6)},
                 {"a": 1.5, "b": 2.0, "c": 3.0},
@@ -100,7 +86,7 @@ class TestDicts:
         )
         grouped = env.with_agent_groups(GROUPS)
         obs, infos = grouped.reset(seed=3, options={"y": 1})
-        assert env.settings == [(3, {"y": 1})]
+        assert env.resets == [(3, {"y": 1})]
         assert numbers(obs) == {"team": (1, 2), "c": 3}
         assert infos == {}
         obs, rewards, terminateds, truncateds, infos = grouped.step({"team": (3, 4), "c": 1})
@@ -123,14 +109,14 @@ class TestDicts:
         ],
     )
     def test_rewards_of_narrow_dtypes_are_summed_without_overflow(self, reward, twice):
-        obs = FixedSteps().first[0]
-        grouped = FixedSteps((obs, {"a": reward, "b": reward}, NO, NO, {})).with_agent_groups(GROUPS)
+        obs = Fixed().first[0]
+        grouped = Fixed((obs, {"a": reward, "b": reward}, NO, NO, {})).with_agent_groups(GROUPS)
         grouped.reset()
         assert grouped.step({"team": (0, 0), "c": 0})[1] == {"team": twice}
 
     def test_members_that_take_turns(self):
         """A member that does not act keeps its last observation; its part of the action is ignored."""
-        env = FixedSteps(
+        env = Fixed(
             ({"b": observation(4)}, {"a": 1.0}, NO, NO, {}),
             ({"c": observation(5)}, {"a": 2.0}, NO, NO, {}),
             ({"a": observation(6)}, {"b": 4.0, "c": 8.0}, NO, NO, {}),
@@ -159,7 +145,7 @@ class TestDicts:
     )
     def test_flags_and_observations_of_the_last_members(self, terminateds, truncateds, expected, last):
         obs = {"b": observation(5), "c": observation(6)}
-        env = FixedSteps((obs, {"a": 1.0, "b": 2.0}, NO | terminateds, NO | truncateds, {}))
+        env = Fixed((obs, {"a": 1.0, "b": 2.0}, NO | terminateds, NO | truncateds, {}))
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         obs, rewards, *flags, _ = grouped.step({"team": (0, 0), "c": 0})
@@ -168,26 +154,26 @@ class TestDicts:
         assert numbers(obs) == {"team": last, "c": 6}
 
     def test_a_new_episode_keeps_no_observation_of_the_last(self):
-        env = FixedSteps()
+        env = Fixed()
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         env.first = ({"b": observation(4)}, {})
         assert numbers(grouped.reset()[0]) == {"team": (0, 4)}
 
     def test_a_reward_beside_a_first_observation_is_not_counted(self, caplog):
-        env = FixedSteps(
+        env = Fixed(
             ({"a": observation(1), "b": observation(2)}, {"a": 1.0, "b": 5.0}, NO, NO, {}),
             first=({"a": observation(1)}, {}),
         )
         grouped = env.with_agent_groups(GROUPS)
         grouped.reset()
         assert grouped.step({"team": (0, 0)})[1] == {"team": 1.0}
-        assert "FixedSteps, agent 'b': a reward of 5.0 with the first observation" in caplog.text
+        assert "Fixed, agent 'b': a reward of 5.0 with the first observation" in caplog.text
 
 
 class TestSpaces:
     def test_tuples_of_the_members_spaces(self):
-        grouped = FixedSteps().with_agent_groups({"team": ["a", "b"], "pair": ["c"]})
+        grouped = Fixed().with_agent_groups({"team": ["a", "b"], "pair": ["c"]})
         assert grouped.possible_agents == ["team", "pair"]
         assert grouped.observation_space is None
         assert grouped.observation_spaces == {
@@ -197,7 +183,7 @@ class TestSpaces:
         assert grouped.action_spaces["pair"] == spaces.Tuple([ACTION_SPACE])
 
     def test_groups_and_single_agents(self):
-        env = FixedSteps()
+        env = Fixed()
         env.observation_space = None
         env.observation_spaces = {"a": OBS_SPACE, "b": spaces.Discrete(2)}
         grouped = env.with_agent_groups(GROUPS)
@@ -209,14 +195,14 @@ class TestSpaces:
         assert base.action_spaces == grouped.action_spaces
 
     def test_one_space_for_equal_groups_without_single_agents(self):
-        env = FixedSteps()
+        env = Fixed()
         env.possible_agents = None
         grouped = env.with_agent_groups({"x": ["a", "b"], "y": ["c", "d"]})
         assert grouped.observation_space == spaces.Tuple([OBS_SPACE] * 2)
         assert to_base_env(grouped).action_space == spaces.Tuple([ACTION_SPACE] * 2)
 
     def test_given_spaces(self):
-        env = FixedSteps()
+        env = Fixed()
         env.observation_space = env.action_space = None
         obs_space, act_space = spaces.Tuple([OBS_SPACE] * 2), spaces.Tuple([ACTION_SPACE] * 2)
         grouped = env.with_agent_groups(GROUPS, obs_space, act_space)
@@ -244,16 +230,16 @@ class TestRefused:
         ],
     )
     def test_groups(self, groups, says):
-        refused(ConfigError, FixedSteps().with_agent_groups, groups, says=f"agent groups are invalid...{says}")
+        refused(ConfigError, Fixed().with_agent_groups, groups, says=f"agent groups are invalid...{says}")
 
     def refuses(self, says, *steps, error=MultiAgentError, first=None):
-        env = FixedSteps(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))
+        env = Fixed(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))
         env.possible_agents = ("a", "b")
         base = to_base_env(env.with_agent_groups(GROUPS))
         refused(error, play_groups, base, len(steps), says=says)
 
     def test_reset(self):
-        self.refuses("reset() did not return...FixedSteps, sub-environment 0", error=EnvError, first=BOTH)
+        self.refuses("reset() did not return...Fixed, sub-environment 0", error=EnvError, first=BOTH)
 
     @pytest.mark.parametrize(
         ("says", "step"),
@@ -285,19 +271,19 @@ class TestRefused:
         self.refuses(says, ends, ({"a": observation(1)}, {"a": 1.0, "b": 2.0}, NO, NO, {}))
 
     def test_action_for_a_member(self):
-        base = to_base_env(FixedSteps((FixedSteps().first[0], {}, NO, NO, {})).with_agent_groups(GROUPS))
+        base = to_base_env(Fixed((Fixed().first[0], {}, NO, NO, {})).with_agent_groups(GROUPS))
         base.try_reset()
         refused(EnvError, base.send_actions, {0: {"a": 1}}, says="not waiting...agent 'a'...'team'")
 
 
 def test_spaces_seeds_render_and_close_are_passed_through():
-    env = FixedSteps()
+    env = Fixed()
     base = to_base_env(env.with_agent_groups(GROUPS))
     base.reset_rows(np.arange(1), [5])
     assert base.get_sub_environments() == [env]
     assert base.try_render() == "picture"
     base.stop()
-    assert env.settings == [(5, None), ("closed",)]
+    assert env.resets == [(5, None), ("closed",)]
     assert set(to_pettingzoo(env.with_agent_groups(GROUPS)).reset()[0]) == {"team", "c"}
 
 
@@ -308,7 +294,7 @@ def test_groups_and_single_agents_with_policies_of_their_own():
             zero = np.zeros(rows, np.int64)
             return ((zero, zero) if isinstance(self.action_space, spaces.Tuple) else zero), [], {}
 
-    env = FixedSteps((FixedSteps().first[0], {"a": 1.0, "b": 2.0, "c": 4.0}, NO, NO, {}))
+    env = Fixed((Fixed().first[0], {"a": 1.0, "b": 2.0, "c": 4.0}, NO, NO, {}))
     worker = RolloutWorker(
         lambda _: env.with_agent_groups(GROUPS),
         {"team": Zero, "c": Zero},  # each policy has the spaces of its agents

@@ -9,30 +9,15 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Dict
 
-from rollax import BaseEnv, EnvError, MultiAgentEnv, MultiAgentError, to_base_env
+from rollax import BaseEnv, EnvError, MultiAgentError, to_base_env
 from tests.env.refused import play, refused
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, FixedSteps
 
 OBS = np.zeros(3, np.float32)
 BOTH = {"a": OBS, "b": OBS}
 ON = {ALL: False}
 FINE = (BOTH, {"a": 1.0, "b": 1.0}, ON, ON, {})
 NAMES = ("obs", "rewards", "terminateds", "truncateds", "infos")
-
-
-class FixedSteps(MultiAgentEnv):
-    """Returns the given steps, then repeats the last one."""
-
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
-
-    def __init__(self, *steps: Any, reset: Any = (BOTH, {})) -> None:
-        self.steps, self.first = list(steps), reset
-
-    def reset(self, *, seed=None, options=None):
-        return self.first
-
-    def step(self, actions):
-        return self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
 
 
 class Polled(BaseEnv):
@@ -150,7 +135,7 @@ def test_parts_that_are_no_dicts(before, part):
 
 @pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
 def test_undeclared_agent(appears):
-    env = FixedSteps(FINE, reset=({"a": OBS}, {})) if appears == "in an episode" else FixedSteps(FINE)
+    env = FixedSteps(FINE, first=({"a": OBS}, {})) if appears == "in an episode" else FixedSteps(FINE)
     env.possible_agents = ["a", "c"]
     says = "not declared by the environment...FixedSteps, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
     refused(MultiAgentError, play, to_base_env(env), 1, says=says)
@@ -173,12 +158,12 @@ def test_action_for_a_finished_or_absent_agent():
 @pytest.mark.parametrize("reset", [{"a": OBS}, None, (BOTH, None), (BOTH, {}, {})])
 def test_reset(reset):
     says = "reset() did not return (obs, info)...FixedSteps, sub-environment 0, reset()"
-    refused(EnvError, play, to_base_env(FixedSteps(FINE, reset=reset)), 0, says=says)
+    refused(EnvError, play, to_base_env(FixedSteps(FINE, first=reset)), 0, says=says)
 
 
 @pytest.mark.parametrize(("obs", "says"), [({}, "returned no observation"), (OBS, "obs is not a dict")])
 def test_reset_without_agents(obs, says):
-    refused(EnvError, play, to_base_env(FixedSteps(FINE, reset=(obs, {}))), 0, says=f"{says}...FixedSteps")
+    refused(EnvError, play, to_base_env(FixedSteps(FINE, first=(obs, {}))), 0, says=f"{says}...FixedSteps")
 
 
 @pytest.mark.parametrize("zero", [0, False, None, np.False_, np.float32(0), np.array(0.0), jnp.array(0.0)], ids=repr)
@@ -192,7 +177,7 @@ def test_a_reward_of_zero_for_an_agent_that_does_not_exist_is_nothing(zero, capl
 
 
 def test_a_reward_beside_a_first_observation_is_not_counted_and_warns_once(caplog):
-    base = to_base_env(FixedSteps(FINE, reset=({"a": OBS}, {})))
+    base = to_base_env(FixedSteps(FINE, first=({"a": OBS}, {})))
     rows = play(base, 1)
     assert rows.rewards[rows.agents.index("b")] == 0  # type: ignore[union-attr]
     play(base, 1)

@@ -15,41 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax import PolicySpec, RolloutWorker
+from rollax import PolicySpec
 from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
-from tests.rollout.reference import Auditor, histories
+from tests.rollout.test_sampler_properties import AGENTS, PARAMETERS, run, scripts
 from tests.rollout.worlds import ALL, Encode, Scripted, action_for
-
-AGENTS = "abcd"
-FIRST_DOES = st.sampled_from(["", "", "o", "oT"])
-
-
-@st.composite
-def scripts(draw, all_act: bool) -> list[dict]:
-    """One episode of `Scripted`: agents appear, leave, return, are rewarded at odd times, and end by their own flags or
-    "__all__".
-
-    Args:
-        draw: given by hypothesis.
-        all_act: all living agents act at every step, as in PettingZoo's parallel API.
-    """
-    alive = set(draw(st.sets(st.sampled_from(AGENTS), min_size=1)))
-    continues = ["o", "or", "or"] if all_act else ["", "r", "o", "or", "or"]
-    events = st.sampled_from([*continues, "T", "rC", "oT", "rTC", "orC"])
-    episode: list[dict] = [dict.fromkeys(sorted(alive), "o")]
-    for _ in range(draw(st.integers(0, 7))):
-        step = {agent: draw(events if agent in alive else FIRST_DOES) for agent in AGENTS}
-        ended = {agent for agent, does in step.items() if "T" in does or "C" in does}
-        acting = {agent for agent, does in step.items() if "o" in does} - ended
-        alive = (alive | acting) - ended
-        if not acting:
-            actor = draw(st.sampled_from(AGENTS))
-            step[actor] = "or" if actor in alive else "o"
-            alive.add(actor)
-        episode.append({agent: does for agent, does in step.items() if does})
-    last = {agent: draw(st.sampled_from(["", "r", "o", "or", "T", "orC", "orTC"])) for agent in sorted(alive)}
-    return [*episode, {**last, ALL: draw(st.sampled_from(["T", "C", "TC"]))}]
 
 
 class Declared(Scripted):
@@ -63,34 +33,6 @@ class Play(Encode):
         if isinstance(obs_batch, tuple):
             return tuple(map(action_for, obs_batch)), [], {}
         return action_for(obs_batch), [], {}
-
-
-PARAMETERS = {
-    "mode": st.sampled_from(["truncate_episodes", "complete_episodes"]),
-    "fragment": st.integers(1, 6),
-    "num_envs": st.integers(1, 3),
-}
-
-
-def run(make: Any, specs: Any, mapping: Any, log_of: Any, mode: str, fragment: int, num_envs: int) -> None:
-    """Samples, and compares the batches and metrics with each environment's log, as `log_of` returns it."""
-    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "batch_mode": mode}
-    worker = RolloutWorker(make, specs, policy_mapping_fn=mapping, config=config)
-    logs = [log_of(env) for env in worker.env.get_sub_environments()]
-    auditor, metrics, learned = Auditor(logs, whole_episodes=mode == "complete_episodes"), [], 0.0
-    for _ in range(5):
-        fragments = {policy_id: flat(found) for policy_id, found in worker.sampler.sample()[0].items()}
-        auditor.check(fragments)
-        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
-        metrics += worker.get_metrics()
-    episodes = [episode for trace in histories(logs) for episode in trace.episodes]
-    assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
-    assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
-    trajectories = sorted(sum(trajectories) for _, _, by_agent in episodes for trajectories in by_agent.values())
-    found = [sum(m.policy_rewards.get(policy, [])) for m in metrics for policy in m.policy_rewards]
-    assert sum(found) == sum(trajectories)
-    if mode == "complete_episodes":
-        assert learned == sum(m.reward for m in metrics)
 
 
 def flat(fragment: Fragment) -> Fragment:
@@ -188,7 +130,7 @@ GROUPINGS = [
 class TestRandomSchedules:
     @pytest.mark.long
     @given(
-        episodes=st.lists(scripts(all_act=False), min_size=1, max_size=3),
+        episodes=st.lists(scripts(), min_size=1, max_size=3),
         groups=st.sampled_from(GROUPINGS),
         **PARAMETERS,
     )
@@ -202,7 +144,7 @@ class TestRandomSchedules:
             for agent in (*groups, *AGENTS)
             if agent in some.observation_spaces
         }
-        run(make, specs, lambda agent: agent, lambda env: Regrouped(env, groups), mode, fragment, num_envs)
+        run(make, specs, lambda agent: agent, mode, fragment, num_envs, lambda env: Regrouped(env, groups), flat)
 
     @given(episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3), two_policies=st.booleans(), **PARAMETERS)
     def test_pettingzoo_there_and_back(self, episodes, two_policies, mode, fragment, num_envs):
@@ -210,8 +152,6 @@ class TestRandomSchedules:
         mapping = (lambda agent: "x" if agent in "ac" else "y") if two_policies else None
         run(
             lambda context: to_pettingzoo(Declared(episodes, context.vector_index)),
-            specs,
-            mapping,
-            lambda exported: exported.env,
-            *(mode, fragment, num_envs),
+            *(specs, mapping, mode, fragment, num_envs),
+            log_of=lambda exported: exported.env,
         )

@@ -280,7 +280,6 @@ class TestGroups:
         base = to_base_env(make({"max_cycles": 2}))
         assert base.observation_space == spaces.Tuple([spaces.Discrete(4)] * 2)
         begun = base.try_reset()
-        assert begun is not None
         assert set(begun[0][0]) == {"both"}
         assert [type(env) for env in base.get_sub_environments()] == [
             type(pettingzoo.make("parallel", "classic/rps-v2"))

@@ -54,24 +54,7 @@ class FilmDicts(DictView):
     """A user's BaseEnv that begins the next episode by itself, in the poll after the end."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: Film(DRAWS), 2)
-        self.over = {0, 1}
-
-    def poll(self):
-        parts: tuple[dict, ...] = ({}, {}, {}, {}, {}, {})
-        for i, env in enumerate(self.envs):
-            if i in self.over:
-                obs, infos = env.reset()
-                news = obs, {"a": None}, {"__all__": False}, {"__all__": False}, infos
-            else:
-                news = env.step(self.actions[i])
-            for part, value in zip(parts, news, strict=False):
-                part[i] = value
-        self.over = {i for i, flags in parts[2].items() if flags["__all__"]}
-        return parts
-
-    def try_reset(self, env_id=None):
-        return None
+        super().__init__(lambda: Film(DRAWS), 2, restarts_itself=True)
 
     def try_render(self, env_id=None):
         return self.envs[env_id or 0].env.render()

@@ -12,9 +12,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rollax import EnvContext, MultiAgentEnv
+from rollax import EnvContext
 from rollax.env.rows import Rows
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
 
 GO_ON, RAISE, DIE, HANG, END = range(5)
 """The actions, also those of agent "a" of the parties."""
@@ -90,24 +90,11 @@ class Fragile(gym.Env):
         self.event_log.note("closed", self.index)
 
 
-class FragileParty(MultiAgentEnv):
+class FragileParty(AsAgents):
     """Agents "a" and "b"; the actions of "a" cause the failures."""
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
-
     def __init__(self, context: EnvContext) -> None:
-        self.env = Fragile(context)
-
-    def reset(self, *, seed=None, options=None):
-        obs, _ = self.env.reset(seed=seed)
-        return {"a": obs, "b": obs}, {}
-
-    def step(self, actions):
-        obs, reward, terminated, truncated, _ = self.env.step(actions["a"])
-        return {"a": obs, "b": obs}, {"a": reward, "b": reward}, {ALL: terminated}, {ALL: truncated}, {}
-
-    def close(self):
-        self.env.close()
+        super().__init__(Fragile(context), "a", "b")
 
 
 def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:

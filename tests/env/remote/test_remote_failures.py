@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -9,8 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from rollax import EnvContext, EnvError, record_env
-from rollax.env.making import EnvSettings, make_base_env
+from rollax import EnvError, record_env
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.refused import FORM
@@ -19,29 +19,17 @@ from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, Fragile, Frag
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
-LOCKSTEP = 1e9
 
 
 @pytest.fixture
-def make(event_log):
-    """Makes remote sub-environments as a worker does."""
-    made = []
-
-    def make_one(cls=Fragile, num_envs=3, *, wait_ms=LOCKSTEP, config=None, **settings):
-        context = EnvContext({"event_log": event_log, **(config or {})})
-        settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
-        made.append(make_base_env(cls, context, num_envs, EnvSettings(**settings)))
-        return made[-1]
-
-    yield make_one
-    for env in made:
-        env.stop()
+def make_remote(make):
+    return functools.partial(make, remote=True)
 
 
 @pytest.mark.long
 @BOTH
-def test_a_dead_one_is_recreated_and_the_others_continue(make, event_log, cls, caplog):
-    env = make(cls, 2)
+def test_a_dead_one_is_recreated_and_the_others_continue(make_remote, event_log, cls, caplog):
+    env = make_remote(cls, 2)
     rows = act(env, env.reset_rows(np.arange(2), [7, 8]))
     assert not len(rows.dropped_envs)
     rows = act(env, rows, {0: DIE})
@@ -59,7 +47,6 @@ def test_a_dead_one_is_recreated_and_the_others_continue(make, event_log, cls, c
     assert "The process of a sub-environment is gone" in caplog.text
 
 
-@pytest.mark.long
 class DiesDrawing(Fragile):
     """Its first process ends as it draws its third frame."""
 
@@ -72,9 +59,9 @@ class DiesDrawing(Fragile):
 
 
 @pytest.mark.long
-def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, event_log, tmp_path):
+def test_an_episode_is_lost_if_its_process_dies_while_drawing(make_remote, event_log, tmp_path):
     creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
-    env = make(creator, 1)
+    env = make_remote(creator, 1)
     rows = act(env, env.reset_rows(np.arange(1)))
     rows = act(env, act(env, rows))
     assert rows.dropped_envs.tolist() == [0]
@@ -84,22 +71,8 @@ def test_an_episode_is_lost_if_its_process_dies_while_drawing(make, event_log, t
 
 
 @pytest.mark.long
-def test_a_recreated_one_has_its_own_reproducible_seeds(make, event_log):
-    def after_a_death():
-        env = make(num_envs=1)
-        rows = env.reset_rows(np.arange(1), [7])
-        started = env.reset_rows(act(env, rows, {0: DIE}).dropped_envs)
-        return rows.obs[0, 2], started.obs[0, 2]
-
-    first, again = after_a_death(), after_a_death()
-    assert first == again
-    assert first[0] != first[1]
-    assert event_log.count("reset", 0, None) == 0
-
-
-@pytest.mark.long
-def test_a_hanging_one_counts_as_dead(make, caplog, monkeypatch):
-    env = make(num_envs=2, remote_env_timeout_s=15.0)
+def test_a_hanging_one_counts_as_dead(make_remote, caplog, monkeypatch):
+    env = make_remote(num_envs=2, remote_env_timeout_s=15.0)
     rows = act(env, env.reset_rows(np.arange(2)), {0: HANG})
     assert rows.dropped_envs.tolist() == [0]
     assert rows.env_index.tolist() == [1]
@@ -121,8 +94,8 @@ def test_a_hanging_one_counts_as_dead(make, caplog, monkeypatch):
 
 
 @pytest.mark.long
-def test_an_error_is_raised_with_its_traceback(make):
-    env = make(num_envs=1, config={"bad_resets": 1})
+def test_an_error_is_raised_with_its_traceback(make_remote):
+    env = make_remote(num_envs=1, config={"bad_resets": 1})
     with pytest.raises(EnvError, match=r"(?s)ValueError in reset.*no level.*sub-environment 0"):
         env.reset_rows(np.arange(1))
     rows = env.reset_rows(np.arange(1))
@@ -134,31 +107,14 @@ def test_an_error_is_raised_with_its_traceback(make):
     assert 'raise ValueError("a door fell off")' in str(raised.value.__cause__)
 
 
-@BOTH
 @pytest.mark.long
-def test_a_raising_one_is_recreated_if_configured(make, event_log, cls, caplog):
-    env = make(cls, 2, restart_failed_sub_environments=True)
-    rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
-    assert rows.dropped_envs.tolist() == [0]
-    assert {*rows.env_index.tolist()} == {1}
-    with pytest.raises(EnvError, match="an episode that is over or has not begun"):
-        env.poll_rows()
-    started = env.reset_rows(rows.dropped_envs)
-    rows = act(env, Rows.concat(rows, started))
-    assert {*rows.env_index.tolist()} == {0, 1}
-    assert event_log.count("made", 0) == 2
-    assert event_log.count("closed", 0) == 1
-    assert 'raise ValueError("a door fell off")' in caplog.text
-
-
-@pytest.mark.long
-def test_a_failed_reset_is_repeated(make, event_log):
-    env = make(num_envs=1, config={"bad_resets": 2}, restart_failed_sub_environments=True)
+def test_a_failed_reset_is_repeated(make_remote, event_log):
+    env = make_remote(num_envs=1, config={"bad_resets": 2}, restart=True)
     assert env.reset_rows(np.arange(1), [5]).obs[0, 0] == 0
     assert event_log.count("made") == 3
     assert event_log.count("reset", 0, 5) == 3
     env.stop()
-    other = make(num_envs=1, wait_ms=0, config={"bad_resets": 5}, restart_failed_sub_environments=True)
+    other = make_remote(num_envs=1, wait_ms=0, config={"bad_resets": 5}, restart=True)
     assert other.reset_rows(np.arange(1), [5]) is None
     rows = other.poll_rows()
     assert rows.starts.tolist() == [True]
@@ -166,25 +122,11 @@ def test_a_failed_reset_is_repeated(make, event_log):
 
 
 @pytest.mark.long
-def test_the_number_of_failures_in_a_row_is_limited(make, event_log, monkeypatch):
-    monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
-    env = make(num_envs=1, restart_failed_sub_environments=True)
-    rows = env.reset_rows(np.arange(1))
-    for action in (RAISE, RAISE, END, RAISE, RAISE):
-        rows = act(env, rows, {0: action})
-        rows = env.reset_rows(np.arange(1))
-    with pytest.raises(EnvError, match=r"(?s)failed 3 times in a row.*ValueError in step") as raised:
-        act(env, rows, {0: RAISE})
-    assert "a door fell off" in str(raised.value.__cause__.__cause__)
-    assert event_log.count("made") == 5
-
-
-@pytest.mark.long
-def test_the_others_are_polled_while_it_is_recreated(make, caplog, monkeypatch):
+def test_the_others_are_polled_while_it_is_recreated(make_remote, caplog, monkeypatch):
     """The pause before another attempt delays no other sub-environment."""
     monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 3.0)
     caplog.set_level(logging.CRITICAL)
-    env = make(num_envs=2, wait_ms=0, restart_failed_sub_environments=True)
+    env = make_remote(num_envs=2, wait_ms=0, restart=True)
     env.reset_rows(np.arange(2))
     dropped, starts, between = 0, 0, 0
     while starts < 3:
@@ -201,9 +143,9 @@ def test_the_others_are_polled_while_it_is_recreated(make, caplog, monkeypatch):
 
 
 @pytest.mark.long
-def test_stop_ends_processes_that_do_not_answer(make, event_log, monkeypatch):
+def test_stop_ends_processes_that_do_not_answer(make_remote, event_log, monkeypatch):
     monkeypatch.setattr("rollax.processes.actor_pool._STOP_S", 0.2)
-    env = make(num_envs=2, wait_ms=0)
+    env = make_remote(num_envs=2, wait_ms=0)
     env.reset_rows(np.arange(2))
     asked = set()
     while asked != {0, 1}:

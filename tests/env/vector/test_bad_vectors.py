@@ -17,7 +17,7 @@ from rollax import BaseEnv, EnvError, Rows, VectorEnv, to_base_env
 from rollax.env import checks
 from rollax.env.rows import NO_ENVS
 from tests.env.refused import play, refused
-from tests.env.worlds import ACTION_SPACE
+from tests.env.worlds import ACTION_SPACE, OneStep
 
 SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
 OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
@@ -189,7 +189,6 @@ class TestRows:
         assert to_base_env(to_base_env(env)) is env
         # Its dict view has the values of the same rows.
         started = env.try_reset()
-        assert started is not None
         env.send_actions({i: {"agent0": 0} for i in started[0]})
         assert env.poll()[1] == {i: {"agent0": 1.0} for i in range(3)}
 
@@ -241,12 +240,7 @@ def test_lists_of_the_wrong_length():
     assert len(play(to_base_env(Columns(obs=(one, one, one))), 1)) == 3
 
 
-class Breaks(gym.Env):
-    observation_space, action_space = SPACE["x"], ACTION_SPACE
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
+class Breaks(OneStep):
     def step(self, action):
         raise ZeroDivisionError("by nothing")
 

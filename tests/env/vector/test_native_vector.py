@@ -47,7 +47,6 @@ class TestCartPole:
         env, bare = (gym.make_vec("CartPole-v1", 8, vectorization_mode="vector_entry_point") for _ in range(2))
         base = to_base_env(env)
         rows = base.reset_rows(np.arange(8), [2**32 - 1] * 8)
-        assert rows is not None
         obs, _ = bare.reset(seed=(2**32 - 1) % 2**31)
         np.testing.assert_array_equal(rows.obs, obs)
         assert rows.starts.all()

@@ -88,11 +88,6 @@ def test_a_policy_that_never_takes_the_logged_actions_has_no_weighted_estimate()
         assert np.isnan([found[method].v_target, found[method].v_gain, found[method].low, found[method].v_std]).all()
 
 
-def test_a_log_without_probabilities_is_refused(episodes) -> None:
-    with pytest.raises(DatasetError, match="log-probabilities"):
-        estimate(target_of(TARGET), replace(episodes, behaviour_logp=None), ["wis"])
-
-
 @pytest.mark.long
 def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
     without = replace(episodes, behaviour_logp=None)

@@ -45,7 +45,6 @@ def test_each_evaluation_has_estimates_of_the_current_policy() -> None:
         opened = reader.opened
         assert trainer.train()["evaluation"] is None
         evaluation = trainer.train()["evaluation"]
-        assert evaluation is not None
         found = evaluation["off_policy_estimates"]
         assert set(found) == {"default_policy"}
         assert set(found["default_policy"]) == {"wis", "pdis"}
@@ -72,7 +71,6 @@ def test_without_a_method_the_key_is_empty_and_nothing_is_read() -> None:
 def test_without_an_environment_evaluations_are_estimates() -> None:
     with trainer_of(env=None, evaluation_interval=1) as trainer:
         evaluation = trainer.train()["evaluation"]
-        assert evaluation is not None
         assert evaluation["episodes"] == 0
         assert evaluation["episode_reward_mean"] is None
         assert set(evaluation["off_policy_estimates"]["default_policy"]["wis"]) == NUMBERS

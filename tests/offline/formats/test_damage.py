@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gymnasium import spaces
 
-from rollax import DatasetError, DatasetWriter, open_dataset
+from rollax import DatasetError, open_dataset
 from tests.offline.formats.reading import lines
-from tests.offline.recorded import trajectory
+from tests.offline.recorded import trajectory, written
 
 OBS, NEW_OBS = [[0.0], [1.0], [2.0]], [[1.0], [2.0], [3.0]]
 """One episode of three steps, which terminates."""
@@ -20,9 +19,7 @@ ENDS = {"terminateds": [False, False, True], "truncateds": [False] * 3, "t": [0,
 
 
 def own(path):
-    with DatasetWriter(path.parent / "own", spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3)) as writer:
-        writer.write(trajectory(0, 3))
-    return writer.paths[0].rename(path)
+    return written(path.parent / "own", [trajectory(0, 3)])[0].rename(path)
 
 
 def rllib_parquet(path):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, DatasetReader, DatasetWriter, open_dataset
+from rollax import ConfigError, DatasetError, DatasetReader, open_dataset
 from rollax.core.space_json import space_from_json
 from rollax.offline.reader import reading
+from tests.offline import recorded
 from tests.offline.formats.reading import BOX
 from tests.offline.formats.test_parquet import trajectory
 from tests.offline.test_describe import some, written
@@ -117,10 +118,10 @@ def test_reading_closes_only_readers_that_it_opened(tmp_path):
 @pytest.mark.parametrize("to_file", [False, True])
 def test_a_file_in_several_paths_is_read_once(tmp_path, to_file):
     inner = tmp_path / "runs" / "a" / "data"
-    with DatasetWriter(inner, {"default_policy": BOX}, {"default_policy": spaces.Discrete(2)}) as writer:
-        writer.write(trajectory(np.random.default_rng(0), 3, 0, obs=BOX, acts=spaces.Discrete(2)))
+    one = trajectory(np.random.default_rng(0), 3, 0, obs=BOX, acts=spaces.Discrete(2))
+    (path,) = recorded.written(inner, [one], (BOX, spaces.Discrete(2)))
     named = tmp_path / "runs" / "**" if not to_file else tmp_path / "runs" / "**" / "*.parquet"
-    for source in (named, [tmp_path / "runs", inner], [writer.paths[0], named], [inner, inner / ".." / "data"]):
+    for source in (named, [tmp_path / "runs", inner], [path, named], [inner, inner / ".." / "data"]):
         assert len(open_dataset(source)) == 3, source
 
 
@@ -141,10 +142,9 @@ def test_the_header_of_several_data_sets_has_their_common_keys():
 
 def test_the_header_of_files_of_several_runs_has_their_common_keys(tmp_path):
     for number, header in enumerate((PPO, DQN)):
-        with DatasetWriter(tmp_path, BOX, spaces.Discrete(2), header=header) as writer:
-            one = trajectory(np.random.default_rng(0), 3, number, obs=BOX, acts=spaces.Discrete(2))
-            one.columns["rewards"][:] = number
-            writer.write(one)
+        one = trajectory(np.random.default_rng(0), 3, number, obs=BOX, acts=spaces.Discrete(2))
+        one.columns["rewards"][:] = number
+        recorded.written(tmp_path, [one], (BOX, spaces.Discrete(2)), header=header)
     header = open_dataset(tmp_path).header
     assert header["behaviour"] == {"explore": True, "score": 1.5}
     assert header["converted"]

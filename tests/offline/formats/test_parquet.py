@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 
@@ -19,6 +20,7 @@ from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.new_file import NewFile, new_folder
 from rollax.offline.reader import open_dataset
 from rollax.offline.writer import DatasetWriter
+from tests.offline import recorded
 
 OBS = spaces.Dict(
     {
@@ -49,12 +51,7 @@ def trajectory(
     return RecordedTrajectory(columns, ends == "terminated", ends == "truncated", str(episode), agent, policy)
 
 
-def written(folder, trajectories, spaces=(OBS, ACTIONS), **settings):
-    """Writes trajectories; returns the paths of the files."""
-    with DatasetWriter(folder, *spaces, **settings) as writer:
-        for one in trajectories:
-            writer.write(one)
-    return writer.paths
+written = functools.partial(recorded.written, spaces=(OBS, ACTIONS))
 
 
 def same(a, b):
@@ -91,7 +88,7 @@ def test_continued_trajectories_and_rewards_left_out(tmp_path, columns):
     rng, box = np.random.default_rng(0), spaces.Box(-1, 1, (2,), np.float32)
     data = [trajectory(rng, 2 + i, i, ends="truncated", obs=box, acts=box) for i in range(3)]
     data[0].continues, data[1].reward_left_out, data[2].reward_left_out = True, 0.5, 0.0
-    (path,) = written(tmp_path, data, (box, box))
+    (path,) = written(tmp_path, data, spaces=(box, box))
     found = list(open_dataset(path, columns=columns).trajectories())
     assert [(one.continues, one.reward_left_out) for one in found] == [(True, None), (False, 0.5), (False, 0.0)]
     table = pq.read_table(path)
