@@ -73,7 +73,8 @@ class RayActors:
             return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
-            if cause is None or isinstance(cause, errors.RayError):
+            # Callers tell errors from results by their class, so that an own BaseException is described instead.
+            if not isinstance(cause, Exception) or isinstance(cause, errors.RayError):
                 cause = _unpicklable(error)
             cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))
             return cause
@@ -146,6 +147,6 @@ def _first(reference: Any) -> Any:
 def _unpicklable(error: Exception) -> WorkerError:
     *_, last = str(error).strip().splitlines() or [repr(error)]
     return WorkerError("An actor raised an exception that cannot be sent to this process.", None, last).expected(
-        "an exception that can be pickled and unpickled",
+        "an exception that derives from Exception and can be pickled and unpickled",
         "fix the cause shown above; an exception can be sent if str(error) is the only argument of its constructor",
     )
