@@ -27,6 +27,9 @@ from rollax.algorithms.dqn import DQNTrainer as DQNTrainer
 from rollax.algorithms.dqn import Rainbow as Rainbow
 from rollax.algorithms.dqn import RainbowConfig as RainbowConfig
 from rollax.algorithms.dqn import RainbowTrainer as RainbowTrainer
+from rollax.algorithms.flash_sac import FlashSAC as FlashSAC
+from rollax.algorithms.flash_sac import FlashSACConfig as FlashSACConfig
+from rollax.algorithms.flash_sac import FlashSACTrainer as FlashSACTrainer
 from rollax.algorithms.impala import IMPALA as IMPALA
 from rollax.algorithms.impala import IMPALAConfig as IMPALAConfig
 from rollax.algorithms.impala import IMPALATrainer as IMPALATrainer

@@ -24,6 +24,7 @@ _OF_THE_CORE = {
     "APPO": "rollax.algorithms.appo:APPOTrainer",
     "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
+    "FlashSAC": "rollax.algorithms.flash_sac:FlashSACTrainer",
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",

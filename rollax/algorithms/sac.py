@@ -195,7 +195,7 @@ class SAC(Algorithm):
 
     def temperature_loss(self, model: Any, logp: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:
         """Returns [] -log α (log π + H̄), averaged over the rows; only the temperature has a gradient."""
-        target_entropy = self._target_entropy(batch[SampleBatch.OBS], logp)
+        target_entropy = self.target_entropy(batch[SampleBatch.OBS], logp)
         return temperature_loss(model.log_alpha[...], logp, target_entropy, mask)
 
     def policy_values(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
@@ -216,7 +216,7 @@ class SAC(Algorithm):
         """
         return values.min(axis=0)
 
-    def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
+    def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""
         if self.config.target_entropy is not None:
             return jnp.full_like(logp, self.config.target_entropy)

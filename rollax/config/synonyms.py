@@ -1,4 +1,4 @@
-"""Names of config keys in other libraries: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou and Acme.
+"""Names of config keys in other libraries: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou, Acme and others.
 
 An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group whose keys the config all
 has. A key with a question mark is required and not named. A note on the difference may follow after a colon.
@@ -30,6 +30,7 @@ _INTENSITY = "training_intensity: updates for each step sampled, gradient steps 
 _ITERATION = "buffer_size? timesteps_per_iteration | train_batch_size"
 _BATCH = "sgd_minibatch_size | train_batch_size"
 _VALUE_CLIP = "vf_clip_param: a bound on each row's squared value error, not on how far the value moves"
+_BLOCKS = ": the width of each residual block, such as (256, 256)"
 _LAYERS, _ACTIVATION = "model.fcnet_hiddens", "model.fcnet_activation"
 
 
@@ -159,6 +160,16 @@ SYNONYMS: dict[str, str] = {
     **each("policy_noise target_policy_noise", "target_noise"),
     "noise_clip": "target_noise_clip",
     **each("policy_frequency update_actor_freq", "policy_delay"),
+    # Distributions of returns, blocks and scales of FlashSAC and SimBaV2
+    **each("num_bins critic_num_bins n_bins", "num_atoms"),
+    **each("max_v critic_max_v", "v_max"),
+    **each("min_v critic_min_v", "v_min | v_max: the atoms are from -v_max to v_max"),
+    "normalized_G_max": "v_max: rewards are scaled so that discounted sums of them stay within ±v_max",
+    **each("normalize_reward normalize_rewards", "target_std? v_max: rewards are always scaled, to sums within ±v_max"),
+    "temp_initial_value": "initial_alpha",
+    **each("target_sigma temp_target_sigma", "target_std"),
+    **each("actor_hidden_dim actor_num_blocks", f"actor_hiddens{_BLOCKS}"),
+    **each("critic_hidden_dim critic_num_blocks", f"actor_hiddens? {_LAYERS}{_BLOCKS}"),
     # The network
     "policy": "model: the network; policies of several agents are in 'multiagent' | multiagent.policies",
     **each(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,8 @@ from rollax.errors import CheckpointError, NonFiniteError, ShapeError
 State = dict[str, NDArray]
 
 _PARTS = ("count", "mean", "squares")
+LARGEST = "largest"
+"""The part of a state with the largest magnitude of a row; see `RunningReturns`."""
 _Arrays = tuple[NDArray, NDArray, NDArray]
 
 
@@ -31,6 +34,9 @@ class RunningMoments:
     Attributes:
         frozen: whether `update` changes nothing, as for a policy that does not learn.
     """
+
+    part_names: ClassVar[tuple[str, ...]] = _PARTS
+    """The names of `arrays`, in a state of several statistics."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.shape, self.frozen = shape, False
@@ -63,6 +69,10 @@ class RunningMoments:
         # 1e-8 is far below all deviations that float32 can represent around an ordinary mean.
         return np.sqrt(self.variance) + 1e-8 if self.count > 1 else np.ones(self.shape)
 
+    def summary(self) -> dict[str, NDArray[np.float32]]:
+        """`mean` and `deviation`, in float32, for compiled functions."""
+        return {"mean": self.mean.astype(np.float32), "deviation": np.asarray(self.deviation, np.float32)}
+
     def update(self, rows: ArrayLike) -> None:
         """Adds [N, ...] rows.
 
@@ -71,19 +81,19 @@ class RunningMoments:
         """
         self._add_rows(self._flat(np.asarray(rows)))
 
-    def arrays(self, *, recent: bool = False) -> _Arrays:
+    def arrays(self, *, recent: bool = False) -> tuple[NDArray, ...]:
         """Copies of count, mean and sum of squared deviations, of all rows or of the recent ones."""
         count, *others = (part[int(recent)] for part in self._parts)
         mean, squares = (part.reshape(self.shape).copy() for part in others)
         return np.array(count[0]), mean, squares
 
-    def set_arrays(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
+    def set_arrays(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray) -> None:
         """Replaces the statistics; there are no recent rows then."""
         none = self._none()
         after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
         self._parts = _with_recent(after, none)
 
-    def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, recent: bool) -> None:
+    def add(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray, recent: bool) -> None:
         """Adds other statistics; `recent`: also to the statistics of the recent rows."""
         if count > 0:
             after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
@@ -129,7 +139,7 @@ class RunningStatistics:
 
     Workers synchronize them through the driver: it merges the `take_delta()` of each worker, and they `sync` with its
     `state()`.
-    A state has three arrays for each: `count`, `mean` and `squares`, after a prefix.
+    A state has the arrays of each, `count`, `mean` and `squares`, after a prefix; of `RunningReturns` also `largest`.
 
     Args:
         moments: prefix of their arrays -> moments, which are shared, not copied.
@@ -148,9 +158,9 @@ class RunningStatistics:
         Raises:
             CheckpointError: other names or shapes.
         """
-        self._check(state)
+        state = self._checked(state)
         for prefix, moments in self.moments.items():
-            moments.set_arrays(*(state[prefix + part] for part in _PARTS))
+            moments.set_arrays(*(state[prefix + part] for part in moments.part_names))
 
     def take_delta(self) -> State:
         """The statistics of the rows since the last call, for the `merge` of another process."""
@@ -170,16 +180,21 @@ class RunningStatistics:
         self._add(pending, recent=True)
 
     def _add(self, delta: Mapping[str, NDArray], *, recent: bool) -> None:
-        self._check(delta)
+        delta = self._checked(delta)
         for prefix, moments in self.moments.items():
-            moments.add(*(delta[prefix + part] for part in _PARTS), recent=recent)
+            moments.add(*(delta[prefix + part] for part in moments.part_names), recent=recent)
 
     def _arrays(self, *, recent: bool) -> State:
-        parts = ((prefix, moments.arrays(recent=recent)) for prefix, moments in self.moments.items())
-        return {prefix + part: array for prefix, arrays in parts for part, array in zip(_PARTS, arrays, strict=True)}
+        return {
+            prefix + part: array
+            for prefix, moments in self.moments.items()
+            for part, array in zip(moments.part_names, moments.arrays(recent=recent), strict=True)
+        }
 
-    def _check(self, state: Mapping[str, NDArray]) -> None:
+    def _checked(self, state: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
         own = self._arrays(recent=False)
+        # States of earlier versions have no largest magnitudes.
+        state = {**{name: np.zeros_like(array) for name, array in own.items() if name.endswith(LARGEST)}, **state}
         if state.keys() != own.keys():
             raise CheckpointError(
                 "The running statistics are of a different filter, algorithm or observation space.",
@@ -197,11 +212,13 @@ class RunningStatistics:
                     expected=f"shape {array.shape}",
                     fix="restore with the environment and spaces that they were saved with",
                 )
+        return state
 
 
 def merged(first: Mapping[str, NDArray], second: Mapping[str, NDArray]) -> State:
     """The statistics of the rows of two states with the same names together."""
     found = dict(first)
+    found |= {name: np.maximum(first[name], second[name]) for name in first if name.endswith(LARGEST)}
     for prefix in [name.removesuffix(_PARTS[0]) for name in first if name.endswith(_PARTS[0])]:
         count, mean, squares = (f"{prefix}{part}" for part in _PARTS)
         if second[count] > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -83,3 +85,28 @@ def temperature_loss(
     """
     check_same_shape("temperature_loss", logp=logp, target_entropy=target_entropy, mask=mask)
     return -log_alpha * masked_mean(lax.stop_gradient(logp + target_entropy), mask)
+
+
+def entropy_of_normals(std: float, count: int) -> float:
+    """The entropy of `count` independent normal numbers, ½ n log(2πe σ²), a target entropy that is a width σ.
+
+    Source: Kim et al. (2026), arXiv:2604.04539.
+    """
+    return 0.5 * count * math.log(2 * math.pi * math.e * std**2)
+
+
+def reward_scale(
+    deviation: Float[Array, ""], largest: Float[Array, ""], *, limit: float, epsilon: float = 1e-8
+) -> Float[Array, ""]:
+    """Returns the number by which rewards are divided, so that discounted sums of them stay within ±limit.
+
+    Source: Lee et al. (2025), "SimBaV2", arXiv:2502.15280:  max(std(R), max|R| / limit), of the discounted sums R of
+        the rewards so far.
+
+    Args:
+        deviation: [] standard deviation of R.
+        largest: [] max|R|.
+        limit: the largest magnitude of a value that critics represent.
+        epsilon: the least scale.
+    """
+    return lax.stop_gradient(jnp.maximum(jnp.maximum(deviation, largest / limit), epsilon))

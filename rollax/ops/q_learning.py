@@ -87,6 +87,20 @@ def projected(
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))
 
 
+def lowest_distribution(probabilities: Float[Array, "N B K"], support: Float[Array, "K"]) -> Float[Array, "B K"]:
+    """Returns for each row the distribution with the smallest mean.
+
+    Source: Fujimoto et al. (2018), Eq. 10, arXiv:1802.09477, for distributions as in Seo et al. (2025), "FastTD3",
+        arXiv:2505.22642.
+
+    Args:
+        probabilities: [N, B, K] probabilities of the atoms, of N critics.
+        support: [K] the atoms.
+    """
+    lowest = jnp.argmin(probabilities @ support, axis=0)
+    return jnp.take_along_axis(probabilities, lowest[None, :, None], axis=0)[0]
+
+
 def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
     """Cross-entropy of each row's atoms, with the same gradient as the Kullback-Leibler divergence.
 

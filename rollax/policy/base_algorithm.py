@@ -291,7 +291,8 @@ class BaseAlgorithm(ABC):
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         """Returns name -> new running moments, which `postprocess` updates; by default none.
 
-        Each worker has its own; they are merged like those of observation filters, and stored in checkpoints.
+        Each worker has its own; they are merged like those of observation filters, and stored in checkpoints. The
+        loss reads the current ones from its coefficients, for rows that are stored as they were sampled.
         """
         return {}
 
@@ -334,9 +335,10 @@ class BaseAlgorithm(ABC):
                 row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
-                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. Also
-                `parts`, a frozenset of the parts of the model that make this step by `every` of the plan: the loss may
-                leave out the terms, and the statistics, of the others.
+                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. With
+                `make_running_statistics` also `running_statistics`: name -> `mean` and `deviation`, of `RunningReturns`
+                also `largest`. Also `parts`, a frozenset of the parts of the model that make this step by `every` of
+                the plan: the loss may leave out the terms, and the statistics, of the others.
         """
 
     def first_numbers(self) -> dict[str, float]:

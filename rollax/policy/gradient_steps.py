@@ -17,7 +17,7 @@ from rollax.batch import Columns
 from rollax.core.runtime import note_trace
 from rollax.policy.checks import misshapen_statistic
 from rollax.policy.devices import Devices, OneFetch
-from rollax.policy.update_plan import UpdatePlan, part_of
+from rollax.policy.update_plan import UpdatePlan, part_of, rate_of
 
 
 @runtime_checkable
@@ -26,7 +26,10 @@ class Objective(Protocol):
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        """Gives the direction of a step, which the coefficient `lr` scales: a number, or one for each part."""
+        """Gives the direction of a step, which the coefficient `lr` scales: a number, or one for each part.
+
+        If its `update` takes further arguments, `lr` is one of them, for steps that depend on where they end.
+        """
         ...
 
     @property
@@ -202,8 +205,9 @@ class GradientSteps:
         """
         params, extra, targets, optimizer_state, num_updates = variables
         direction: Any
-        direction, optimizer_state = self.objective.optimizer.update(gradients, optimizer_state, params)
-        params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
+        optimizer = optax.with_extra_args_support(self.objective.optimizer)
+        direction, optimizer_state = optimizer.update(gradients, optimizer_state, params, lr=lr)
+        params = {name: value - rate_of(lr, name) * direction[name] for name, value in params.items()}
         if self.objective.plan.updated_targets is not None:
             assert targets is not None  # `_everywhere` has filled them in
             targets = self.objective.plan.updated_targets(targets, params, num_updates + 1)
@@ -221,11 +225,6 @@ def _like(new: Any, old: Any) -> Any:
 def _squared_norm(arrays: Any) -> Any:
     """A number that is finite only if all elements are."""
     return sum(jnp.vdot(array, array) for array in jax.tree.leaves(arrays))
-
-
-def _rate(lr: Any, name: str) -> Any:
-    """The step size of one parameter."""
-    return lr[part_of(name)] if isinstance(lr, Mapping) else lr
 
 
 class Gradients(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rollax.batch import Columns
 from rollax.errors import PolicyError
-from rollax.policy.update_plan import part_of
+from rollax.policy.update_plan import part_of, rate_of
 
 _FIRST_STEPS = 8  # the first ones may be 0: a warm-up, or gradients that are accumulated
 
@@ -40,6 +41,33 @@ def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.Grad
     return optax.conditionally_mask(optimizer, is_due)
 
 
+def with_projection(
+    optimizer: optax.GradientTransformation, projection: Callable[[Columns], Columns]
+) -> optax.GradientTransformationExtraArgs:
+    """An optimizer whose new parameters are the projection of those of another one: projected gradient descent.
+
+    Args:
+        optimizer: without a learning rate.
+        projection: the parameters by name -> those that fulfil a constraint, such as a norm.
+    """
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(updates: Any, state: Any, params: Any = None, **others: Any) -> Any:
+        lr = others["lr"]
+        directions: Any
+        directions, state = inner.update(updates, state, params, **others)
+        own = {name: value for name, value in params.items() if not isinstance(value, optax.MaskedNode)}
+        rates = {name: rate_of(lr, name) for name in own}
+        after = projection({name: value - rates[name] * directions[name] for name, value in own.items()})
+        steps = {
+            name: jnp.where(rates[name] > 0, (value - after[name]) / jnp.where(rates[name] > 0, rates[name], 1.0), 0.0)
+            for name, value in own.items()
+        }
+        return {**directions, **steps}, state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
 def clipped(
     optimizer: optax.GradientTransformation, limit: float | None, *, each_part: bool
 ) -> optax.GradientTransformation:
@@ -49,18 +77,18 @@ def clipped(
     """
     if limit is None:
         return optimizer
-    clip = optax.clip_by_global_norm(limit)
+    clip, inner = optax.clip_by_global_norm(limit), optax.with_extra_args_support(optimizer)
 
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
+    def update(updates: Any, state: Any, params: Any = None, **others: Any) -> Any:
         parts: dict[str, dict[str, Any]] = {}
         for name, gradient in updates.items():
             parts.setdefault(part_of(name) if each_part else "", {})[name] = gradient
         bounded: dict[str, Any] = {}
         for part in parts.values():
             bounded.update(clip.update(part, optax.EmptyState())[0])  # type: ignore[arg-type]  a dict, as `part`
-        return optimizer.update(bounded, state, params)
+        return inner.update(bounded, state, params, **others)
 
-    return optax.GradientTransformation(optimizer.init, update)
+    return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
 def checked_optimizer(optimizer: Any, where: str) -> Any:
@@ -78,9 +106,10 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
 
 def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
     """The first step for gradients of 1, from parameters of 0, and [] the sum of all elements of the first ones."""
+    optimizer = optax.with_extra_args_support(optimizer)
     gradients, state, total, made = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(()), []
     for _ in range(_FIRST_STEPS):
-        steps, state = optimizer.update(gradients, state, zeros)
+        steps, state = optimizer.update(gradients, state, zeros, lr=1.0)
         total += sum(map(jnp.sum, jax.tree.leaves(steps)))
         made.append(steps)
     return made[0], total

@@ -168,9 +168,15 @@ class ModelPolicy(Policy):
         """Name -> shape of the arrays that `make_model` would allocate; nothing is allocated."""
 
     def coefficients(self) -> dict[str, Any]:
-        """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`."""
+        """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`.
+
+        With running statistics also these, by name; see `BaseAlgorithm.loss`.
+        """
         scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
-        return {**scheduled, **self.numbers, "lr": self.learning_rates()}
+        found = {**scheduled, **self.numbers, "lr": self.learning_rates()}
+        if self.running_statistics:
+            found["running_statistics"] = {name: one.summary() for name, one in self.running_statistics.items()}
+        return found
 
     def learning_rates(self) -> Any:
         """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""

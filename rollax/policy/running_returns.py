@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.core.running_statistics import RunningMoments
+from rollax.core.running_statistics import LARGEST, RunningMoments
 from rollax.core.stored_values import read_array, read_value
 from rollax.ops.advantages import running_sums
 
@@ -30,10 +30,18 @@ class RunningReturns(RunningMoments):
         episodic: whether the sum of a slot begins at 0 with each trajectory; otherwise it goes on.
     """
 
+    part_names: ClassVar[tuple[str, ...]] = (*RunningMoments.part_names, LARGEST)
+
     def __init__(self, gamma: float, *, episodic: bool = True) -> None:
         super().__init__()
         self._gamma, self._episodic = gamma, episodic
         self._sums: dict[int, tuple[int, float]] = {}  # slot -> the number of its stream, and the latest sum
+        self._largest = np.zeros(2)  # [0] of all sums, [1] of the recent ones
+
+    @property
+    def largest(self) -> NDArray[np.float64]:
+        """[] the largest |R| so far; 0 without sums."""
+        return np.array(self._largest[0])
 
     def add_rewards(self, fragment: Fragment, rewards: NDArray[np.floating]) -> None:
         """Adds the sums after each of [N] rewards.
@@ -54,6 +62,29 @@ class RunningReturns(RunningMoments):
         sums = running_sums(np.asarray(rewards)[order], np.array(before), gamma=self._gamma, ends=ends)
         self.update(sums)
         self._sums |= {slot: (own, total) for (slot, own), total in zip(places, sums[ends].tolist(), strict=True)}
+
+    def summary(self) -> dict[str, NDArray[np.float32]]:
+        return {**super().summary(), LARGEST: self.largest.astype(np.float32)}
+
+    def update(self, rows: ArrayLike) -> None:
+        super().update(rows)
+        if not self.frozen and np.size(rows):
+            self._largest = np.maximum(self._largest, np.abs(rows).max())
+
+    def arrays(self, *, recent: bool = False) -> tuple[NDArray, ...]:
+        return *super().arrays(recent=recent), np.array(self._largest[int(recent)])
+
+    def set_arrays(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray) -> None:
+        super().set_arrays(count, mean, squares)
+        self._largest = np.array([float(others[0]), 0.0])
+
+    def add(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray, recent: bool) -> None:
+        super().add(count, mean, squares, recent=recent)
+        self._largest = np.maximum(self._largest, np.array([1.0, float(recent)]) * float(others[0]))
+
+    def clear_recent(self) -> None:
+        super().clear_recent()
+        self._largest = np.array([self._largest[0], 0.0])
 
     def get_sums(self) -> dict[str, NDArray]:
         """The sums of the slots, for the checkpoint of a process that samples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollax.batch import Columns
@@ -21,12 +21,15 @@ def periodic_copy(interval: int) -> UpdatedTargets:
     return updated
 
 
-def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
+def polyak_average(
+    tau: float, parts: Sequence[str], *, interval: int = 1, projection: Callable[[Columns], Columns] | None = None
+) -> UpdatedTargets:
     """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    `parts` are attributes of the model; other targets are constant. PolicyError is raised for τ outside 0 to 1, by the
-    constructor of a policy whose model shares parameters of a part with another attribute, and by an update if the
-    model has no parameters in a part.
+    `parts` are attributes of the model; other targets are constant. If parameters fulfil a constraint that averages do
+    not, such as a norm, `projection` makes the average fulfil it, a function of variables by name. PolicyError is
+    raised for τ outside 0 to 1, by the constructor of a policy whose model shares parameters of a part with another
+    attribute, and by an update if the model has no parameters in a part.
     """
     check_whole(interval, "polyak_average, interval")
     if not 0 <= tau <= 1:
@@ -43,6 +46,8 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
                 fix="pass the names of the model's attributes whose targets are averages",
             )
         moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
+        if projection is not None:
+            moved = dict(projection(moved))
         if interval > 1:
             due = num_updates % interval == 0
             moved = {name: _select(due, moved[name], targets[name]) for name in names}

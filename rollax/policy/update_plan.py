@@ -104,6 +104,11 @@ def part_of(name: str) -> str:
     return name.partition(".")[0]
 
 
+def rate_of(lr: Any, name: str) -> Any:
+    """The step size of one parameter, for `lr` a number, or one for each part of the model."""
+    return lr[part_of(name)] if isinstance(lr, Mapping) else lr
+
+
 def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets | None, where: str) -> None:
     """Refuses parts of `polyak_average` that share parameters with another attribute of the model.
 

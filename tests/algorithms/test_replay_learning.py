@@ -1,4 +1,4 @@
-"""DQN, Rainbow, SAC, TD3, DDPG and Ape-X reach published scores within published budgets (`make learning`)."""
+"""DQN, Rainbow, SAC, FlashSAC, TD3, DDPG, Ape-X reach published scores within published budgets (`make learning`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import pytest
 
 from examples import multi_agent_cartpole
 from examples.multi_agent_cartpole import MultiAgentCartPole
-from rollax import ApexDDPGTrainer, ApexDQNTrainer, DDPGTrainer, DQNTrainer, RainbowTrainer, SACTrainer, TD3Trainer
+from rollax import (
+    ApexDDPGTrainer,
+    ApexDQNTrainer,
+    DDPGTrainer,
+    DQNTrainer,
+    FlashSACTrainer,
+    RainbowTrainer,
+    SACTrainer,
+    TD3Trainer,
+)
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum
 from tests.algorithms.test_on_policy_learning import TWO_PENDULUMS, ParametricCartPole, weaker_policys_reward
 from tests.learning_curves import Run, each_run
@@ -100,6 +109,13 @@ PENDULUM: dict[str, Any] = {
     "exploration": "GaussianNoise",
 }
 SAC_PENDULUM = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
+# Smaller than the networks and batches of the paper, which are for tasks with many more dimensions.
+FLASH_SAC_PENDULUM = {
+    **SAC_PENDULUM,
+    "train_batch_size": 128,
+    "actor_hiddens": (32,),
+    "model": {"fcnet_hiddens": (64,)},
+}
 # Every step earns 1, so values rise from 0 to 1/(1 - γ) = 100. With one-step targets and the default τ of 0.005,
 # applied in every second update, they rise by at most 1 in 400 updates. RLlib's example states 10,000 to 20,000 steps;
 # with its settings one seed had at most 77 by then, and 112 with TD3 of Stable-Baselines3.
@@ -207,6 +223,7 @@ RUNS = {
     ),
     "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
     "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
+    "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "td3_pendulum": Run(TD3Trainer, "Pendulum-v1", -200, 20_000, PENDULUM),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),

@@ -299,6 +299,8 @@ MEAN_DIFFERENT_THINGS = {
     *("exploration", "parameter_noise", "mixer", "model"),
     *("train_batch_size", "learner_queue_size"),
     *("num_sgd_iter", "clip_param", "kl_coeff", "kl_target"),
+    *("num_atoms", "v_max"),  # FlashSAC has at least two atoms, on both sides of 0
+    "policy_delay",  # of target networks too in TD3, of the temperature in FlashSAC
 }
 
 

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.actor_critic import smoothed_actions, td_target, temperature_loss, twin_errors
+from rollax.ops.actor_critic import (
+    entropy_of_normals,
+    reward_scale,
+    smoothed_actions,
+    td_target,
+    temperature_loss,
+    twin_errors,
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +108,15 @@ def test_temperature_loss():
     by_alpha, by_logp = jax.jit(jax.grad(loss, (0, 1)))(jnp.float32(3), logp)
     np.testing.assert_allclose(by_alpha, -1)
     np.testing.assert_array_equal(by_logp, 0)
+
+
+def test_the_entropy_of_normals():
+    # ½ log(2πe σ²) each: 1.418939 + log σ. At σ = 0.15 it is -0.478181.
+    np.testing.assert_allclose(entropy_of_normals(1.0, 1), 1.418939, rtol=1e-6)
+    np.testing.assert_allclose(entropy_of_normals(0.15, 6), 6 * -0.478181, rtol=1e-5)
+
+
+def test_reward_scale():
+    # The deviation 3, or 20 / 5 = 4; never 0.
+    for deviation, largest, expected in ((3, 10, 3), (3, 20, 4), (0, 0, 1e-8)):
+        np.testing.assert_allclose(reward_scale(*array(deviation, largest), limit=5.0), expected, rtol=1e-6)

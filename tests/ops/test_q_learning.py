@@ -18,6 +18,7 @@ from rollax.ops.q_learning import (
     chosen,
     dueling,
     huber,
+    lowest_distribution,
     projected,
     q_target,
     sequence_errors,
@@ -173,6 +174,13 @@ def test_dueling_of_some_actions(way):
     advantages, valid = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]]), jnp.array([[1, 0, 1], [0, 0, 1]], bool)
     found = way(dueling)(jnp.array([[10.0], [1.0]]), advantages, valid)
     np.testing.assert_allclose(found, [[7.5, 8.5, 12.5], [-2, -2, 1]])
+
+
+def test_the_distribution_with_the_smallest_mean():
+    # Means over the atoms -1, 0, 1:  row 0: 0.5, -0.25;  row 1: 0, 0.75.
+    first, second = [[0, 0.5, 0.5], [0.5, 0, 0.5]], [[0.25, 0.75, 0], [0, 0.25, 0.75]]
+    probabilities, support = array(first, second), array(-1, 0, 1)
+    np.testing.assert_array_equal(lowest_distribution(probabilities, support), [second[0], first[1]])
 
 
 def test_errors_of_sequences():

@@ -1,6 +1,10 @@
 """The numbers of a loss that change between updates: those that adapt, and those of a policy class."""
 
+import numpy as np
+
 from rollax import PG, JaxPolicy
+from rollax.core.running_statistics import RunningMoments
+from rollax.policy.running_returns import RunningReturns
 from tests.policy.small_ppo import CHOICES, SEEN, experience
 
 CONFIG = {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
@@ -47,3 +51,36 @@ def test_numbers_that_adapt_are_stored():
     learned(policy, batch := experience(policy, 8))
     other.set_state(policy.get_state())
     assert learned(other, batch) == [0.5, 6.0, 6.0]
+
+
+class Measured(PG):
+    """It reports what its loss reads of the running statistics."""
+
+    def make_running_statistics(self):
+        return {"pairs": RunningMoments((2,)), "returns": RunningReturns(0.5)}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        pairs, returns = (coefficients["running_statistics"][name] for name in ("pairs", "returns"))
+        read = {"second": pairs["mean"][1], "deviation": pairs["deviation"][0], "largest": returns["largest"]}
+        return loss, {**statistics, **read}
+
+
+def test_the_loss_reads_the_current_running_statistics_without_another_compilation():
+    policy = Measured.make_policy(SEEN, CHOICES, CONFIG)
+    batch = experience(policy, 8)
+
+    def read():
+        statistics = policy.learn_on_batch(batch)
+        return [statistics[name] for name in ("second", "deviation", "largest")]
+
+    assert read() == [0.0, 1.0, 0.0]
+    compiled = policy.compilations()
+    policy.running_statistics["pairs"].update([[1, 4], [5, 8]])
+    policy.running_statistics["returns"].update([3, -7])
+    np.testing.assert_allclose(read(), [6, 2, 7], rtol=1e-6)
+    assert policy.compilations() == compiled
+
+
+def test_without_running_statistics_there_is_no_such_coefficient():
+    assert "running_statistics" not in Scaled.make_policy(SEEN, CHOICES, CONFIG).coefficients()

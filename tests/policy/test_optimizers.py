@@ -13,9 +13,14 @@ from rollax import DDPG, ES, ARSConfig, SampleBatch
 from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.errors import ConfigError, PolicyError
-from rollax.policy.gradient_transforms import by_part
+from rollax.policy.gradient_transforms import by_part, clipped, with_projection
+from rollax.policy.update_plan import rate_of
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
+
+
+def array(*numbers):
+    return jnp.array(numbers, jnp.float32)
 
 
 def made(optimizer, base=PG, actions=CHOICES):
@@ -83,7 +88,7 @@ def of_each_algorithm():
         # The steps of ARS and ES are taken elsewhere; ε counts from the sixth step of PQN on: tests of PQN.
         if name not in ("ARS", "ES", "PQN"):
             kinds = {"QMIX": pair, "VDN": pair}.get(name, [OBS, CHOICES])
-            continuous = name in ("APEX_DDPG", "CQL", "DDPG", "IQL", "SAC", "TD3", "TD3BC")
+            continuous = name in ("APEX_DDPG", "CQL", "DDPG", "FlashSAC", "IQL", "SAC", "TD3", "TD3BC")
             yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name)
 
 
@@ -95,14 +100,64 @@ def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
     policy.apply_gradients(
         {name: np.full_like(value, 0.25) for name, value in before.items() if value.dtype.kind == "f"}
     )
-    # Matrices only: numbers may be bounded, or no parameters.
-    steps = {name: before[name] - value for name, value in policy.get_weights().items() if value.ndim == 2}
+    # Matrices only: numbers may be bounded, or no parameters. Those of FlashSAC's layers move on a sphere, or are batch
+    # statistics.
+    bound = ("unit_", "_norm.")
+    free = {n: v for n, v in policy.get_weights().items() if v.ndim == 2 and not any(word in n for word in bound)}
+    steps = {name: before[name] - value for name, value in free.items()}
     assert steps
     waits = {"actor"} if getattr(policy.config, "policy_delay", 1) > 1 else set()
     for name, step in steps.items():
         part = name.split(".")[0]
         rate = rates[part] if isinstance(rates, dict) else rates
         np.testing.assert_allclose(step / rate, 0.0 if part in waits else 0.5, rtol=0.01)  # rounded near weights of 1
+
+
+def on_circle(params):
+    """Parameters of a part `a` with the norm 1; others as they are."""
+    return {name: value / jnp.linalg.norm(value) if name.startswith("a.") else value for name, value in params.items()}
+
+
+class TestProjected:
+    """Gradient descent from (1, 0) with the gradient (0, -3/4), at the rate 1: to (1, 3/4), so (4, 3) / 5."""
+
+    params, gradients = {"a.w": array(1, 0), "b.w": array(1, 0)}, {"a.w": array(0, -0.75), "b.w": array(0, -0.75)}
+
+    def after(self, optimizer, lr, params=None):
+        params = params or self.params
+        steps, _ = optimizer.update(self.gradients, optimizer.init(params), params, lr=lr)
+        return {name: value - rate_of(lr, name) * steps[name] for name, value in params.items()}
+
+    def test_new_parameters_are_projected(self):
+        found = self.after(with_projection(optax.identity(), on_circle), 1.0)
+        np.testing.assert_allclose(found["a.w"], [0.8, 0.6], rtol=1e-6)
+        np.testing.assert_allclose(found["b.w"], [1, 0.75], rtol=1e-6)
+
+    def test_each_part_has_its_rate(self):
+        optimizer = by_part({"a": with_projection(optax.identity(), on_circle), "b": optax.identity()})
+        found = self.after(optimizer, {"a": 4 / 3 * 4 / 3, "b": 2.0})  # to (1, 4/3), which becomes (3, 4) / 5
+        np.testing.assert_allclose(found["a.w"], [0.6, 0.8], rtol=1e-6)
+        np.testing.assert_allclose(found["b.w"], [1, 1.5], rtol=1e-6)
+
+    def test_small_steps_lose_no_digits(self):
+        found = self.after(with_projection(optax.identity(), on_circle), 1e-5)
+        np.testing.assert_allclose(np.linalg.norm(found["a.w"]), 1, rtol=3e-7)
+        np.testing.assert_allclose(found["a.w"][1], 0.75e-5, rtol=1e-4)
+
+    def test_without_a_rate_nothing_changes(self):
+        for name, value in self.after(with_projection(optax.identity(), on_circle), 0.0).items():
+            np.testing.assert_array_equal(value, self.params[name])
+
+    def test_a_part_that_waits_stays(self):
+        optimizer = by_part(dict.fromkeys("ab", with_projection(optax.identity(), on_circle)), {"a": 2})
+        off = {**self.params, "a.w": array(3, 4)}
+        np.testing.assert_array_equal(self.after(optimizer, 1.0, off)["a.w"], [3, 4])
+
+    def test_with_clipped_gradients(self):
+        # The norm 3/8 for each part: to (1, 3/8).
+        optimizer = clipped(with_projection(optax.identity(), on_circle), 0.375, each_part=True)
+        found = self.after(optimizer, 1.0)
+        np.testing.assert_allclose(found["a.w"], np.array([1, 0.375]) / np.hypot(1, 0.375), rtol=1e-6)
 
 
 def test_a_search_takes_steps_of_adam_with_its_epsilon():

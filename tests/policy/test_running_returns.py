@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollax.batch import Fragment
+from rollax.core.running_statistics import RunningStatistics, merged
 from rollax.errors import CheckpointError, RollaxError
 from rollax.policy.running_returns import RunningReturns
 
@@ -74,3 +75,40 @@ def test_invalid_sums_and_rows_without_slots_are_refused():
             RunningReturns(0.9).set_sums(wrong, "acting")
     with pytest.raises(RollaxError, match="slot"):
         returns.add_rewards(Fragment({"trajectory_id": np.array([5])}, [0], {}), np.float32([1]))
+
+
+def test_the_largest_sum_of_all_processes():
+    driver, *workers = (RunningReturns(0.1) for _ in range(3))
+    together = [RunningStatistics({"~/returns/": one}) for one in (driver, *workers)]
+    for worker, (rows, rewards) in zip(workers, (FIRST, SECOND), strict=True):
+        worker.add_rewards(rows, -rewards)
+    np.testing.assert_allclose([one.largest for one in workers], [6, 8])
+    for worker in together[1:]:
+        together[0].merge(worker.take_delta())
+    np.testing.assert_allclose(driver.largest, 8)
+    assert not driver.frozen
+    workers[0].add_rewards(fragment([5], [9]), np.float32([20]))
+    for worker in together[1:]:
+        worker.sync(together[0].state())
+    # The worker's own sum of 20 is in its next delta, and only there.
+    np.testing.assert_allclose([one.largest for one in workers], [20, 8])
+    first, second = together[1].take_delta(), together[2].take_delta()
+    np.testing.assert_allclose([delta["~/returns/largest"] for delta in (first, second)], [20, 0])
+    np.testing.assert_allclose(merged(second, first)["~/returns/largest"], 20)
+    np.testing.assert_allclose(driver.summary()["largest"], 8)
+
+
+def test_states_without_the_largest_sum_can_be_read():
+    returns = RunningReturns(0.1)
+    returns.add_rewards(*FIRST)
+    statistics = RunningStatistics({"returns/": returns})
+    state = {name: array for name, array in statistics.state().items() if not name.endswith("largest")}
+    statistics.set_state(state)
+    assert (returns.count, returns.largest) == (6, 0)
+
+
+def test_rows_that_are_not_finite_change_nothing():
+    returns = RunningReturns(0.1)
+    with pytest.raises(RollaxError):
+        returns.update([1.0, np.inf])
+    assert (returns.count, returns.largest) == (0, 0)

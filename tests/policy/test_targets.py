@@ -195,3 +195,18 @@ def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
     before = arrays(policy.targets)
     policy.learn_on_batch(experience(policy, 24))
     assert not np.array_equal(before["actor.layers.0.kernel"], policy.targets["actor.layers.0.kernel"])
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_averages_are_projected(interval):
+    # (1, 0) and (0, 1) with τ = ½: (½, ½), of the norm √½. Other targets are constant.
+    def on_circle(targets):
+        return {name: value / jnp.linalg.norm(value) for name, value in targets.items()}
+
+    updated = polyak_average(0.5, ("a",), interval=interval, projection=on_circle)
+    targets, params = ({f"{part}.w": jnp.array(w, jnp.float32) for part in "ab"} for w in ([1, 0], [0, 1]))
+    after = updated(targets, params, interval)
+    np.testing.assert_allclose(after["a.w"], [np.sqrt(0.5)] * 2, rtol=1e-6)
+    np.testing.assert_array_equal(after["b.w"], [1, 0])
+    if interval > 1:
+        np.testing.assert_array_equal(updated(targets, params, 1)["a.w"], [1, 0])

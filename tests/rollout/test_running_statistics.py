@@ -108,12 +108,15 @@ def test_the_driver_has_the_statistics_of_all_workers(count):
         for worker in workers.values():
             worker.apply_update(update)
     state = own(local)
-    assert state.keys() == {f"~/{a}/{b}" for a in ("returns", "endless", "rows") for b in ("count", "mean", "squares")}
+    parts = ("count", "mean", "squares")
+    expected = {f"~/{name}/{part}" for name in ("returns", "endless", "rows") for part in parts}
+    assert state.keys() == expected | {"~/returns/largest", "~/endless/largest"}
     for name, episodic in (("returns", True), ("endless", False)):
         together = np.concatenate([sums(of_one, episodic=episodic) for of_one in batches.values()])
         assert state[f"~/{name}/count"] == len(together) == 3 * 30 * count
         np.testing.assert_allclose(state[f"~/{name}/mean"], together.mean(), rtol=1e-12)
         np.testing.assert_allclose(state[f"~/{name}/squares"], together.var() * len(together), rtol=1e-9)
+        np.testing.assert_allclose(state[f"~/{name}/largest"], together.max(), rtol=1e-12)
     for worker in workers.values():
         for name, value in own(worker).items():
             np.testing.assert_allclose(value, state[name], rtol=1e-9, err_msg=name)

@@ -71,6 +71,7 @@ LONG_CASES = {
     "SAC, discrete": (rollax.SAC, MASKED, spaces.Discrete(5), {}),
     "DDPG": (rollax.DDPG, VECTOR, BOUNDED, {"normalize_actions": True}),
     "TD3": (rollax.TD3, NESTED, BOUNDED, {"normalize_actions": True, "observation_filter": "MeanStdFilter"}),
+    "FlashSAC": (rollax.FlashSAC, VECTOR, BOUNDED, {"model": {"fcnet_hiddens": (4,)}, "actor_hiddens": (4, 4)}),
     "SAC, batch renormalization": (rollax.SAC, VECTOR, BOUNDED, {"model": {"normalization": "batch_renorm"}}),
     "PPO, batch normalization": (rollax.PPO, VECTOR, spaces.Discrete(3), {"model": {"normalization": "batch"}}),
     "PPO, not clipped": (rollax.PPO, VECTOR, BOX, {"clip_actions": False}),

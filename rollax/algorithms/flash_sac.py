@@ -1,0 +1,261 @@
+"""FlashSAC: soft actor-critic for one update a step, whose networks and rewards keep their scales.
+
+Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
+
+- Actor and critics are residual blocks with batch normalization, whose weights have constant norms (`unit_norm.py`).
+  Critics and target critics see (s, a) and (s', a') in one batch, as in CrossQ (Bhatt et al., 2024, arXiv:1902.05605),
+  the actor s and s'. Where values are only read, and for a', running statistics are used.
+- Critics are distributions Z over atoms z, and minimize the cross-entropy to the projection of
+  r / scale + γ (z - α log π(a'|s')), with the probabilities of the target critic with the smaller mean.
+- The scale of rewards is max(std(R), max|R| / v_max), for the discounted sums R of the rewards so far, at the time of
+  the update: replay buffers have the rewards as they were sampled.
+- Actor and temperature make every second step. The target entropy is that of normal numbers with a deviation of 0.15.
+- Exploration noise stays the same for k steps, with probabilities in proportion to k⁻².
+
+Deviations: the learning rate is constant by default, in the paper it falls linearly to half of it over the run
+(`lr_schedule`); noise is repeated for each trajectory on its own.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from gymnasium import spaces
+from jax import lax
+from pydantic import Field
+
+from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
+from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.config import NotIn
+from rollax.core.running_statistics import RunningMoments
+from rollax.errors import ConfigError, SpaceError
+from rollax.models.action_values import ActorWithCritics, make_actor, make_critic, make_critics
+from rollax.models.config import MOST_LAYERS, ModelConfig, Width
+from rollax.models.outputs import Outputs
+from rollax.models.unit_norm import ResidualActionValue, ResidualActor, with_unit_norms
+from rollax.ops.actor_critic import entropy_of_normals, reward_scale
+from rollax.ops.mean_over_rows import masked_mean
+from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution, projected
+from rollax.policy import gradient_transforms as optimizers
+from rollax.policy.base_algorithm import Values
+from rollax.policy.exploration.action_noise import with_action_noise
+from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.exploration.repeated_noise import RepeatedNoise
+from rollax.policy.running_returns import RunningReturns
+from rollax.policy.targets import polyak_average
+from rollax.policy.update_plan import UpdatePlan
+
+_TARGET, _NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "q_target", "next_actions", "next_noise", "returns"
+
+
+class FlashSACConfig(SACConfig):
+    """The fields of FlashSAC, in addition to those of SAC."""
+
+    defaults = {
+        "train_batch_size": 512,
+        "tau": 0.01,
+        "random_steps": 10_000,
+        "learning_starts": 10_000,
+        "initial_alpha": 0.01,
+    }
+    requires = {
+        "actor_hiddens": {"model.custom_model": None},
+        ("model.fcnet_activation", "model.normalization"): "the blocks have relu and batch normalization",
+        "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
+    }
+    places = {("num_atoms", "v_max", "policy_delay", "target_std", "longest_repeat", "actor_hiddens"): ("policy",)}
+
+    model: ModelConfig = Field(
+        default=ModelConfig(fcnet_hiddens=(256, 256)),
+        description="fcnet_hiddens are the widths of the critics' residual blocks, all of them equal; the width inside "
+        "of a block is four times as large",
+    )
+    actor_hiddens: Annotated[tuple[Width, ...], Field(min_length=1, max_length=MOST_LAYERS)] = Field(
+        default=(128, 128), description="the widths of the actor's residual blocks, all of them equal"
+    )
+
+    num_atoms: int = Field(default=101, ge=2, description="K, atoms of the critics' distributions of the return")
+    v_max: float = Field(default=5.0, gt=0, description="the atoms are evenly spaced from -v_max to v_max")
+    policy_delay: int = Field(
+        default=2, ge=1, lt=2**31, description="updates of the critics per update of actor and temperature"
+    )
+    target_std: float = Field(
+        default=0.15,
+        gt=0,
+        description="σ of the normal numbers whose entropy is the target entropy, in units of half an action's range",
+    )
+    longest_repeat: int = Field(
+        default=16, ge=1, le=10_000, description="largest number of steps with the same exploration noise"
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not self.steps_the_env:
+            raise ConfigError(
+                "FlashSAC divides rewards by a scale that follows from its own experience, and there is none.",
+                where=f"config key 'input' ({type(self).__name__})",
+                got="recorded data alone",
+                expected="fresh experience beside the data: the source sampler",
+                fix="add 'sampler' to the sources, or use SAC, CQL or TD3BC",
+            )
+        for key, widths in (("model.fcnet_hiddens", self.model.fcnet_hiddens), ("actor_hiddens", self.actor_hiddens)):
+            if self.model.custom_model is None and len(set(widths)) != 1:
+                raise ConfigError(
+                    "A residual block adds its output to its input, so all blocks have the same width.",
+                    where=f"config key '{key}' ({type(self).__name__})",
+                    got=widths,
+                    expected="one or more equal widths, such as (256, 256) for two blocks",
+                    fix="repeat one width for each block",
+                )
+
+
+class FlashSAC(SAC):
+    """A stochastic actor, two categorical critics and a temperature, for continuous actions."""
+
+    config_class = FlashSACConfig
+    statistics = (*SAC.statistics, "reward_scale")
+
+    def check_spaces(self) -> None:
+        super().check_spaces()
+        if not isinstance(self.action_space, spaces.Box):
+            raise SpaceError(
+                "The actions are not continuous.",
+                where=f"action_space of {type(self).__name__}",
+                got=self.action_space,
+                expected="a Box of floats with finite bounds",
+                fix="use SAC or DQN for Discrete actions",
+            )
+
+    @cached_property
+    def support(self) -> np.ndarray:
+        """[K] the atoms."""
+        return np.linspace(-self.config.v_max, self.config.v_max, self.config.num_atoms, dtype=np.float32)
+
+    @property
+    def samples(self) -> frozenset[str] | None:
+        columns = super().samples
+        return None if columns is None else columns | {SampleBatch.SLOT}
+
+    def make_plan(self) -> UpdatePlan:
+        config, delay = self.config, self.config.policy_delay
+        targets = polyak_average(config.tau, ("critics",), projection=with_unit_norms)
+        return UpdatePlan(config.train_batch_size, updated_targets=targets, every={"actor": delay, "log_alpha": delay})
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        one = optimizers.with_projection(optimizers.adam(self.config), with_unit_norms)
+        return optimizers.by_part(dict.fromkeys(self.learning_rates(0.0), one), self.plan.every)
+
+    def make_exploration(self) -> Exploration:
+        sampled: Exploration = FromDistribution(self.distribution)
+        if self.config.longest_repeat > 1:
+            sampled = RepeatedNoise(sampled, self.config.longest_repeat)
+        return with_action_noise(sampled, self.action_space, self.config, self.config.schedule("noise_scale"))
+
+    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
+        arguments, outputs = (self.observation_space, self.action_space), self.exploration.num_inputs
+        sizes = self.config.model
+        if sizes.custom_model is None:
+            blocks = sizes.model_copy(update={"fcnet_hiddens": self.config.actor_hiddens})
+            actor: Any = ResidualActor(self.observation_space, outputs, blocks, rngs=rngs)
+        else:
+            actor = make_actor(*arguments, outputs, sizes, rngs=rngs)
+        return ActorWithCritics(actor, self.make_critics(rngs), initial_alpha=self.config.initial_alpha)
+
+    def make_critics(self, rngs: nnx.Rngs) -> Any:
+        config = self.config
+        make_one: Any = ResidualActionValue if config.model.custom_model is None else make_critic
+        arguments = self.observation_space, self.action_space, config.model
+        one = partial(make_one, *arguments, outputs=config.num_atoms, rngs=rngs)
+        return make_critics(2 if config.twin_q else 1, one)
+
+    def make_running_statistics(self) -> dict[str, RunningMoments]:
+        return {_RETURNS: RunningReturns(self.config.gamma)}
+
+    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+        values.statistics[_RETURNS].add_rewards(fragment, fragment[SampleBatch.REWARDS])
+        return fragment
+
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """One forward pass; with `new_obs` the batch statistics are those of both observations."""
+        if SampleBatch.NEW_OBS not in columns:
+            return super().forward(model, columns)
+        both = _together(columns[SampleBatch.OBS], columns[SampleBatch.NEW_OBS])
+        out = super().forward(model, {SampleBatch.OBS: both})
+        return out._replace(policy=jnp.split(out.policy, 2)[0])
+
+    def targets(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        outputs = super().forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}).policy
+        actions, logp = self.distribution.sample_and_logp(outputs, batch[_NEXT_NOISE])
+        target_model.critics.train()  # with the statistics of the batch
+        logits = self._of_both(target_model.critics, batch, actions)[1]
+        support = jnp.asarray(self.support)
+        lowest = lowest_distribution(jax.nn.softmax(logits), support)
+        rewards, discounts = batch[SampleBatch.REWARDS] / self.reward_scale(coefficients), batch[SampleBatch.DISCOUNTS]
+        entropy = -jnp.exp(model.log_alpha[...]) * logp
+        target = projected(lowest, rewards + discounts * entropy, discounts, support)
+        return {_TARGET: target, _NEXT_ACTIONS: actions}
+
+    def reward_scale(self, coefficients: Columns) -> jax.Array:
+        """Returns [] the number by which rewards are divided."""
+        returns = coefficients["running_statistics"][_RETURNS]
+        return reward_scale(returns["deviation"], returns["largest"], limit=self.config.v_max)
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        return loss, {**statistics, "reward_scale": self.reward_scale(coefficients)}
+
+    def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
+        logits, target = self._of_both(model.critics, batch, batch[_NEXT_ACTIONS])[0], batch[_TARGET]
+        losses = jax.vmap(categorical_cross_entropy, in_axes=(None, 0))(target, logits).sum(axis=0)
+        values, targets = self._means(lax.stop_gradient(logits)), target @ self.support
+        errors = jnp.abs(values - targets).mean(axis=0)
+        return masked_mean(losses * batch[SampleBatch.WEIGHTS], mask), {
+            "mean_q": masked_mean(values.mean(axis=0), mask),
+            "mean_target": masked_mean(targets, mask),
+            "mean_td_error": masked_mean(errors, mask),
+            SampleBatch.TD_ERROR: errors,
+        }
+
+    def reduce_critics(self, values: jax.Array) -> jax.Array:
+        return self._means(values).min(axis=0)
+
+    def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
+        if self.config.target_entropy is not None:
+            return super().target_entropy(obs, logp)
+        return jnp.full_like(logp, entropy_of_normals(self.config.target_std, self.distribution.num_noise))
+
+    def _means(self, logits: jax.Array) -> jax.Array:
+        return jax.nn.softmax(logits) @ self.support
+
+    def _of_both(self, critics: Any, batch: Columns, next_actions: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[N, B, K] logits of (s, a), and of (s', a'), from one pass over both."""
+        obs = _together(batch[SampleBatch.OBS], batch[SampleBatch.NEW_OBS])
+        logits = critics(obs, jnp.concatenate([batch[SampleBatch.ACTIONS], next_actions]))
+        first, second = jnp.split(logits, 2, axis=1)
+        return first, second
+
+
+def _together(first: Any, second: Any) -> Any:
+    """The rows of two columns as one."""
+    return jax.tree.map(lambda *halves: jnp.concatenate(halves), first, second)
+
+
+class FlashSACTrainer(SACTrainer):
+    """FlashSAC: soft actor-critic for one update a step, whose networks and rewards keep their scales.
+
+    Source: Kim et al. (2026), arXiv:2604.04539. Its config is `FlashSACConfig`.
+    """
+
+    name = "FlashSAC"
+    config_class = FlashSACConfig
+    policy_class = FlashSAC
