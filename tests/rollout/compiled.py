@@ -52,8 +52,15 @@ def compare(**settings) -> None:
     assert type(compiled.sampler) is CompiledSampler
     agents = len(compiled.env.possible_agents or [""])
     numbers = set()  # of the episodes and trajectories: one of ours for each one of theirs
+    ended: list[list] = [[], []]  # in the order of ends
+
+    def take_metrics() -> None:
+        for metrics, worker in zip(ended, (compiled, stepped), strict=True):
+            metrics += map(numbers_of, worker.get_metrics())
+
     for fragment in range(4):
         if fragment == 3:
+            take_metrics()
             compiled.restart_episodes()
             stepped.restart_episodes()
         ours, theirs = by_policy(compiled), by_policy(stepped)
@@ -70,7 +77,7 @@ def compare(**settings) -> None:
                 for name in {"eps_id", "trajectory_id"} & mine.keys():
                     numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
     assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
-    ended = [list(map(numbers_of, worker.get_metrics())) for worker in (compiled, stepped)]  # in the order of ends
+    take_metrics()
     assert len(ended[0]) == len(ended[1]) > 3
     for mine, other in zip(*ended, strict=True):
         assert mine == pytest.approx(other, rel=1e-4)
