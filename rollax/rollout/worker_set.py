@@ -16,7 +16,6 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError
 from rollax.policy.policy_spec import PolicyClass, PolicySpec
-from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.worker import RolloutWorker
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ class WorkerSet:
         self.local = RolloutWorker(**arguments, samples=samples and not self._num_remote)
         self.remote = NO_REMOTE_WORKERS
         if self._num_remote:
+            from rollax.processes.failure_rules import FailureRules
             from rollax.rollout.remote_workers import RemoteWorkers, ray_workers  # as the class says
 
             actors = ray_workers(config, RolloutWorker, arguments)
