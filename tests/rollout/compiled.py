@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,15 +69,7 @@ def compare(**settings) -> None:
         assert ours.keys() == theirs.keys()
         assert sum(map(len, ours.values())) == 27 * agents
         for policy_id, batch in ours.items():
-            assert batch.keys() == theirs[policy_id].keys()
-            for mine, other in zip(segments_of(batch), segments_of(theirs[policy_id]), strict=True):
-                for name in mine.keys() - {"eps_id", "trajectory_id"}:
-                    assert_equal(mine[name], other[name], name)
-                assert mine.after.keys() == other.after.keys()
-                for name in mine.after:
-                    assert_equal(mine.after[name], other.after[name], f"{name} after")
-                for name in {"eps_id", "trajectory_id"} & mine.keys():
-                    numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
+            numbers |= compared(batch, theirs[policy_id])
     assert len(numbers) == len({(name, a) for name, a, _ in numbers}) == len({(name, b) for name, _, b in numbers}) > 6
     take_metrics()
     assert len(ended[0]) == len(ended[1]) > 3
@@ -88,6 +82,21 @@ def compare(**settings) -> None:
     states = [worker.get_sampling_state() for worker in (compiled, stepped)]
     np.testing.assert_array_equal(*(state.pop("episodes_begun") for state in states))
     assert str(states[0]) == str(states[1])
+
+
+def compared(batch: Any, other_batch: Any) -> set[tuple]:
+    """Compares the segments of two batches; returns `(column, id, other id)` of their episodes and trajectories."""
+    assert batch.keys() == other_batch.keys()
+    numbers = set()
+    for mine, other in zip(segments_of(batch), segments_of(other_batch), strict=True):
+        for name in mine.keys() - {"eps_id", "trajectory_id"}:
+            assert_equal(mine[name], other[name], name)
+        assert mine.after.keys() == other.after.keys()
+        for name in mine.after:
+            assert_equal(mine.after[name], other.after[name], f"{name} after")
+        for name in {"eps_id", "trajectory_id"} & mine.keys():
+            numbers |= {(name, a, b) for a, b in zip(mine[name].tolist(), other[name].tolist(), strict=True)}
+    return numbers
 
 
 def by_policy(worker) -> dict:
