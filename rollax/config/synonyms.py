@@ -114,7 +114,7 @@ SYNONYMS: dict[str, str] = {
     "priority_exponent": "prioritized_replay_alpha",
     **each("beta importance_sampling_exponent", "prioritized_replay_beta"),
     # Rewards
-    **each("norm_reward normalize_reward reward_normalization rew_norm reward_scale", "normalize_rewards"),
+    **each("norm_reward reward_normalization rew_norm reward_scale", "normalize_rewards"),
     **each("rew_scale reward_scaling", "reward_scale | normalize_rewards"),
     # Recorded data
     **each("input_ offline_data dataset dataset_path", "input"),
@@ -165,7 +165,10 @@ SYNONYMS: dict[str, str] = {
     **each("max_v critic_max_v", "v_max"),
     **each("min_v critic_min_v", "v_min | v_max: the atoms are from -v_max to v_max"),
     "normalized_G_max": "v_max: rewards are scaled so that discounted sums of them stay within ±v_max",
-    **each("normalize_reward normalize_rewards", "target_std? v_max: rewards are always scaled, to sums within ±v_max"),
+    **each(
+        "normalize_reward normalize_rewards",
+        "normalize_rewards | target_std? v_max: rewards are always scaled, to sums within ±v_max",
+    ),
     "temp_initial_value": "initial_alpha",
     **each("target_sigma temp_target_sigma", "target_std"),
     **each("actor_hidden_dim actor_num_blocks", f"actor_hiddens{_BLOCKS}"),
