@@ -1,4 +1,4 @@
-"""Shared by algorithms that learn the value of each action of a Discrete space."""
+"""`ActionValues`: algorithms that learn the value of each action of a Discrete space."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int)
 
 
 class ApexPolicy(JaxPolicy):
-    """Explores on a scale of its worker, and computes the initial priorities of rows, with the network that acts.
+    """Explores on the scale of its worker, and computes the initial priorities of rows with the acting network.
 
     Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
     inside of it; the buffer draws the row with all n. With memory, new rows have the largest priority so far.
@@ -41,7 +41,7 @@ class ApexPolicy(JaxPolicy):
 
     @property
     def exploration_scale(self) -> float:
-        """The scale of the worker that it acts in."""
+        """The exploration scale of the policy's worker."""
         config = self.config
         return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 

@@ -34,7 +34,7 @@ class CallGuard:
 
     @contextmanager
     def marked(self, method: str) -> Iterator[None]:
-        """The method is running in the block."""
+        """Marks the method as running while the block runs."""
         entry = method, threading.get_ident()
         try:  # an interrupt may come before or after `append`
             self._methods.append(entry)
@@ -46,7 +46,7 @@ class CallGuard:
     def refuse(self, method: str, *inside: str) -> None:
         """Raises RollaxError if the trainer has been stopped, or one of the methods `inside` is running.
 
-        Training counts in any thread, other methods in this one.
+        Training counts in any thread, other methods only in this thread.
         """
         if self.stopped:
             got = "a stopped trainer, whose environments and processes are closed"

@@ -52,7 +52,7 @@ KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = ("rollax.algorithms.trainer:Trainer",)
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
-_MOST_ENVS_ANYWAY = 1024  # sub-environments of a worker that are made whatever else the checkpoint says
+_MOST_ENVS_ANYWAY = 1024  # sub-environments of a worker that any checkpoint may ask for
 _PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
 
@@ -213,7 +213,7 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | 
         with taking_over(path):
             trainer.set_state(stored["state"])
     except BaseException:
-        # The workers may be partly changed: weights of another model, for example, are refused only while they are set.
+        # The workers may be partly changed: weights of another model are refused only while they are set.
         trainer.workers.set_state(before)
         raise
     trainer.recorded_in = path.resolve().parent.parent, trainer.iteration
@@ -231,7 +231,7 @@ def opened(
     own: Any = trainer_class or trainer_class_of(stored, path, trust_code=trust_code, fix=fix)
     check_same("algorithm", stored["algorithm"], own.name, path, "use Trainer.from_checkpoint, for any algorithm")
     folders = inherited(own.config_class, "folders")
-    if not learn:  # which writes no experience and decodes no data
+    if not learn:  # evaluation writes no experience and decodes no data
         stored["config"].update((key, None) for key in folders if key in stored["config"])
     changes = in_sections(written_by_caller(changes), stored["config"], trust_code=trust_code)
     refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
@@ -258,7 +258,7 @@ def opened(
 
 @contextmanager
 def taking_over(path: str | Path) -> Iterator[None]:
-    """Turns any error while reading a checkpoint's content into a CheckpointError that names its origin."""
+    """Turns any error while a checkpoint's content is restored into a CheckpointError that names where it occurred."""
     try:
         yield
     except RollaxError:
@@ -277,7 +277,7 @@ def trainer_class_of(
 ) -> type[Trainer]:
     """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class.
 
-    `fix`: how to give the class of an untrusted one.
+    `fix`: how the caller can give an untrusted class.
     """
     named = stored.get("trainer_class", ALGORITHMS.get(stored["algorithm"]))
     code: Any = StoredCode("trainer_class", None)
@@ -373,7 +373,7 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
 
 
 def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
-    """Returns JSON values, every array moved to `arrays` under its path, once; `names` maps an array's id to it."""
+    """Returns JSON values; each array is moved to `arrays` under its path, once. `names` maps array ids to paths."""
     if isinstance(value, Mapping):
         return {key: _without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
     if isinstance(value, list | tuple):

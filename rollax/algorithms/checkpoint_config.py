@@ -17,7 +17,7 @@ from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
 """Keys of a config that are dicts of keys."""
-# Keys of evaluation itself, and those that may have to be passed because they are not stored, or not trusted.
+# Keys of evaluation itself, and keys that may have to be passed because they are not stored, or not trusted.
 _WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "ray_address")
 
 
@@ -56,7 +56,7 @@ def config_of(
 
 
 def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_code: bool) -> dict[str, Any]:
-    """The changes of a stored config; a dict for a section gets the keys that it leaves out from that config."""
+    """The changes of a stored config; a dict for a section is completed with the stored keys of the section."""
     sections = [name for name in SECTIONS if isinstance(changes.get(name), Mapping)]
     data = {name: stored[name] for name in sections if isinstance(stored.get(name), Mapping)}
     values = decode_config(data, trust="everything" if trust_code else "nothing")

@@ -53,7 +53,7 @@ from rollax.policy.update_plan import UpdatePlan
 
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
 GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
-"""What ε requires."""
+"""Keys that ε requires, with their values."""
 _TARGET = "q_target"
 
 
@@ -151,7 +151,7 @@ class DQN(ActionValues):
             return SoftQ(space, config.temperature)
         if config.exploration == "EpsilonGreedy":
             return EpsilonGreedy(space, epsilon)
-        # Parameter noise has the distance of ε-greedy actions.
+        # The noise changes actions as much as ε-greedy would.
         return ParameterNoise(
             ValueExploration(space),
             softmax_distance,
@@ -177,7 +177,7 @@ class DQN(ActionValues):
         return logits_of(out, f"{self.label}, make_model")
 
     def next_outputs(self, model: Any, batch: Columns) -> Outputs:
-        """The outputs for the observation after each row's n steps: `new_obs`, or one of its own sequence."""
+        """The outputs for the observation after each row's n steps: `new_obs`, or a later row of the sequence."""
         if SampleBatch.TARGET_ROWS not in batch:
             return self.forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
         by_row = self.forward(model, batch)._replace(state=())

@@ -126,7 +126,7 @@ class Evaluator:
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _check_weights_fit(self, evaluation: TrainerConfig) -> None:
-        """Refuses evaluation policies that do not fit the trained weights, before a possibly late first evaluation."""
+        """Refuses evaluation policies that do not fit the trained weights, before the first evaluation."""
         trained = self._trainer.worker.policies
         arguments = self._worker_arguments(evaluation)
         specs = arguments["policy_cls_or_specs"]

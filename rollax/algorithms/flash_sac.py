@@ -1,19 +1,19 @@
-"""FlashSAC: soft actor-critic for one update a step, whose networks and rewards keep their scales.
+"""FlashSAC: soft actor-critic for one update per step, with weights of constant norm and scaled rewards.
 
 Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
 
 - Actor and critics are residual blocks with batch normalization, whose weights have constant norms (`unit_norm.py`).
-  Critics and target critics see (s, a) and (s', a') in one batch, as in CrossQ (Bhatt et al., 2024, arXiv:1902.05605),
-  the actor s and s'. Where values are only read, and for a', running statistics are used.
+  Critics and target critics see (s, a) and (s', a') in one batch, as in CrossQ (Bhatt et al., 2024, arXiv:1902.05605);
+  the actor sees s and s' in one batch. Running statistics are used for a', and for the values in the actor's loss.
 - Critics are distributions Z over atoms z, and minimize the cross-entropy to the projection of
   r / scale + γ (z - α log π(a'|s')), with the probabilities of the target critic with the smaller mean.
 - The scale of rewards is max(std(R), max|R| / v_max), for the discounted sums R of the rewards so far, at the time of
   the update: replay buffers have the rewards as they were sampled.
-- Actor and temperature make every second step. The target entropy is that of normal numbers with a deviation of 0.15.
+- Actor and temperature make every second step. The target entropy is the entropy of normal numbers with σ = 0.15.
 - Exploration noise stays the same for k steps, with probabilities in proportion to k⁻².
 
-Deviations: the learning rate is constant by default, in the paper it falls linearly to half of it over the run
-(`lr_schedule`); noise is repeated for each trajectory on its own.
+Deviations: the learning rate is constant by default, where the paper halves it linearly over the run (`lr_schedule`);
+noise is repeated for each trajectory separately.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TARGET, _NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "q_target", "next_actions", "nex
 
 
 class FlashSACConfig(SACConfig):
-    """The fields of FlashSAC, in addition to those of SAC."""
+    """The fields of FlashSAC, in addition to the fields of SAC."""
 
     defaults = {
         "train_batch_size": 512,
@@ -182,7 +182,7 @@ class FlashSAC(SAC):
         return fragment
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass; with `new_obs` the batch statistics are those of both observations."""
+        """One forward pass; with `new_obs` the batch statistics cover both observations."""
         if SampleBatch.NEW_OBS not in columns:
             return super().forward(model, columns)
         both = _together(columns[SampleBatch.OBS], columns[SampleBatch.NEW_OBS])
@@ -251,7 +251,7 @@ def _together(first: Any, second: Any) -> Any:
 
 
 class FlashSACTrainer(SACTrainer):
-    """FlashSAC: soft actor-critic for one update a step, whose networks and rewards keep their scales.
+    """FlashSAC: soft actor-critic for one update per step, with weights of constant norm and scaled rewards.
 
     Source: Kim et al. (2026), arXiv:2604.04539. Its config is `FlashSACConfig`.
     """

@@ -37,8 +37,8 @@ def load_policy(
     """Returns a policy for raw observations: `compute_single_action(obs)` for one, `compute_actions([...])` for many.
 
     Observation filter and action mapping are applied as in training. The attribute `policy` is the `Policy` without
-    them: `load_policy(path).policy.get_weights()` is name -> NumPy array. A policy in PyTorch that learned on a GPU is
-    on one if this machine has it, else on the CPU.
+    them: `load_policy(path).policy.get_weights()` is name -> NumPy array. A PyTorch policy that learned on a GPU uses a
+    GPU if this machine has one, else the CPU.
 
     Args:
         path: the folder of a checkpoint.

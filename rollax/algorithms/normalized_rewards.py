@@ -19,8 +19,7 @@ class NormalizedRewards(Algorithm):
 
     Source: VecNormalize of Stable-Baselines3 (Raffin et al., 2021): the reward is
         clip(r / sqrt(Var[R] + 1e-8), -10, 10),  R ← γ R + r, which begins at 0 with each trajectory.
-    Deviations: all rewards of a fragment count before one of them is divided; the variance is that of the sums so far,
-    without an initial one.
+    Deviations: the variance includes all rewards of a fragment before they are divided, and has no initial estimate.
     """
 
     @property

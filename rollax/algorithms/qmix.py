@@ -92,7 +92,7 @@ class QMIX(Algorithm):
 
     @cached_property
     def view(self) -> GroupView:
-        """What the group's observations hold."""
+        """How to read the group's observations."""
         config = self.config
         return GroupView.of(self.observation_space, self.action_space, config.state_key, config.agent_ids)
 
@@ -223,7 +223,7 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a missing state key, because members would then observe the state under its right key."""
+    """Refuses a wrong state key, because members would then observe the state under the right key."""
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
     member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found

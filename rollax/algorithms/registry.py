@@ -69,7 +69,7 @@ def run_name(trainer_class: type) -> str:
 
 
 def refuse_incomplete(trainer_class: type[Trainer]) -> None:
-    """Raises ConfigError for a trainer class that lacks one of its class attributes, as the base class does."""
+    """Raises ConfigError for a trainer class that lacks a required class attribute, such as the base class."""
     needed = ("config_class", "policy_class", "optimizer_class")
     if missing := [name for name in needed if not hasattr(trainer_class, name)]:
         raise ConfigError(
@@ -97,7 +97,7 @@ def refuse_incomplete(trainer_class: type[Trainer]) -> None:
 
 
 def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the arguments of a trainer of another library: keys, a policy's name, the config first."""
+    """Raises ConfigError for arguments as in other libraries: config keys, a policy's name, or the config as `env`."""
     name = trainer_class.__name__
     call = f"{name}(env=..., config={{...}})"
     if keys:

@@ -170,7 +170,7 @@ class SAC(Algorithm):
         return critic_loss + actor_loss + alpha_loss, {**statistics, **of_actor}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        """Returns [] the loss of the critics, by default that of `squared_errors`, and statistics of the critics."""
+        """Returns [] the loss of the critics, by default `squared_errors`, and statistics of the critics."""
         obs, actions = batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS]
         taken = values_of_actions(model.critics, obs, actions, self.action_space)
         return self.squared_errors(taken, batch[_TARGET], batch, mask)
@@ -210,9 +210,9 @@ class SAC(Algorithm):
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
 
     def reduce_critics(self, values: jax.Array) -> jax.Array:
-        """Returns one value, [B] or [B, A], from those of N critics, [N, B] or [N, B, A]: the minimum.
+        """Returns [B] or [B, A], the minimum of the values [N, B] or [N, B, A] of N critics.
 
-        An override is also called with the K outputs of such critics, [N, B, K] or [N, B, A, K].
+        An override is also called with the values [N, B, K] or [N, B, A, K] of critics with K outputs.
         """
         return values.min(axis=0)
 

@@ -37,7 +37,7 @@ log = logging.getLogger("rollax.algorithms")
 
 
 class _ClassName:
-    """The name of the class that it is read from."""
+    """A class attribute whose value is the name of the class."""
 
     def __get__(self, trainer: Any, owner: type) -> str:
         return owner.__name__
@@ -117,8 +117,8 @@ class Trainer(OtherNamesOfTrainer):
     def train(self) -> TrainResult:
         """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
 
-        The keys of the result are always the same. If it raises or is interrupted, the policies are in the state before
-        or after an update. Samples without an update are dropped, and the next call starts new episodes.
+        The keys of the result are always the same. If the call raises or is interrupted, the policies are in the state
+        before or after an update, samples without an update are dropped, and the next call starts new episodes.
         """
         runtime.refuse_forked()
         started = time.perf_counter()
@@ -179,8 +179,8 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
-                `training_iteration` and `time_total_s` (limits) -> the number that ends training. A goal for
-                `evaluation_reward_mean` evaluates every 10 iterations, without an `evaluation_interval`.
+                `training_iteration` and `time_total_s` (limits) -> the number that ends training. With a goal
+                for `evaluation_reward_mean` and no `evaluation_interval`, every 10th iteration evaluates.
             out: the run folder, new or empty; None writes nothing. The results begin with the results of the earlier
                 run folder that the trainer comes from.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
@@ -190,7 +190,7 @@ class Trainer(OtherNamesOfTrainer):
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; it stays None where
                 `can_evaluate` is false.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
-                "lines" and "none" are the others.
+                "lines" always prints lines, "none" prints nothing.
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
@@ -245,8 +245,7 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             num_episodes: their exact number; None for `evaluation_num_episodes`.
-            record_dir: a folder for an MP4 of each episode; replaces earlier ones with the same names. None writes
-                none.
+            record_dir: a folder for an MP4 of each episode, which replaces files of the same names; None: no videos.
         Returns:
             Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
             environment there are no episodes, only the estimates of `off_policy_estimation_methods`.
@@ -261,7 +260,7 @@ class Trainer(OtherNamesOfTrainer):
 
     @property
     def can_evaluate(self) -> bool:
-        """Whether `evaluate` can play episodes: there is an environment that is no policy server, and no `stop` yet."""
+        """Whether `evaluate` can play episodes: in an environment that is no policy server, and before `stop`."""
         return not self._running.stopped and self._evaluator.plays
 
     @naming_arguments()
@@ -367,7 +366,8 @@ class Trainer(OtherNamesOfTrainer):
 
         Raises:
             CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or
-                filters; the trainer keeps its state but starts new episodes. PolicyError, likewise: of another model.
+                filters; the trainer keeps its state but starts new episodes.
+            PolicyError: likewise, if the checkpoint is of another model.
         """
         from rollax.algorithms import checkpoint
 
@@ -377,7 +377,7 @@ class Trainer(OtherNamesOfTrainer):
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
-        """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
+        """Returns a trainer restored from a checkpoint; called on `Trainer`, it accepts one of any algorithm.
 
         A subclass stores additional state through its `get_state` and `set_state`.
 
@@ -426,9 +426,9 @@ class Trainer(OtherNamesOfTrainer):
         self._evaluator.stop()
 
     def stop(self) -> None:
-        """Closes the environments and mapped files, and ends the other processes; if one fails, the others follow.
+        """Closes the environments and mapped files and ends the other processes, all of them even if one fails.
 
-        Afterwards the trainer still acts, and `save` works; all that plays episodes is refused with a RollaxError.
+        Afterwards the trainer still acts, and `save` works; methods that play episodes raise RollaxError.
         """
         self._running.stopped = True
         with ExitStack() as parts:

@@ -75,10 +75,7 @@ def estimate(
 
 @contextmanager
 def progress_on_stderr() -> Iterator[None]:
-    """Shows the progress of fits.
-
-    Warnings of estimates are part of the output, and would appear twice in a terminal.
-    """
+    """Shows the progress of fits, without the warnings, which are part of the command's own output."""
     log, handler = logging.getLogger("rollax.offline.estimators"), logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.WARNING)
     before = log.level, log.propagate

@@ -151,7 +151,7 @@ def override(
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key."""
     whole = merged(base.config, config)
-    used_env = base.env if env is None else env  # instead of that in the config
+    used_env = base.env if env is None else env  # instead of the env in the config
     for code in missing_code(whole if used_env is None else {**whole, "env": used_env}):
         raise code.error()
     return Experiment(

@@ -238,7 +238,7 @@ def new_folder(name: str) -> Path:
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
-    """Returns the value of an option, or that in `--set` or `--config`, from which it is removed."""
+    """Returns the value of an option, else pops it from the settings of `--set` and `--config`."""
     if value is None:
         return settings.pop(key, None)
     if key in settings:

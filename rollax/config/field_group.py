@@ -37,7 +37,7 @@ model's part."""
 
 Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
 """Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
-string: they never have one, and why."""
+string: why they never have an effect."""
 
 Place = Literal["policy", "evaluation"]
 """Where a key may differ from the trainer's config: in the spec of a policy, or in `evaluation_config`."""
@@ -59,7 +59,7 @@ class FieldGroup(BaseModel):
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; keys that are not listed have an effect in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Initial value that training changes -> keys whose change makes it count again where a checkpoint is restored."""
+    """Key of a value that training changes -> keys that make it start again if they are changed at a restore."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,15 +71,15 @@ class FieldGroup(BaseModel):
             raise ConfigError(
                 "A default is given for a field that does not exist.", f"{cls.__name__}.defaults", unknown[0]
             ).fix(nearest(unknown[0], fields))
-        # pydantic takes an inherited field from the first base that has it; here the nearest class that declares it, or
-        # its default, counts.
+        # pydantic takes an inherited field from the first base that has it; here the nearest class counts that declares
+        # the field or its default.
         changed = {name: _inherited_field(cls, name) for name in fields}
         if any(
             (field.default, field.description) != (fields[name].default, fields[name].description)
             for name, field in changed.items()
         ):
             fields.update(changed)
-        if "env" in fields:  # a whole config, not one of the groups that most classes are
+        if "env" in fields:  # only whole configs, because most classes are groups
             cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
 
 
@@ -96,7 +96,7 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 
 
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
-    """Refuses a `given` key without effect, unless it keeps its value in `before`, or its default if it has none."""
+    """Refuses a `given` key without effect whose value differs from `before`, or without it from its default."""
     for key, conditions in _rules(type(config)):
         field, _, inner = key.partition(".")
         if field not in given or field not in type(config).model_fields:
@@ -138,7 +138,7 @@ def refuse_out_of_place(
 
 
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
-    """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint (`stored`)."""
+    """Refuses a new initial value that a restore would ignore; it is not ignored if it is 0, now or in `stored`."""
     for name, switches in inherited(type(config), "initial_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
         if missing:

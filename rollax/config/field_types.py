@@ -72,7 +72,7 @@ NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
 """Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
 its own sections and keys."""
 IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
-"""Of these keys, those whose code is imported where it is used, and not where the config is read."""
+"""Keys whose code is imported where it is used, and not where the config is read."""
 
 
 def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:

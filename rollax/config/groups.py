@@ -1,7 +1,7 @@
 """Groups of fields that several algorithms share: replay, streams of samples, state values.
 
 The documentation shows their descriptions. An algorithm declares the fields that it alone has; if it differs only in a
-default, it names the default in `defaults` (see `TrainerConfig`).
+default, it names the default in `defaults` (see `FieldGroup`).
 """
 
 from __future__ import annotations

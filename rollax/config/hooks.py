@@ -1,4 +1,4 @@
-"""`ConfigHooks`: what the library asks a config in addition to its fields."""
+"""`ConfigHooks`: methods of a config that the library calls and extensions override."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Estimates = Callable[[], Mapping[str, Any]]
 
 
 class ConfigHooks(FieldGroup):
-    """The answers of a config that learns from its own experience, and writes none.
+    """Defaults of the methods, for a run that learns from its own experience and writes none.
 
     A group of fields of an extension derives from this class, and overrides what its fields change.
     """
 
     in_evaluation: ClassVar[Mapping[str, Any]] = {}
-    """Key -> the value that it has in evaluation in any case."""
+    """Key -> its value in every evaluation."""
     folders: ClassVar[Mapping[str, str]] = {}
-    """Key with a folder that a run writes into -> how to set it so that nothing is written, for an error."""
+    """Key of a folder that a run writes into -> the setting with which it writes nothing, for errors."""
     passed_again: ClassVar[tuple[str, ...]] = ()
     """Keys that may have to be passed where a checkpoint is opened, because they are not stored, or not trusted."""
 
@@ -69,11 +69,11 @@ class ConfigHooks(FieldGroup):
         return self
 
     def estimates(self, trainer: Trainer) -> Estimates | None:
-        """Returns what estimates the values of a trainer's policies in evaluations, without episodes: by policy id."""
+        """A function for evaluations that estimates policy values from data, by policy id; None without data."""
         return None
 
     def make_recorder(self, sampler: Sampler, worker_index: int) -> StepRecorder | None:
-        """What writes the experience of a sampler."""
+        """The recorder of a sampler's experience; None if none is written."""
         return None
 
     def for_recording(self, folder: Path, *, infos: bool) -> Self:

@@ -35,7 +35,7 @@ Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
-_MOST_PADDING, _FEW = 256, 1024  # bytes of an array of strings for each character, and in any case
+_MOST_PADDING, _FEW = 256, 1024  # bytes that strings may take: per character, and in any case
 _MAX_CONFIG_ELEMENTS = 1 << 25
 
 
@@ -100,7 +100,7 @@ def import_path(value: Any) -> str | None:
 
 
 def check_spaces_together(descriptions: Iterable[Any], where: str) -> None:
-    """Raises SpaceError if spaces that `space_to_json` described, and that are kept together, are too large."""
+    """Raises SpaceError if the spaces with these descriptions by `space_to_json` are together too large."""
     refuse_large(_elements_in([{"$space": data} for data in descriptions]), _MAX_CONFIG_ELEMENTS, where)
 
 
@@ -142,7 +142,7 @@ def _encode(value: Any) -> Any:
 
 
 def _encode_object(value: Any) -> dict[str, Any]:
-    """A value that JSON lacks; code, and all others, by import path or as None."""
+    """A value that JSON lacks; code and other objects by import path, or as None."""
     if isinstance(value, tuple):
         return {"$tuple": [_encode(part) for part in value]}
     if isinstance(value, PurePath):

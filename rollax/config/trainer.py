@@ -227,7 +227,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
-        """The config of `values` and `changes`, refused without effect; `given` names the values that were set."""
+        """The config of `values` and `changes`, which must have an effect; `given` names the values that were set."""
         changes, values = by_name(cls, changes), by_name(cls, values)
         config = cls.__new__(cls)
         config._fill({**values, **changes})
@@ -317,8 +317,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         """
         if config_class is None or isinstance(self, config_class):
             return self._with(changes) if changes else self
-        # The size of an update belongs to the trainer, and bounds fields of its own algorithm only; `evaluation_config`
-        # may have keys of its algorithm.
+        # `train_batch_size` belongs to the trainer, and bounds only fields of the trainer's algorithm;
+        # `evaluation_config` may have keys of that algorithm.
         others = {"train_batch_size", "evaluation_config"}
         common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - others
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
@@ -330,7 +330,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
         changes = {**self.evaluation_config, **inherited(type(self), "in_evaluation")}
-        values["explore"] = False  # not a change, which is refused where it has no effect
+        values["explore"] = False  # not in `changes`, which must have an effect
         if explore is not None:
             values["explore"] = changes["explore"] = explore
         return self._derived(values, {*self.model_fields_set, "explore"}, changes)
@@ -379,7 +379,7 @@ def resolve_config(
         overrides: keys that replace keys of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
         ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key without effect
-            (of a config, only the overrides are checked for that).
+            (if `config` is a config, only an override).
     """
     if isinstance(config, config_class):
         return config._with(written_by_caller(overrides)) if overrides else config

@@ -62,7 +62,7 @@ class _Mistake(NamedTuple):
 
 
 def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
-    """The key at pydantic's location, through nested models, without its names for the members of a union."""
+    """The key at pydantic's location, through nested models, without pydantic's names of union members."""
     owner, field, name, key = config_class, None, "", ""
     inside: type[BaseModel] | None = config_class
     entries: type[BaseModel] | None = None  # the values of a dict with arbitrary keys
@@ -162,7 +162,7 @@ def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseMo
 
 
 def _range(field: FieldInfo, name: str) -> str:
-    """Such as "0 <= gamma <= 1"; empty for a field without bounds."""
+    """The range of a field, such as "0 <= gamma <= 1"; empty for a field without bounds."""
     signs = {"gt": "<", "ge": "<=", "lt": "<", "le": "<="}
     bounds = {rule: getattr(limit, rule) for limit in field.metadata for rule in signs if hasattr(limit, rule)}
     low = [f"{bounds[rule]} {signs[rule]} " for rule in ("gt", "ge") if rule in bounds]

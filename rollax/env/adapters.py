@@ -27,7 +27,7 @@ class EnvAdapter:
         adapter: a function of one environment that returns one of another kind; with `makes_base_env`, a function of
             `EnvCopies` that returns a `BaseEnv`. Or its path "module:function".
         recognizes: returns whether an environment is of this kind; None compares the base classes with `kind`.
-        makes_base_env: the last step of every conversion.
+        makes_base_env: whether `adapter` makes the `BaseEnv`, the last step of every conversion.
     """
 
     kind: str
@@ -47,19 +47,19 @@ class EnvAdapter:
 
 
 def has_base(env: Any, path: str) -> bool:
-    """Whether a class of this import path, or of one within its package, is a base of the environment's class."""
+    """Whether the environment's class, or a base of it, has the path's name, and is in the path's module or package."""
     package, _, name = path.rpartition(".")
     return any(cls.__name__ == name and f"{cls.__module__}.".startswith(f"{package}.") for cls in type(env).__mro__)
 
 
 def asks_spaces_by_agent(env: Any) -> bool:
-    """Whether `observation_space` is a method of the agent id, as in PettingZoo's environments only."""
+    """Whether `observation_space` is a method that takes an agent id, as only in PettingZoo's environments."""
     space = getattr(env, "observation_space", None)
     if not is_stepped(env) or isinstance(env, type) or isinstance(space, gym.Space) or not callable(space):
         return False
     if not parameters_of(space):  # a method in the place of an attribute
         return False
-    return not requires_arguments(env.reset)  # in gymnax, parameters are the argument of `observation_space`
+    return not requires_arguments(env.reset)  # gymnax's `observation_space` takes parameters
 
 
 def takes_turns(env: Any) -> bool:
@@ -86,7 +86,7 @@ def parameters_of(function: Callable) -> Any:
 
 
 def requires_arguments(function: Callable) -> bool:
-    """Whether it cannot be called with `seed` and `options` alone, such as `reset(key)`."""
+    """Whether a function has required arguments other than `seed` and `options`, such as `reset(key)`."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = {name for name, p in parameters_of(function).items() if p.default is p.empty and p.kind not in variable}
     return bool(required - {"seed", "options"})
@@ -178,10 +178,10 @@ def _matching(env: Any) -> EnvAdapter | None:
 
 
 def adapted(env: Any, where: str = "to_base_env") -> Any:
-    """The environment in an interface that a `BaseEnv` can be made from; the same object if it has one already.
+    """The environment in an interface that a `BaseEnv` can be made from; the same object if it needs no adapter.
 
     Raises:
-        EnvError: no environment, or an adapter that returns its own kind again.
+        EnvError: an object that is no environment, or an adapter that returns its own kind again.
     """
     kinds: list[str] = []
     while not (adapter := adapter_of(env, where)).makes_base_env:

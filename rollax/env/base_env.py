@@ -33,7 +33,7 @@ class BaseEnv:
     num_envs: int = 1
     observation_space: Space | None = None
     action_space: Space | None = None
-    """Both are None if the policies of a multi-agent environment have their own."""
+    """Both spaces are None if the policies of a multi-agent environment define them."""
     possible_agents: Sequence[Hashable] | None = None
     """Every agent that may appear; None allows any."""
     samples_in_background: bool = False
@@ -45,11 +45,11 @@ class BaseEnv:
     repeats: bool = True
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     adapts: bool = False
-    """Whether it presents environments of another kind, in `env`, whose results it checks itself."""
+    """Whether it wraps environments of another kind, and checks their results itself."""
     in_lockstep: bool = False
-    """Whether each poll has one row of each sub-environment, with one agent in each, unless one was lost or rests.
+    """Whether each poll has one row for each single-agent sub-environment that is neither lost nor resting.
 
-    Then observations are columns, and no action is given by the environment.
+    If so, observations are columns, and the environment gives no actions.
     """
     in_jax: bool = False
     """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with the steps of a policy."""
@@ -147,7 +147,7 @@ class BaseEnv:
         """Called once, before the first reset, with the `RolloutWorker` that samples this environment."""
 
     def interrupt(self, interrupted: bool) -> None:
-        """True: a `poll_rows` that waits in another thread, and each later one, raises; False: no longer.
+        """With True, a `poll_rows` that waits in another thread raises, and so does each later call; False ends this.
 
         An environment that never waits long need not implement it.
         """

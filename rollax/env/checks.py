@@ -1,7 +1,7 @@
 """Checks on results of environments: shapes of results, observations, rewards, flags, infos; notes are logged once.
 
-Cheap checks run in bulk always. Only if one fails, the wrong row is searched for. In the first episode of each
-sub-environment observations are also checked singly and with their bounds.
+Cheap checks run on all rows at once; only if one fails, the wrong row is searched for. In the first episode of each
+sub-environment, observations are also checked one by one, with their bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _said: set[tuple[str, str]] = set()
 _collections: list[dict[tuple[str, str], str]] = []
 
 MOST_IDLE_POLLS = 1000
-"""Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
+"""Consecutive polls with reports but without an agent that can act, after which the environment counts as stuck."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _LARGEST_SQUARE = _LARGEST_REWARD**2
 
@@ -52,7 +52,7 @@ def warn_once(topic: str, subject: str, message: str) -> None:
 
 @contextmanager
 def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
-    """Collects the warnings of `warn_once`, `(topic, subject)` -> message, instead of logging them once."""
+    """Collects the warnings of `warn_once`, `(topic, subject)` -> message, instead of logging them."""
     warnings: dict[tuple[str, str], str] = {}
     _collections.append(warnings)
     try:
@@ -114,13 +114,13 @@ class IdlePolls:
     def __init__(self, name: str) -> None:
         self._name = name
         self.counts: dict[int, int] = {}
-        """Idle polls in a row, by sub-environment."""
+        """Consecutive idle polls, by sub-environment."""
 
     def idle(self, env_id: int, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> None:
         """Counts a poll that reports on a sub-environment while none of its agents can act.
 
         Raises:
-            EnvError: too many such polls in a row.
+            EnvError: too many such polls without a break.
         """
         count = self.counts.get(env_id, 0) + 1
         self.counts[env_id] = count
@@ -270,7 +270,7 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
-    """The error to raise from an error of user code: it names the sub-environment and the action."""
+    """The EnvError to raise from an exception of user code; it names the sub-environment and the action."""
     is_missing = isinstance(error, ImportError | DependencyNotInstalled)
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",

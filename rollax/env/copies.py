@@ -57,7 +57,7 @@ class EnvCopies:
         """All environments; with `may_lack_spaces` a space may be None, as in multi-agent environments.
 
         Raises:
-            EnvError: too few, no environment, or the same one twice.
+            EnvError: too few environments, an object that is none, or the same environment twice.
             SpaceError: a missing or unsupported space, or copies whose spaces differ.
         """
         envs = list(self.existing)

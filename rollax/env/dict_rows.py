@@ -118,7 +118,7 @@ class _SubEnv:
     slots: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_slots: list[int] = field(default_factory=list)
-    dropped: frozenset[Hashable] = frozenset()  # alive in a dropped episode that the environment continues
+    dropped: frozenset[Hashable] = frozenset()  # agents of a dropped episode that the environment continues
 
 
 class _Step(NamedTuple):
@@ -139,8 +139,8 @@ class _Step(NamedTuple):
 class DictRows:
     """Turns the dicts of a poll into `Rows` and keeps the trajectories between polls.
 
-    Ids of sub-environments count from 0. `agents` are all ids that may appear, None for any. Agents with different
-    spaces have `observation_spaces`.
+    Ids of sub-environments count from 0. `agents` are all ids that may appear, None for any. `observation_spaces` are
+    for agents with different spaces.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class DictRows:
         return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in reported})
 
     def outcome_of(self, steps: Mapping[int, Sequence[dict]]) -> Rows:
-        """The same, by sub-environment: the dicts of each step, and the given actions if there are any."""
+        """As `outcome`, by sub-environment: the dicts of its step, and of its given actions if there are any."""
         rows = RowBuilder(self.name)
         for env_id, parts in steps.items():
             self._add_env(rows, env_id, _Step(*parts))

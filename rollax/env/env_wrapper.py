@@ -8,10 +8,10 @@ from rollax.env.base_env import DICT_VIEW, BaseEnv
 
 
 class EnvWrapper(BaseEnv):
-    """Has all attributes and methods of the environment inside that a subclass does not define.
+    """Passes on attributes and methods of the environment inside, unless a subclass defines them.
 
-    The dict view is not passed on: it is derived from the wrapper's columnar view. Neither is `in_jax`, because a
-    compiled loop would not poll the wrapper, and `adapts`, because a subclass may change rows.
+    It does not pass on the dict view, which is derived from the wrapper's columnar view; `in_jax`, because a compiled
+    loop would not poll the wrapper; and `adapts`, because a subclass may change rows.
 
     Args:
         env: the environment inside.

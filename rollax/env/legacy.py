@@ -170,7 +170,7 @@ def _are_infos(value: Any, count: int) -> bool:
 
 
 def _ends(done: Any, info: Any) -> tuple[Any, bool]:
-    """The flags terminated and truncated; a value that is no flag is passed on as the first, and refused later."""
+    """The flags terminated and truncated; a value that is no flag is passed on as `terminated`, and refused later."""
     # A flag is a bool, or an array of shape () as in JAX.
     is_flag = type(done) is bool or (getattr(done, "dtype", None) == np.bool_ and done.shape == ())
     truncated = is_flag and bool(done) and bool(_was_cut(info))

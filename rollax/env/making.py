@@ -31,9 +31,9 @@ _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 @dataclass(frozen=True, slots=True)
 class EnvSettings:
-    """How the sub-environments of a worker run: arguments of `to_base_env`, which describes them, and `ray_address`.
+    """How the sub-environments of a worker run: the arguments of `to_base_env`, and `ray_address`.
 
-    The last is the Ray cluster of remote ones, if this process is not connected to one; see `started_ray`.
+    `ray_address` is the Ray cluster of remote sub-environments, if this process has no connection; see `started_ray`.
     """
 
     remote_envs: bool = False
@@ -111,12 +111,15 @@ def call_convention(
 ) -> CallConvention:
     """How a creator accepts `env_config`.
 
-    A first parameter gets the `EnvContext` if it has no default, or a name such as `config`. A first parameter with the
-    default None or an empty dict also gets it, if it is annotated as a dict, or is the only parameter and has no
-    annotation. In the last case, a parameter with the default None keeps its default if the creator accepts the keys of
-    `env_config`, or `env_config` is empty, unless its name ends with a word such as `config`. Other parameters, as in
-    most Gymnasium environments, get the keys of `env_config` as keywords. The first parameter does too if it is a key
-    of `env_config` and the other keys are also parameters.
+    The first parameter gets the `EnvContext`
+
+    - if it has no default, or a name such as `config`;
+    - if its default is None or {}, and it is annotated as a dict;
+    - if its default is None or {}, and it is the only parameter and not annotated. With the default None its name must
+      also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
+
+    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments; also if the first
+    parameter is a key of `env_config` and the other keys are parameters too.
     """
     try:
         signature = signature_of(creator)
@@ -149,10 +152,10 @@ def call_convention(
 
 
 def signature_of(creator: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a creator; of the base class, if a class passes its `*args` and `**kwargs` on to settings there.
+    """The signature of a creator, or of its base class if it only passes `*args` and `**kwargs` on to settings there.
 
     Raises:
-        ValueError, TypeError: there is none, as of `inspect.signature`.
+        ValueError, TypeError: as `inspect.signature`, if there is no signature.
     """
     signature = inspect.signature(creator)
     for cls in creator.__mro__ if _is_open(signature) and isinstance(creator, type) else ():
@@ -207,9 +210,9 @@ def to_base_env(
     """The environment, with copies of it if it is a single one, as a `BaseEnv`.
 
     Args:
-        env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, which make all
-            of the `num_envs`. Or an environment of any kind in the table of `docs/environments.md`, which is the first
-            of them. With `remote_envs` it moves to its process, and None lets `make_env` make all of them.
+        env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, from which all
+            `num_envs` are made. Or an instance of any kind in the table of `docs/environments.md`, which is the first
+            sub-environment. With `remote_envs` an instance moves to its process, and None lets `make_env` make all.
         make_env: makes the other environments if `env` is an instance, by vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.

@@ -21,8 +21,8 @@ _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 class Registrations:
     """Registrations that another process may need to make the same environments, each pickled on its own.
 
-    Unpickling runs code: they travel only from a driver to the processes that it starts with Ray, as their classes and
-    functions do, and are read neither from files nor from requests.
+    Unpickling runs code: registrations are sent only from a driver to the processes that it starts with Ray, and are
+    never read from files or requests.
     """
 
     creators: Mapping[str, bytes]
@@ -45,7 +45,7 @@ def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
 def register_all(registered: Registrations) -> None:
     """Adds the registrations of another process; entries of this process are not changed.
 
-    Those that need a module that is not installed here are left out: few processes need all registrations.
+    Entries that need a module that is not installed here are left out: few processes need all registrations.
     """
     for name, creator in _unpickled(registered.creators, registered_creators()):
         register_env(name, creator)

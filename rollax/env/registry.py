@@ -93,8 +93,8 @@ def env_creator(env: Any) -> EnvCreator:
     """The creator of an environment given as an id, a registered name, `module:Class`, a class, or a function.
 
     Raises:
-        ConfigError: an unknown id (the error suggests the nearest ones), a `module:Class` that does not import, or one
-            in a plain string, no `ImportPath`: `named_by_caller` makes one from an argument of the caller.
+        ConfigError: an unknown id (the error suggests the nearest ones), or a `module:Class` that does not import or is
+            a plain string instead of an `ImportPath`, which `named_by_caller` makes from an argument of the caller.
     """
     if isinstance(env, str):
         if env in _creators:
@@ -134,9 +134,9 @@ def _from_id(env_id: str) -> EnvCreator:
 
 
 def id_without_module(env_id: Any, where: str) -> str:
-    """The id in Gymnasium's registry of an id or "module:id", whose module is imported here, if the caller wrote it.
+    """The id in Gymnasium's registry; of "module:id", the module is imported here, if the caller wrote it.
 
-    Gymnasium itself would import any module: `gymnasium.make` and `gymnasium.spec` only get what this function returns.
+    `gymnasium.make` and `gymnasium.spec` get only ids that this function returns, because they would import any module.
     """
     if isinstance(env_id, StoredCode):
         raise env_id.error()

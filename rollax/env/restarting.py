@@ -18,11 +18,11 @@ from rollax.processes.failure_rules import FailureRules, Failures
 class EnvFailures(Failures):
     """Counts the failures of each sub-environment, and raises an error if one fails too many times in a row.
 
-    Failures are in a row if no episode has ended and fewer than a thousand steps were taken between them: an
-    environment that always fails at its tenth step does not recover.
+    Failures are in a row if no episode has ended and fewer than a thousand steps were taken between them, as in an
+    environment that always fails at its tenth step.
 
     Args:
-        restart_failed: recreate sub-environments that raise; if the process ends or hangs, they always are.
+        restart_failed: recreate sub-environments that raise; if their process ends or hangs, they always are.
         timeout_s: time limit of a step or reset in another process; None for none.
     """
 
@@ -86,8 +86,7 @@ class EnvFailures(Failures):
     def seed(self, index: int, seed: int | None) -> int | None:
         """The seed of a reset: `seed`, or the next seed of the stream if the sub-environment was recreated.
 
-        A seed with which the sub-environment failed `ATTEMPTS_PER_SEED` times may be the cause: another seed, which is
-        a function of the first one, replaces it.
+        A seed that failed `ATTEMPTS_PER_SEED` times may be the cause: another seed, computed from it, replaces it.
         """
         recreated = index in self.recreated
         self.recreated.discard(index)

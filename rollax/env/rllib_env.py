@@ -45,8 +45,8 @@ class RLlibEnv(MultiAgentEnv):
 def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.Space] | None]:
     """The common space, and the spaces by agent id; one of them is None.
 
-    RLlib has a dict by agent in `observation_spaces`, a Dict space by agent in `observation_space`, one space for all
-    there, or the method `get_observation_space(agent)`.
+    RLlib has a dict by agent in `observation_spaces`, a Dict space by agent or one space for all agents in
+    `observation_space`, or the method `get_observation_space(agent)`.
     """
     shared = getattr(env, kind, None)
     by_agent: dict[Hashable, gym.Space] | None = getattr(env, f"{kind}s", None)

@@ -1,4 +1,4 @@
-"""Checks on the rows of a columnar `BaseEnv`; one that adapts other environments checks what they return itself."""
+"""Checks on the rows of a columnar `BaseEnv`. An adapter of other environments checks their results itself instead."""
 
 from __future__ import annotations
 

@@ -48,14 +48,14 @@ class Rows:
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
         trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
-            dropped and has no row here; the sampler resets these sub-environments as it resets `ended_envs`.
+            dropped and has no row here; the sampler resets them like `ended_envs`.
         resumed_envs: sub-environments whose rows here begin in the middle of an episode, because the sampler dropped
             its beginning. The rest of the episode has no callbacks and metrics.
         name: of the environment, in error messages.
         in_order: every slot has a row, row i is on slot i, and if `agents` is None, slot i is sub-environment i. All
             agents of a sub-environment begin and end at once. Sampling such rows is faster.
-        given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
-            it. Such an action is not off-policy.
+        given_logps: row -> log-probability of a given action under the earlier version of the policy that chose it;
+            such an action is not off-policy.
     """
 
     env_index: np.ndarray
@@ -109,7 +109,7 @@ class Rows:
     def observing(self) -> np.ndarray:
         """[N] True for rows with an observation that is acted on or is the last of its trajectory.
 
-        Other rows have a reward for an agent that keeps waiting, whether or not a column has a value for them.
+        Other rows have only a reward for an agent that keeps waiting; their observations are not used.
         """
         observing = self.acting() | self.terminateds | self.truncateds
         if isinstance(self.obs, list):

@@ -18,8 +18,8 @@ _PARTS = ("where", "got", "expected", "fix")
 class RollaxError(RecurringErrors, Exception):
     """Base class of the errors that rollax raises.
 
-    A call has what is wrong, and then the remedy: `RollaxError(what, where, got).expected(expected, fix)`. Errors that
-    recur have constructors, such as `RollaxError.unknown(...)`.
+    A call states first the problem, then the remedy: `RollaxError(what, where, got).expected(expected, fix)`. Errors
+    that recur have constructors, such as `RollaxError.unknown(...)`.
 
     Args:
         what: one sentence that describes the problem.

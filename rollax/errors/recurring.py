@@ -74,7 +74,7 @@ class RecurringErrors:
 
     @classmethod
     def wrong_shape(cls, subject: str, where: Any, got: Any, expected: Any) -> Self:
-        """An array of the wrong shape; the subject has its verb: "The actions have"."""
+        """An array of the wrong shape; the subject includes its verb: "The actions have"."""
         return cls(f"{subject} the wrong shape.", where, got, expected=expected, fix="correct the shape of the array")
 
     @classmethod

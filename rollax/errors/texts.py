@@ -17,7 +17,7 @@ def repr_of(value: Any) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an error, or that it has none that can be shown: `str` of a user's class may raise."""
+    """The message of an error, or a note that it cannot be shown: `str` of a user's class may raise."""
     try:
         return str(error)
     except Exception as failure:

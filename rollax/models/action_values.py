@@ -69,9 +69,9 @@ class StateValue(nnx.Module):
 class ActionValue(nnx.Module):
     """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`.
 
-    `outputs` is K, the numbers for each action, such as quantiles of its return: [R, K]; None: one value, [R].
+    The result is [R, K], with K `outputs` for each action, such as quantiles of its return; [R] if `outputs` is None.
 
-    Of B observations and R = B·S actions, the first S actions belong to the first observation, which is encoded once.
+    Of B observations and R = B·S actions, the first S actions belong to the first. Each observation is encoded once.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class NetworkValues(nnx.Module):
 
     With K `outputs` for each action: [B, A, K] from `policy` [B, A·K], or [R, K] from `policy` [R, K].
 
-    Of B observations and R = B·S actions, the first S actions belong to the first observation. What depends on an
-    observation alone is computed once.
+    Of B observations and R = B·S actions, the first S actions belong to the first observation. Layers that read
+    only an observation are computed once for it.
     """
 
     def __init__(self, network: Any, outputs: int | None = None) -> None:
@@ -267,7 +267,7 @@ def make_critic(
     """A default critic of continuous actions or of one discrete choice, or the custom model.
 
     Args:
-        outputs: K, the numbers for each action, such as quantiles of its return: the critic returns [R, K], of a
+        outputs: K, how many numbers the critic returns for each action, such as quantiles of its return: [R, K], for a
             discrete choice [B, A, K]; None: one value, [R] or [B, A].
     Raises:
         SpaceError: several outputs for actions with embeddings.
@@ -291,7 +291,7 @@ def make_critic(
 def make_state_value(
     observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
 ) -> Any:
-    """V(s) [B], the custom model with one output if there is one."""
+    """A model of V(s) [B]: the custom model, if there is one, with one output."""
     if config.custom_model is None:
         return StateValue(observation_space, config, rngs=rngs)
     return OneOutput(make_custom_model(observation_space, action_space, 1, config, rngs, memory=False))

@@ -16,7 +16,7 @@ Width = Annotated[int, Field(ge=1, le=2**24)]
 Kernel = Width | tuple[Width, Width]
 ConvFilter = tuple[Width, Kernel, Width]
 MOST_LAYERS = 1000
-"""A config in a small file could name so many layers that building the model would not end."""
+"""The largest number of layers in a config: a small file could name millions, and building them would not end."""
 
 
 def _checked_model(value: Any) -> Any:

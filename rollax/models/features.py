@@ -81,7 +81,7 @@ class UnitInterval:
         return cls(low, 1.0 / (high - low))
 
     def scaled(self, x: Any) -> Any:
-        """The mapped numbers of float32 numbers."""
+        """Maps float32 numbers."""
         if self.low != 0.0:
             x = x - self.low
         return x if self.scale == 1.0 else x * self.scale
@@ -98,9 +98,9 @@ class ImageLayout:
     def of(cls, space: spaces.Box) -> ImageLayout | None:
         """The layout of a Box; None if it is not an image.
 
-        An image is a rank-3 Box with two sides of at least 5. Its channels are the axis that differs if the first two
-        or the last two are equal, otherwise the shorter of the first and the last, by default the last. A uint8 Box of
-        rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
+        An image is a rank-3 Box with two sides of at least 5. Its channels are the last axis if the first two sides are
+        equal, else the first axis if the last two are, else the shorter of these two axes (the last on a tie). A uint8
+        Box of rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
         """
         shape, pixels = space.shape, space.dtype == np.uint8
         if len(shape) == 2 and pixels:
@@ -133,7 +133,7 @@ class ConvolutionPlan:
     """The sizes of convolutions without padding, and of the dense layer after them."""
 
     convolutions: tuple[tuple[int, int, tuple[int, int], int], ...]  # channels in and out, kernel, stride
-    outputs: int  # the numbers that the last convolution gives for an image
+    outputs: int  # of the last convolution, for one image
     dense_features: int
 
 

@@ -69,7 +69,7 @@ class GroupQNetwork(nnx.Module):
 
     Args:
         network: shared by the members: a member's view -> `Outputs` with its action values [B, N] as `policy`.
-        mixer: computes the joint value; None: it is the sum (`is_sum`), or the members' values are independent.
+        mixer: computes the joint value; None: the sum (`is_sum`), or no joint value (independent members).
         state_encoder: encodes the global state for the mixer.
     """
 
@@ -104,7 +104,7 @@ class GroupQNetwork(nnx.Module):
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
-        """The joint value of the members' actions, K = 1; without one each member's value, K = M.
+        """[B, 1] the joint value of the members' actions; [B, M] each member's value if there is no joint value.
 
         An absent member's value counts as 0.
         """

@@ -19,14 +19,14 @@ from rollax.errors import SpaceError
 class GroupView:
     """How to read the observations of a group of members with equal spaces; made by `GroupView.of`.
 
-    A group's columns are tuples with the columns of each member. The methods join them to one array, with the rows of
-    the first member first.
+    A group's columns are tuples with the columns of each member. The methods join them to one array, the first member's
+    rows first.
     """
 
     members: int  # M
     num_actions: int  # N, choices of each member
     masked: bool  # whether observations have action masks; a member whose mask is all zeros is absent
-    hidden: tuple[str, ...]  # the keys of a member's observation that it does not see itself
+    hidden: tuple[str, ...]  # the keys of a member's observation that are not in its view
     state_key: str | None  # the key of the global state
     agent_ids: bool  # whether a member sees its index
 
@@ -105,7 +105,7 @@ class GroupView:
         return jax.tree.map(lambda leaf: leaf[first, jnp.arange(rows)], columns)
 
     def valid(self, obs: Any) -> Bool[Array, "B M N"]:
-        """Which actions each member can take, by its mask; all of them if it is absent."""
+        """Which actions each member can take, by its mask; all if the member is absent."""
         masks = self._masks(obs)
         return masks | ~masks.any(axis=-1, keepdims=True)
 

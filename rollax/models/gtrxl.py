@@ -27,7 +27,7 @@ class GTrXL(nnx.Module):
         The memory has no gradient. Row t attends to itself and to M rows before it, with relative positions as in
         Transformer-XL (Dai et al., 2019, arXiv:1901.02860, section 3.3).
 
-    The state is the inputs [L, M, D] of all L layers for the last M rows, and how many of the M rows there have been.
+    The state is the inputs [L, M, D] of all L layers for the last M rows, and the number of rows so far, at most M.
     """
 
     def __init__(self, in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -120,7 +120,7 @@ class RelativeAttention(nnx.Module):
 
 
 class Gate(nnx.Module):
-    """A GRU's gate between an input x and the output y of a layer for it: the initial `bias` favours x.
+    """A GRU's gate between the input x and the output y of a layer; the initial `bias` favours x.
 
     Source: Parisotto et al. (2020), section 3.2: r = σ(W_r y + U_r x), z = σ(W_z y + U_z x - b),
         n = tanh(W_n y + U_n (r x)), out = (1 - z) x + z n.

@@ -100,7 +100,7 @@ def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
 
 
 class BatchRenorm(nnx.Module):
-    """Batch normalization whose outputs in training are near those of the running statistics.
+    """Batch normalization whose outputs in training stay near the outputs in evaluation.
 
     Source: Ioffe (2017), Algorithm 1, arXiv:1702.03275: with mean μ_B and standard deviation σ_B of the batch and the
     running μ and σ, the output is γ x̂ + β, where
@@ -111,7 +111,7 @@ class BatchRenorm(nnx.Module):
 
     Args:
         momentum: the share of the old running statistics in the new ones.
-        epsilon: is added to variances.
+        epsilon: added to variances.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs
 
 
 class MLP(nnx.Module):
-    """Dense layers, each followed by the activation, and by normalization of a kind of `model.normalization`.
+    """Dense layers, each followed by the activation and by the normalization, if any (see `model.normalization`).
 
     `features` is the width of the output.
     """
@@ -196,8 +196,8 @@ class CNN(nnx.Module):
 
     Args:
         shape: height, width and channels of an image.
-        filters: (output channels, kernel, stride) of each convolution; None, as for `dense_features`: by the image's
-            shorter side. A kernel that is larger than its input raises ConfigError.
+        filters: (output channels, kernel, stride) of each convolution; None, here and for `dense_features`: chosen by
+            the image's shorter side. A kernel that is larger than its input raises ConfigError.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ _AS_PRODUCTS: ContextVar[bool] = ContextVar("convolutions as matrix products on 
 
 @contextlib.contextmanager
 def plain_convolutions() -> Iterator[None]:
-    """While it is open, models are traced with convolutions on every device."""
+    """A context in which models are traced with convolutions on every device."""
     token = _AS_PRODUCTS.set(False)
     try:
         yield
@@ -253,7 +253,7 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
 
     XLA's CPU convolution has a slow gradient inside a loop: a gradient step on 128 Atari images takes 1.2 s with it and
     0.07 s with slices. Where the stride divides the kernel's sides, one slice serves a block of stride × stride pixels:
-    4 instead of 64 for 8 × 8 pixels at stride 4.
+    4 slices instead of 64 for 8 × 8 pixels at stride 4.
     """
     if jax.default_backend() != "cpu" or not _AS_PRODUCTS.get():
         return layer(images)

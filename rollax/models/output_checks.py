@@ -55,12 +55,12 @@ def check_outputs(
 ) -> None:
     """Raises PolicyError if a model fails on a batch, or returns other `Outputs` than `run_model` describes.
 
-    With memory it is checked on single rows, as in acting, and on sequences, as in learning.
+    A model with memory is checked on single rows, as in acting, and on sequences, as in learning.
 
     Args:
         run: calls the model with NumPy columns: the columns of `run_model`, and `actions`.
         num_outputs: width of `Outputs.policy`.
-        needs_value: whether it must return `Outputs.value`.
+        needs_value: whether the model must return `Outputs.value`.
         kind: the type of array that `run` passes to the model, as named in errors.
         value_shape: the shape of one row of `Outputs.value`: () for one value head, else (H,).
     """

@@ -96,7 +96,7 @@ def run_model(model: Any, columns: Any) -> Any:
 
 
 def values_of_critic(model: Any, critic_obs: Any, value_shape: tuple[int, ...] = ()) -> Any:
-    """[B, *value_shape] what a model's method `critic` returns for columns of B rows; PolicyError for another shape."""
+    """[B, *value_shape] the values from a model's method `critic` for B rows; PolicyError for another shape."""
     values, rows = model.critic(critic_obs), trees.length(critic_obs)
     shape = tuple(values.shape) if hasattr(values, "shape") else None
     if shape != (rows, *value_shape):

@@ -54,6 +54,6 @@ def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> F
 
 
 def filled_slots(obs: Any) -> Bool[Array, "B S"]:
-    """Whether each slot holds an action; all of a row whose mask is zeros, as a last observation may have."""
+    """Whether each slot holds an action; true in the whole row if its mask is zeros, as in a last observation."""
     filled = jnp.asarray(obs[ACTION_MASK]) > 0
     return filled | ~filled.any(axis=1, keepdims=True)

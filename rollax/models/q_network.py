@@ -60,7 +60,7 @@ class QNetwork(nnx.Module):
     """Action values [B, A] as `policy`, their maximum as `value`, and in `aux` the `logits` [B, A, K] over K atoms.
 
     Without a support K is 1, and the logits are the values. With embeddings of the actions in the observations
-    (`avail_actions`) an action's value is computed from its embedding; what empty slots contain has no effect on it.
+    (`avail_actions`) an action's value is computed from its embedding; the contents of empty slots have no effect.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), arXiv:1511.06581; atoms:
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.

@@ -86,7 +86,7 @@ class GRU(nnx.Module):
 class RecurrentActorCritic(ActorCritic):
     """`ActorCritic` with an LSTM, a GRU or a transformer between the hidden layers and the heads.
 
-    Rows are B concatenated sequences of equal length; B is the length of the state. If actor and critic share no
+    Rows are B concatenated sequences of equal length; the state has B rows. If actor and critic share no
     layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
     further array costs the sampler as much as a small layer at every step.
     """

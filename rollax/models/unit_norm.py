@@ -1,6 +1,6 @@
-"""Layers whose weights keep their norms, and networks of inverted residual blocks of them.
+"""Layers whose weights have fixed norms, and networks that stack them in inverted residual blocks.
 
-A gradient step changes the norms. `with_unit_norms` restores them: of all parameters whose names end in `unit_kernel`,
+A gradient step changes the norms. `with_unit_norms` restores them for all parameters whose names end in `unit_kernel`,
 `unit_scale` or `unit_bias`. Other parameters stay as they are.
 """
 
@@ -45,7 +45,7 @@ class UnitBatchNorm(nnx.Module):
 
     Args:
         momentum: the share of the old running statistics in the new ones.
-        epsilon: is added to variances.
+        epsilon: added to variances.
     """
 
     def __init__(self, features: int, *, momentum: float = 0.99, epsilon: float = 1e-5) -> None:
@@ -97,7 +97,7 @@ class ResidualLayers(nnx.Module):
     Source: Kim et al. (2026), arXiv:2604.04539.
 
     Args:
-        widths: the widths of the blocks, at least one, which are equal.
+        widths: the widths of the blocks; at least one, all equal.
     """
 
     def __init__(self, in_features: int, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
@@ -179,7 +179,7 @@ def _inverse(squares: Array) -> Array:
 
 
 def _unit_columns(key: Array, shape: tuple[int, int]) -> Array:
-    """An orthogonal matrix whose columns have the norm 1: its rows are orthogonal if there are more columns."""
+    """An orthogonal matrix, scaled so that its columns have the norm 1 even if it has more columns than rows."""
     kernel = orthogonal(1.0)(key, shape)
     if isinstance(kernel, core.Tracer):
         return kernel / jnp.linalg.norm(kernel, axis=0)

@@ -1,4 +1,4 @@
-"""Losses, targets and statistics as pure JAX functions of arrays and a mask; `advantages` are in NumPy.
+"""Losses, targets and statistics as pure functions of arrays and a mask, in JAX or (`advantages`, `evolution`) NumPy.
 
-They raise ShapeError at trace time if arguments with equal annotated shapes differ in shape.
+In JAX they raise ShapeError at trace time if arguments with equal annotated shapes differ in shape.
 """

@@ -33,7 +33,7 @@ def td_target(
 def smoothed_actions(
     actions: Float[Array, "*S"], noise: Float[Array, "*S"], *, scale: float, limit: float
 ) -> Float[Array, "*S"]:
-    """Returns the actions with clipped noise, which smooths their values.
+    """Returns actions plus clipped noise, for targets that are smooth in the action.
 
     Source: Fujimoto et al. (2018), Eq. 14 and Algorithm 1, arXiv:1802.09477:
         ã = clip(π⁻(s') + clip(σ ε, -c, c), -1, 1).
@@ -88,7 +88,7 @@ def temperature_loss(
 
 
 def entropy_of_normals(std: float, count: int) -> float:
-    """The entropy of `count` independent normal numbers, ½ n log(2πe σ²), a target entropy that is a width σ.
+    """The entropy of `count` independent normal numbers of standard deviation σ: ½ n log(2πe σ²).
 
     Source: Kim et al. (2026), arXiv:2604.04539.
     """

@@ -132,7 +132,7 @@ def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None)
 
     Args:
         x: [N].
-        real: [N] false for padding, which counts for neither and becomes 0; None: there is none.
+        real: [N] false for padding, which is left out of both and becomes 0; None: no padding.
     """
     x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
     counted = x if real is None else x[real]

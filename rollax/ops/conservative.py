@@ -16,7 +16,7 @@ def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float
     Source: Kumar et al. (2020), Eq. 4, arXiv:2006.04779:  log Σ_a exp Q(s, a) - Q(s, a_recorded).
 
     Args:
-        values: [B, A] Q; the lowest for invalid actions, which so count as 0.
+        values: [B, A] Q; so low for invalid actions that their exponential is 0.
         taken: [B] Q of the recorded action.
     """
     return logsumexp(values, axis=-1) - taken
@@ -33,7 +33,7 @@ def sampled_gap(
 
     Args:
         values: [N, B, S] Q of S sampled actions, of N critics.
-        log_densities: [B, S] log μ, of the distribution that each was drawn from. Constant.
+        log_densities: [B, S] log μ of each action in the distribution that it was drawn from. Constant.
         taken: [N, B] Q of the recorded action.
     """
     check_same_shape("sampled_gap", values=values[0], log_densities=log_densities)

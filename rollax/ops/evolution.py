@@ -49,7 +49,7 @@ def action_stream(seed: int, generation: int, index: int, part: int) -> np.rando
 
 
 def episode_seed(seed: int, generation: int, index: int, part: int) -> int:
-    """The seed of an environment's episode of direction `index`; `part` numbers the episodes, of a side or of both."""
+    """The seed of an episode of direction `index`; `part` numbers the episodes of one side if both share the seeds."""
     return int(np.random.SeedSequence((seed, generation, index, part)).generate_state(1)[0]) >> 1
 
 
@@ -57,8 +57,8 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
     """Ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
-        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. So have
-        neighbours that differ by less than 1e-12 of themselves: sums of the same rewards in another order do. NaN and
+        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. A
+        relative difference below 1e-12 counts as equal, as between sums of the same rewards in another order. NaN and
         infinite values, of both signs, have equal ranks below all others.
 
     Args:
@@ -68,7 +68,7 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
     flat = np.where(np.isfinite(flat), flat, -np.inf)
     order = np.argsort(flat, kind="stable")
     lower, upper = flat[order[:-1]], flat[order[1:]]
-    with np.errstate(invalid="ignore"):  # two infinite ones are equal
+    with np.errstate(invalid="ignore"):  # infinity - infinity is NaN, which does not set them apart
         apart = upper - lower > _ROUNDING * np.maximum(np.abs(lower), np.abs(upper))
     apart |= np.isinf(lower) & np.isfinite(upper)
     group = np.concatenate([[0], np.cumsum(apart)])
@@ -112,15 +112,15 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the population standard deviation of the 2b returns, as in the authors' code.
-    Deviations: g = 0 if these returns are equal, up to 1e-12 of the largest: the rest is rounding. Of equal directions
-        the earlier directions are used. A direction with NaN or infinity ranks last and has weight 0.
+    Deviations: g = 0 if these returns are equal up to 1e-12 of the largest, which is rounding. Of equal directions the
+        earlier ones are used. A direction with NaN or infinity ranks last and has weight 0.
 
     Args:
         returns: [N, 2] of both sides.
         used: b, from 1 to N; None: all N.
     Raises:
         ShapeError: `returns` is not [N, 2].
-        ConfigError: `used` is no whole number from 1 to N.
+        ConfigError: `used` is not a whole number from 1 to N.
     """
     both = _both_sides(returns)
     if used is not None:
@@ -131,7 +131,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
     largest = np.abs(both[chosen]).max(initial=0.0)
-    # To at most 1, by a power of two, which rounds nothing: the square of a penalty such as -1e200 would overflow.
+    # Scaled to at most 1 by a power of two, which is exact: the square of a penalty such as -1e200 would overflow.
     exponent = np.frexp(largest)[1]
     scaled = np.ldexp(both[chosen], -exponent)
     deviation = scaled.std() if len(chosen) else 0.0
@@ -187,7 +187,7 @@ def start_search(
         lr: α, the size of a step.
         weights: the weights of the directions from their returns.
         optimizer: makes a step's direction from the gradient, without step size and sign: `optax.scale_by_adam()`, not
-            `optax.adam(lr)`; None does not change it.
+            `optax.adam(lr)`; None: the gradient itself.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
         seed: of the directions.
     Raises:

@@ -58,7 +58,7 @@ def expectile_loss(errors: Float[Array, "B"], mask: Float[Array, "B"], *, expect
     Args:
         errors: [B] u.
         mask: [B] 1 for a real row, 0 for padding.
-        expectile: τ in (0, 1): ½ gives half the squared error, whose minimum is the mean; near 1 it is the maximum.
+        expectile: τ in (0, 1): ½ gives half the squared error and the mean; near 1 the expectile is near the maximum.
     """
     return masked_mean(jnp.where(errors < 0, 1.0 - expectile, expectile) * errors**2, mask)
 

@@ -26,8 +26,8 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    A second signal raises `Interrupted`. `announce` are called in the signal handler and must not block. Signal
-    handlers of C code, in a program that embeds Python, are kept, because Python could not restore them.
+    A second signal raises `Interrupted`. The functions `announce` are called in the signal handler and must not block.
+    Signal handlers of C code, in a program that embeds Python, are kept, because Python could not restore them.
     """
 
     def __init__(self, *announce: Callable[[], None]) -> None:
@@ -59,8 +59,8 @@ class StopRequest:
 def no_lost_interrupts() -> Iterator[None]:
     """Raises the signal of a dropped KeyboardInterrupt again.
 
-    Python drops exceptions in `__del__` and in callbacks of the garbage collector. JAX has such a callback, which is
-    often the first Python code after long C code, so that signals often interrupt it.
+    Python drops exceptions in `__del__` and in callbacks of the garbage collector. Signals often
+    interrupt JAX's callback, which is often the first Python code after long C code.
     """
     before = sys.unraisablehook
 

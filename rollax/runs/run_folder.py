@@ -39,7 +39,7 @@ CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.
 PREFIX = "checkpoint_"
 _WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
-"""Iterations between two comparisons of the training reward with the best one: it improves in most iterations."""
+"""Iterations between two comparisons of the training reward with the best one, as it improves in most iterations."""
 
 
 class RunFolder:
@@ -48,8 +48,8 @@ class RunFolder:
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
     `WHERE_IN_RESULT` that determines the best model, None for none. With `continues_after`, an iteration, the run in
     the folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a
-    ConfigError. The folder is locked, by `lock` or a lock of its own, until the block ends; ConfigError if another run
-    holds it.
+    ConfigError. The folder is locked until the block ends, by `lock` or a new lock; ConfigError if another run holds
+    one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         try:
             for file in (self._results, self._events):
-                with suppress(OSError):  # first error of `append` or `log_scalars`
+                with suppress(OSError):  # already raised by `append` or `log_scalars`
                     if file is not None:
                         file.close()
             if self._is_there():
@@ -104,14 +104,14 @@ class RunFolder:
     def append(self, result: Mapping[str, Any]) -> None:
         """Writes one result line and flushes it to disk."""
         self._check_there()
-        line = to_json(result).encode() + b"\n"  # an error of a value is none of the disk
+        line = to_json(result).encode() + b"\n"  # outside the block: its errors are not errors of the disk
         with _named_errors(self.path / RESULTS_NAME):
             self._last_line = self._results.tell()
             self._results.write(line)
             self._results.flush()
 
     def amend(self, result: Mapping[str, Any]) -> None:
-        """Rewrites the last result line with its additions."""
+        """Replaces the last result line by the completed result."""
         self._results.seek(self._last_line)
         self._results.truncate()
         self.append(result)
@@ -140,7 +140,7 @@ class RunFolder:
         if score is None or score <= self._best_score:
             return
         self._check_there()
-        # The newest is the best, because a run that is killed in between leaves two checkpoints.
+        # The newest counts as the best: a run that is killed between these lines leaves two.
         self._best, self._best_score = _saved(trainer, self.path / BEST), score
         _keep_newest(self.path / BEST, 1)
 
@@ -194,7 +194,7 @@ class RunFolder:
 def check_empty(path: Path, where: str, go_on: str) -> None:
     """Refuses a file, a folder that another run uses, or one that is not empty.
 
-    `go_on` is the command that continues its run. A lock that a killed process left behind does not count.
+    `go_on` is the command that continues the run in it. A lock that a killed process left behind does not count.
     """
     refuse_used(path, where)
     if not os.path.exists(path):
@@ -250,7 +250,7 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
         return Path(trainer.save(folder))
     except OSError as error:
         fix = "free some space on the disk, or check the permissions of the folder"
-        got = text_of(error)  # it may be one of the user's
+        got = text_of(error)  # the error may have a user's class
         raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=got, fix=fix) from error
 
 

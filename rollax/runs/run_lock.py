@@ -1,8 +1,8 @@
 """`RunLock`: only one process writes into a run folder.
 
-The lock is one of the operating system on a file in the folder (flock), which ends with its process, however that ends.
-Reading a run folder needs no lock. On a network file system it depends on the file system and its settings whether the
-processes of other machines see the lock.
+The lock is a lock of the operating system (flock) on a file in the folder. It ends when its process ends or is killed.
+Reading a run folder needs no lock. On a network file system, its settings decide whether other machines see the
+lock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunLock:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = _locked(self.folder / LOCK_NAME, where)
-            with suppress(OSError):  # such as a full disk: it is only for the message of others
+            with suppress(OSError):  # such as a full disk: only errors of other processes show this
                 _describe(self._descriptor)
         except OSError as error:
             raise ConfigError("The run folder cannot be created or written to.", str(folder), str(error)).fix(
@@ -146,7 +146,7 @@ def _owner(descriptor: int) -> str:
 
 
 def _close_in_child() -> None:
-    """Closes the copies of a forked process, which would hold the locks after the end of this one."""
+    """Closes the descriptors in a forked process, where they would hold the locks after the parent's end."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

@@ -69,7 +69,7 @@ def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
 
 
 class TimeLeft:
-    """Estimates the seconds until the nearest limit, not a goal, from the speed between ends of the last iterations."""
+    """Estimates the seconds until the nearest limit, without goals, from the speed of the last iterations."""
 
     def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
         self._limits = {name: value for name, value in stop.items() if name in _LIMITS}

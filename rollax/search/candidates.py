@@ -56,7 +56,7 @@ class _Progress:
         self.seen: dict[int, dict] = {}
         self.ended: list[int] = []
         self._begun = 0
-        self._direction: tuple[int, NDArray] = -1, theta  # the last one, which the next task may have too
+        self._direction: tuple[int, NDArray] = -1, theta  # of the last task, often also of the next task
 
     @property
     def is_over(self) -> bool:
@@ -64,7 +64,7 @@ class _Progress:
         return len(self.ended) == len(self.tasks)
 
     def begin(self, most: int) -> NDArray[np.int64]:
-        """The next tasks, at most so many."""
+        """The next tasks, at most `most`."""
         first, self._begun = self._begun, min(self._begun + most, len(self.tasks))
         return np.arange(first, self._begun)
 
@@ -79,8 +79,8 @@ class _Progress:
 class CandidatePlayer:
     """Plays candidates in the slots of a sampler's environment: one in each sub-environment.
 
-    A slot plays one episode with the parameters of one candidate, then the next episode without a slot; if none is
-    left, the sub-environment is not stepped. The return of a candidate depends neither on the number of slots nor on
+    A slot plays one episode with the parameters of one candidate, then the next episode that has no slot yet; if none
+    is left, the sub-environment is not stepped. The return of a candidate depends neither on the number of slots nor on
     the other candidates: each episode has its own seed, `StackedActing` computes the actions, and statistics are kept
     by slot.
 

@@ -36,7 +36,7 @@ _STEPS = 64
 class _Played(NamedTuple):
     """The outcomes of T steps of each slot, [T, slots, ...].
 
-    `acted` is false from the end of an episode on; the rest of such a row says nothing. `obs` is what was acted on.
+    `acted` is false after the end of an episode; the other values then have no meaning. `obs` precede the actions.
     """
 
     obs: Any

@@ -4,8 +4,8 @@ Source: Salimans et al. (2017), arXiv:1703.03864. Candidates θ ± σ ε_k are p
 the weights of the directions in an estimate of the gradient, which Adam follows:
     g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k,  θ ← Adam(-g + c θ)
 Deviations: equal returns have equal ranks; both candidates of a direction begin from the same states, unless
-`shared_starts` is false; directions are generated again where they are needed, and not read from a table of noise;
-noise on actions is in units of half their range; no virtual batch normalization; no adaptive time limit; with
+`shared_starts` is false; directions are generated where they are needed, not read from a table of noise; noise
+on actions is in units of half their range; no virtual batch normalization; no adaptive time limit; with
 `observation_filter="MeanStdFilter"` statistics come from all episodes, not from 1 % of them, standard deviations have
 no lower bound (the authors': 0.1), and standardized observations are clipped to [-10, 10] (the authors': [-5, 5]).
 """

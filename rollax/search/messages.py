@@ -20,7 +20,7 @@ class Candidates:
         noise_stdev: σ.
         episodes: number of episodes of each candidate.
         shared_starts: whether the episodes of both sides of a direction have the same seeds.
-        action_noise: standard deviation of the noise added to actions; not 0 only for a Box.
+        action_noise: standard deviation of the noise added to actions; above 0 only for a Box.
         sign_rewards: whether a return is the sum of the signs of the rewards.
         reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
     """

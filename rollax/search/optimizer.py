@@ -29,10 +29,10 @@ _EPISODES_AT_ONCE = 2  # per sub-environment; with 1, many would be idle until t
 class SearchOptimizer(Optimizer):
     """Each step is one generation: N directions, whose candidates are played, and one step of the parameters.
 
-    Numbers depend on the seed alone, not on the workers, their sub-environments, or the order of results: a direction
+    The outcome depends on the seed alone, not on workers, their sub-environments, or the order of results: a direction
     is a function of (seed, generation, number), each episode has its own seed, and returns and statistics are joined
-    in the order of the directions. A remote worker plays a few directions for each request. Directions of a worker that
-    is lost are evaluated again. Observation statistics change between generations only.
+    in the order of the directions. A remote worker plays a few directions for each request. Directions of a lost
+    worker are evaluated again. Observation statistics change between generations only.
 
     Subclasses implement `weights`; `decay` and `request` have defaults.
 
@@ -78,7 +78,7 @@ class SearchOptimizer(Optimizer):
         """[N] weights of the directions in the gradient, from the returns [N, 2] of their candidates."""
 
     def decay(self) -> float:
-        """The coefficient of the parameters that is subtracted from the gradient."""
+        """The weight decay c: c θ is subtracted from the gradient."""
         return 0.0
 
     def request(self, indices: NDArray) -> Candidates:

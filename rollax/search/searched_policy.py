@@ -29,7 +29,7 @@ from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts
 
 
 class GreedyActions(FromDistribution):
-    """The most probable actions, also where others explore."""
+    """The most probable actions, in training too."""
 
     from_distribution = False
     recorded = frozenset()
@@ -68,7 +68,7 @@ class SearchedPolicy(JaxPolicy):
 
     def get_vector(self) -> NDArray[np.float32]:
         """[P] all parameters, one after another, in the order of the model."""
-        # That of `params` changes: compiled functions return names in alphabetical order, layers.10 before layers.2.
+        # The order of `params` changes: compiled functions return names alphabetically, layers.10 before layers.2.
         return np.concatenate([np.asarray(self.params[name], np.float32).ravel() for name in self._shapes])
 
     def parts_of(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
@@ -81,10 +81,10 @@ class SearchedPolicy(JaxPolicy):
         return vector_parts(self._shapes, vector)
 
     def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:
-        """Acts with other parameters in each of these slots; ConfigError if they cannot fit into the memory.
+        """Acts with separate parameters in each slot; ConfigError if they cannot fit into the memory.
 
-        Beside a GPU, small models of dense layers act on the CPU; with `with_env`, if the environments are compiled
-        with the model, they do not.
+        On a machine with a GPU, small models of dense layers act on the CPU, except if the environments are compiled
+        with the model (`with_env`).
         """
         copies, size = -(-slots // BLOCK) * BLOCK, sum(map(math.prod, self._shapes.values()))
         check_fits(

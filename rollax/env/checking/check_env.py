@@ -31,7 +31,7 @@ from rollax.errors import repr_of
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6
 _LEAST_DISTINCT = 5
-"""An environment that is not random may have fewer distinct first observations: its players may begin in turn."""
+"""Fewer distinct first observations prove no ignored seed: without randomness, two players may begin in turn."""
 _RGB = "rgb_array"
 
 
@@ -70,7 +70,7 @@ def check_env(
     with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
-        if "seed" not in {topic for topic, _ in logged}:  # an environment that takes its seed elsewhere
+        if "seed" not in {topic for topic, _ in logged}:  # else the environment takes its seed elsewhere
             check.compare_seeds()
         check.look()
     return EnvReport(**report, findings=(*findings_of(logged), *check.findings))
@@ -250,7 +250,7 @@ def _first_difference(one: list[Moment], other: list[Moment]) -> str:
 
 
 def _first_part(path: Path, one: Any, other: Any) -> tuple[Path, Any, Any]:
-    """The first differing parts of two observations of one space, and their path; the whole ones if none differs."""
+    """The first differing parts of two observations of one space, and their path; both as a whole if none differs."""
     for key in one if isinstance(one, dict) else range(len(one)) if isinstance(one, tuple) else ():
         if not same_obs(one[key], other[key]):
             return _first_part((*path, key), one[key], other[key])

@@ -58,13 +58,13 @@ class AgentValues:
             check_observation(space, value, where)
 
     def observations(self, by_agents: Sequence[Mapping[Any, Any]], where: Where, *, awaited: bool) -> list[Any]:
-        """The observations of all dicts in a row, in the dtypes of their spaces.
+        """The observations of all dicts as one list, in the dtypes of their spaces.
 
         Args:
             by_agents: dicts by agent id.
             where: row -> the location of an observation in an error message.
-            awaited: the observations await actions: masks must allow one, and the caller does not change them
-                meanwhile.
+            awaited: whether the observations wait for actions: masks must then allow one, and the caller does not
+                change the values meanwhile.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         if self._of_agent is None:

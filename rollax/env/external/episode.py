@@ -96,7 +96,7 @@ class ExternalEpisode:
         return self._event(trajectories, values, ends_before=ends, begins=begins, **what)
 
     def end_agents(self, trajectories: list[Trajectory], values: list[Any], truncated: bool) -> None:
-        """Ends trajectories. It is no event of its own, because it is a part of the environment step that follows."""
+        """Ends trajectories. The ends belong to the next environment step, and so to the next event."""
         self.ends.append(self._event(trajectories, values, ends=True, truncated=truncated))
 
     def _event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
@@ -108,7 +108,7 @@ class ExternalEpisode:
         return Event(self, trajectories, values, rewards, infos, **what)
 
     def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
-        """Adds to the reward of each agent's action after its last observation, also while that action is awaited.
+        """Adds to the reward of the action after each agent's last observation, also while it is awaited.
 
         A reward for an agent without an action is dropped before the episode's first action, and refused afterwards.
         """
@@ -186,11 +186,11 @@ class Event:
         return replace(self, trajectories=trajectories, values=values, rewards=rewards, begins=False)
 
     def unanswered(self, request: ActionRequest) -> list[int]:
-        """The rows whose actions a request lacks."""
+        """The rows for which a request still lacks an action."""
         return [row for row, one in enumerate(self.trajectories) if one.request is request and one.answer is None]
 
     def restarts_agents(self) -> bool:
-        """Whether an agent acts again whose trajectory ends in the same environment step."""
+        """Whether an agent acts again in the environment step that ends its trajectory."""
         ended = {trajectory.agent for end in self.ends_before for trajectory in end.trajectories}
         return not ended.isdisjoint(trajectory.agent for trajectory in self.trajectories)
 

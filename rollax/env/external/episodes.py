@@ -165,7 +165,7 @@ class ExternalEpisodes:
             self._put(episode.event(episode.acting(values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Adds to the reward of each agent's action after its last observation, also while that action is awaited."""
+        """Adds to the reward of the action after each agent's last observation, also while it is awaited."""
         episode = self._find(episode_id)
         for what, by_agent in (("rewards", rewards), ("infos", infos)):
             self._check_agents(what, by_agent, episode)
@@ -269,7 +269,7 @@ class ExternalEpisodes:
     def _observations(
         self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, awaited: bool
     ) -> list[Any]:
-        """The observations of all episodes in a row, in the dtypes of their spaces; see `AgentValues.observations`."""
+        """One list of the observations of all episodes, in their spaces' dtypes; see `AgentValues.observations`."""
 
         def where(row: int) -> str:
             owners = [(episode, agent) for episode, of in zip(episodes, by_agents, strict=True) for agent in of]

@@ -28,9 +28,9 @@ _WHOLE = 0  # the number of the environment itself
 class ExternalBaseEnv(BaseEnv):
     """Passes events of running episodes to the sampler, and actions back to the playing threads.
 
-    Number 0 is the environment itself, so `num_envs` is always 1, and a reset of it drops what the sampler has of the
-    running episodes. Each running episode is a sub-environment with the lowest free number from 1, which no reset
-    changes. So a reset after the end of episodes differs from one after an interrupt, whatever has ended.
+    Number 0 is the environment itself, so `num_envs` is always 1. A reset of number 0, as after an interrupt, drops the
+    sampler's part of all running episodes. Each running episode is a sub-environment with the lowest free number from
+    1; a reset of such a number, as after the end of its episode, changes nothing.
 
     Args:
         copies: the external environment.
@@ -61,10 +61,10 @@ class ExternalBaseEnv(BaseEnv):
         self._alive: dict[int, Trajectory] = {}  # by slot
         self._drop_all()
         self._thread: threading.Thread | None = None
-        self._by_dicts = False  # an agent that acts again right after its end does so in the next poll
+        self._by_dicts = False  # whether an agent that acts again right after its end waits for the next poll
 
     def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
-        self._by_dicts = True  # which have one entry for each agent
+        self._by_dicts = True  # a dict has one entry for each agent
         return super().poll()
 
     def poll_rows(self) -> Rows:
@@ -96,7 +96,7 @@ class ExternalBaseEnv(BaseEnv):
         self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:
-        """Of number 0: drops the running trajectories; agents start new ones. The players begin the next episodes."""
+        """A reset of number 0 drops running trajectories; agents start new ones. Players begin the next episodes."""
         self._play()
         if _WHOLE in env_index:
             self._drop_all()
@@ -104,7 +104,7 @@ class ExternalBaseEnv(BaseEnv):
     def _drop_all(self) -> None:
         """Drops the sampler's trajectories; pending and later requests then start new ones.
 
-        May be repeated, and begun after an interrupt in any method of the sampler's thread.
+        It may be called again, and after an interrupt of any method in the sampler's thread.
         """
         for trajectory in self._alive.values():
             trajectory.slot = -1
@@ -148,7 +148,7 @@ class ExternalBaseEnv(BaseEnv):
                 return
         elif episode.number < 0:
             number = self._numbers.take()
-            self._open[number] = episode  # first, so that an interrupt leaves no number that is not found here
+            self._open[number] = episode  # first: an interrupt then leaves no number in use that is missing here
             episode.number = number
             if not event.begins:
                 builder.resumed.append(number)

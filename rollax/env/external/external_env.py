@@ -188,6 +188,6 @@ class ExternalMultiAgentEnv(_External):
     def end_episode(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
         """Ends an episode and the trajectories of all its agents; see `ExternalEnv.end_episode`.
 
-        `observations` has the last one of each agent that has acted and has one.
+        `observations` has the last observation, if there is one, of each agent that has acted.
         """
         self._external_episodes.end(episode_id, observations, truncated)

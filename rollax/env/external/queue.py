@@ -11,7 +11,7 @@ from rollax.env.external.episode import ActionRequest, Event, ExternalEpisode, T
 from rollax.errors import EnvError, text_of
 
 MOST_QUEUED = 1000
-"""Number of waiting events from which on logging an action blocks."""
+"""With this many waiting events, logging an action blocks."""
 _LONGEST_GATHERING = 0.005
 
 
@@ -169,13 +169,13 @@ class EventQueue:
         self._complete(answered)
 
     def interrupt(self, interrupted: bool) -> None:
-        """Makes `take` raise a PollInterruptedError, including a running call, or stops that."""
+        """With True, a running `take` and later calls raise a PollInterruptedError; False ends this."""
         with self.lock:
             self._interrupted = interrupted
             self._arrived.notify_all()
 
     def put_again(self, events: Iterable[Event]) -> None:
-        """Puts taken events back, each before all others of its episode."""
+        """Puts taken events back, each before the other events of its episode."""
         with self.lock:
             for event in events:
                 queued = event.episode.events
@@ -185,9 +185,9 @@ class EventQueue:
                     self._ready.append(event.episode)
 
     def request_again(self) -> None:
-        """Queues again the taken events whose actions are missing, each before all others of its episode.
+        """Queues taken events again if their actions are missing, each before the other events of its episode.
 
-        Completes what an interrupt left incomplete in the sampler's thread: in `take`, `answer`, or an earlier call.
+        It completes what an interrupt left incomplete in the sampler's thread: in `take`, `answer`, or an earlier call.
         """
         with self.lock:
             answered, ready = [], dict.fromkeys(self._ready)
@@ -208,7 +208,7 @@ class EventQueue:
         self._complete(answered)
 
     def _complete(self, requests: Sequence[ActionRequest]) -> None:
-        """Passes the actions of complete requests on; they wait until that is done."""
+        """Passes on the actions of complete requests; until then, their agents make no new ones."""
         with self.lock:
             for request in requests:
                 if request.on_done is not None:

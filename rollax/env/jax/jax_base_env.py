@@ -143,7 +143,7 @@ class JaxBaseEnv(BaseEnv):
         return running, outcome._replace(obs=self._traced_rows(outcome.obs))
 
     def _traced_rows(self, obs: ByAgent) -> Any:
-        """The rows of all agents; unchanged where their spaces differ."""
+        """The rows of all agents; `obs` unchanged if their spaces differ."""
         return obs if self.observation_space is None else joined(obs, self.agents)
 
     def _columns(self, obs: Any, env_index: np.ndarray) -> Any:

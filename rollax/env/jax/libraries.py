@@ -246,7 +246,7 @@ def pgx(name: str) -> _Named:
 
 
 def _refuse_ignored(env: Any, settings: Iterable[str], where: str) -> None:
-    """Raises ConfigError for a setting that no constructor of an environment names and that is no attribute of it."""
+    """Raises ConfigError for a setting that is neither an argument of a constructor nor an attribute of `env`."""
     known = {name for base in type(env).__mro__ for name in inspect.signature(base.__init__).parameters}
     for key in settings:
         if key not in known and not hasattr(env, key):
@@ -256,7 +256,7 @@ def _refuse_ignored(env: Any, settings: Iterable[str], where: str) -> None:
 
 
 def _in_dtype(space: Space, path: Path, obs: Any) -> Space:
-    """The space; in the dtype of the observations if only the declared one is an integer, as in gymnax's Catch."""
+    """The space, with the dtype of the observations if it declares integers for floats, as in gymnax's Catch."""
     if not isinstance(space, spaces.Box) or np.can_cast(obs.dtype, np.dtype(space.dtype), "same_kind"):
         return space
     return spaces.Box(space.low, space.high, dtype=obs.dtype)
@@ -309,7 +309,7 @@ def _module_in_no_extra(name: str, fix: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        # Without its own requirements, as after `pip install --no-deps`, the library itself is there.
+        # The library may be installed and lack its requirements, as after `pip install --no-deps`.
         missing = missing_package(error) or name
         fix = fix if missing == name else f"pip install {missing}"
         raise not_installed(name, error, where="env", package=name, fix=fix) from error

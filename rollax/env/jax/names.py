@@ -25,7 +25,7 @@ class JaxCreator:
     Args:
         env_id: the name with its prefix, "jax:CartPole-v1".
     Attributes:
-        entry_point: what takes the settings.
+        entry_point: the class or function that takes the settings.
     Raises:
         ConfigError: an unknown name, or a library that is not installed.
     """

@@ -27,11 +27,11 @@ class EpisodeState(NamedTuple):
     """The running episodes, one row for each sub-environment.
 
     Args:
-        state: of the environments.
-        obs: what they observe, by agent.
-        key: one random key each, the same from one seeded reset to the next.
+        state: the states of the environments.
+        obs: their observations, by agent.
+        key: [N] random keys, which stay the same until the next seeded reset.
         draws: [N] uint32, how often each key was used: the k-th reset or step gets `fold_in(key, k)`, so that the
-            numbers of a sub-environment do not depend on how many others there are.
+            numbers of a sub-environment do not depend on the number of others.
     """
 
     state: Any
@@ -54,7 +54,7 @@ class SubEnvironments:
         observation_spaces, action_spaces: by agent.
     Raises:
         SpaceError: a missing or unsupported space.
-        EnvError: `reset` or `step` does not return what it must, as far as shapes and dtypes show it.
+        EnvError: `reset` or `step` returns wrong structures, shapes or dtypes.
     """
 
     def __init__(self, env: JaxEnv, name: str) -> None:
@@ -167,7 +167,7 @@ class SubEnvironments:
         return result
 
     def _traced_reset(self, two_keys: Any) -> tuple[Any, Any]:
-        """The state and observations of one of two sub-environments; EnvError if a part of them has no axis for two."""
+        """The state and observations of one of two sub-environments; EnvError for a part without that axis."""
         of_one: list[Any] = []
 
         def reset(key: jax.Array) -> Any:

@@ -45,7 +45,7 @@ class AgentActions:
         self._actions: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
     def expect(self, reported: Iterable[int], over: Iterable[int] = ()) -> None:
-        """Awaits the actions of `reported` sub-environments, without those in which no episode is running now."""
+        """Awaits the actions of `reported` sub-environments, except in those whose episode is `over`."""
         for index in reported:
             self._waiting[index], self._actions[index] = set(self._acting(index)), {}
         for index in over:

@@ -65,9 +65,9 @@ class MultiAgentEnv:
 
         Observations and actions of a group are Tuples in the order of its members; its reward sums their rewards. A
         group acts when any member acts: the Tuple holds the latest observation of each living member and zeros for the
-        others, and the actions of members that do not act are ignored. A group ends when its last living member ends:
-        truncated if any member that ends in that step is only truncated; its last observation then holds zeros for the
-        members that terminate.
+        others, and the actions of members that do not act are ignored. A group ends when its last living member ends.
+        It is truncated if any member that ends in that step is truncated and not terminated; the last observation then
+        holds zeros for terminated members.
 
         Args:
             groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
@@ -205,7 +205,7 @@ def _sum(rewards: list[Any]) -> Any:
 
 
 def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) -> None:
-    """Refuses a group without members, an agent in two groups or unknown, and the id of an agent as a group's."""
+    """Refuses groups without members or with the id of an agent, and agents that are unknown or in two groups."""
     agents, members = set(possible_agents or ()), [member for group in groups.values() for member in group]
     for group, ids in groups.items():
         strange = [member for member in ids if agents and member not in agents]

@@ -62,7 +62,7 @@ class PettingZooEnv(MultiAgentEnv):
 
     @property
     def render_mode(self) -> Any:
-        """That of the environment of PettingZoo."""
+        """The render mode of PettingZoo's environment."""
         return getattr(self.env, "render_mode", None)
 
     def render(self) -> Any:
@@ -176,7 +176,7 @@ def _agents(env: Any, name: str) -> list[Hashable]:
 
 
 def _holder(env: Any, name: str) -> Any:
-    """The wrapped environment that holds an attribute: a lookup through all wrappers takes as long as a step."""
+    """The wrapped environment that holds an attribute, as a lookup through all wrappers takes as long as a step."""
     while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
         env = vars(env)["env"]
     return env
@@ -193,7 +193,7 @@ def pettingzoo_ids() -> list[str]:
 def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
     """Makes the environment of a name, with `env_config` as keywords: by the parallel API if it has one, else AEC.
 
-    The name is with or without the family, its version after `_v` or `-v`. `ConfigError` for an unknown one.
+    A name may omit the family, and has its version after `_v` or `-v`. `ConfigError` for an unknown name.
     """
     pettingzoo, name = _pettingzoo(), env_id.removeprefix(PREFIX).replace("_v", "-v")
     found = [known for known in pettingzoo.aec_registry if name in (known, known.partition("/")[2])]

@@ -35,7 +35,7 @@ class EnvFacts:
 
 
 class NoAttributeError(EnvError, AttributeError):
-    """An environment in another process does not have an attribute; `hasattr` is false there, as here."""
+    """An environment in another process does not have an attribute; `hasattr` of its proxy is then false."""
 
 
 class EnvHost:

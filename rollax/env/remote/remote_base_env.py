@@ -35,8 +35,8 @@ class RemoteBaseEnv(BaseEnv):
     A poll waits until one of them is ready, and then at most `batch_wait_ms` for the others: 0 returns only ready ones,
     a large number steps all in lockstep. The others are in a later poll.
 
-    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. The
-    same holds for one that raises if the copies have `restart_failed`; otherwise its error is raised.
+    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. One
+    that raises is recreated too if the copies have `restart_failed`; otherwise its error is raised.
 
     Raises:
         ConfigError: Ray is not installed, or the creator cannot be pickled.

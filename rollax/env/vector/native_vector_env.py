@@ -22,7 +22,7 @@ from rollax.errors import EnvError, text_of
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
-_EPISODE = "episode"  # added by RecordEpisodeStatistics; around a vector environment, next to "final_info"
+_EPISODE = "episode"  # of RecordEpisodeStatistics; next to "final_info" if it wraps the vector env
 
 
 class NativeVectorEnv(BaseEnv):
@@ -179,11 +179,11 @@ class NativeVectorEnv(BaseEnv):
                 "with the worker_index. Logged once.",
             )
             return None
-        # One random stream for all: the interface guarantees only a single number.
+        # One seed for all: the interface guarantees only that a single number is accepted.
         return next((seed for seed in small if seed >= 0), None)
 
     def _count_idle(self, starts: np.ndarray, over: np.ndarray) -> None:
-        """Counts the resets in a row whose flags end the episode."""
+        """Counts consecutive resets whose flags end the episode."""
         for index in starts.nonzero()[0].tolist():
             if over[index]:
                 self._idle.idle(index, (), ())

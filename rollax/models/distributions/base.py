@@ -25,10 +25,10 @@ MASKED_LOGIT = -1e30
 """Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
 
 LOWEST_LOGIT = 0.5 * MASKED_LOGIT
-"""Bounds the logits, or values, of valid choices where others are masked: even these exclude a masked choice."""
+"""The least logit, or value, of a valid choice: still so high that masked choices are never drawn."""
 
 PADDING_LOGIT = 2 * MASKED_LOGIT
-"""Pads shorter choices: even a fully masked action is never a choice of the padding."""
+"""The logit of padding: so low that padding is never drawn, even if all choices are masked."""
 
 # Uniform noise may be 0 or 1 after rounding to float32; between these limits no transform of it is infinite.
 NOISE_MIN = 2.0**-24
@@ -85,8 +85,8 @@ class ActionDistribution(ABC):
     ) -> tuple[Actions, Float[Array, "B"]]:
         """`sample` and its log-probability; for Gaussians cheaper and more accurate than two calls.
 
-        A SquashedGaussian's value differs from `logp` where tanh rounds to ±1. Importance ratios use `logp` on both
-        sides, reparametrized gradients use this.
+        A SquashedGaussian's value differs from `logp` where tanh rounds to ±1. Importance ratios use `logp` for both
+        policies, reparametrized gradients use this method.
         """
         self._check_inputs(inputs)
         self._check("noise", noise, (inputs.shape[0], self.num_noise))
@@ -125,8 +125,8 @@ class ActionDistribution(ABC):
 
         Args:
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
-                choice, which cannot be checked while tracing. Of a single discrete action, a row of zeros, which the
-                last observation of an episode may have, allows all.
+                choice, which cannot be checked while tracing. For a single discrete action, a row of zeros allows all
+                choices: the last observation of an episode may have one.
         Raises:
             SpaceError: the action space has no discrete choices.
         """

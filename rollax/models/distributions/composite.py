@@ -78,7 +78,7 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
 
 
 def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
-    """Raises SpaceError for all but bounded Boxes of floats and Discrete spaces; `composite` takes the others."""
+    """Raises SpaceError for all but bounded Boxes of floats and Discrete spaces; the error advises `composite`."""
     if isinstance(space, spaces.Box):
         check_box(space, where, bounded=True)
     elif not isinstance(space, spaces.Discrete):

@@ -127,7 +127,7 @@ def masked(logits: Float[Array, "*S K"], valid: Bool[Array, "*S K"]) -> Float[Ar
 
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    logits = jnp.maximum(logits, PADDING_LOGIT)  # minus infinity, by which a model may mask: 0 · ∞ is NaN
+    logits = jnp.maximum(logits, PADDING_LOGIT)  # a model may mask with minus infinity, and 0 · ∞ is NaN
     # The shift changes no probability, so its gradient is zero.
     return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
 
@@ -149,14 +149,14 @@ def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Flo
 def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
     """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one.
 
-    It takes one uniform number per action, and Gumbel-max K. The noise may be 1, and a cumulative sum computed as a
-    tree may, by rounding, decrease, rise at a masked choice, or end too low.
+    It needs one uniform number per action, Gumbel-max needs K. The noise may be 1, and a cumulative sum computed
+    as a tree may, by rounding, decrease, rise at a masked choice, or end too low.
     """
     size = logits.shape[-1]
     weights = jnp.exp(_shifted(logits))
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = noise[..., None] * cumulative[..., -1:]
-    # One minimum finds either: hits have the keys 0..K-1 upwards, the fallback K+1..2K downwards, the rest 3K.
+    # The choice has the lowest key: 3K if its probability is 0, else k if its sum exceeds the noise, else 2K - k.
     # NaN weights count as positive, so that the action is in range until the model's outputs are checked.
     index = np.arange(size, dtype=np.int32)
     key = jnp.where(weights != 0, jnp.where(cumulative > threshold, index, 2 * size - index), 3 * size).min(axis=-1)

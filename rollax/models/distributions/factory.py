@@ -19,7 +19,7 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
     """Returns the distribution over the actions of a space.
 
     Discrete gives Categorical, MultiDiscrete MultiCategorical, MultiBinary Bernoulli, a float Box of any shape
-    DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of those. Actions are columns of the space (see
+    DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of their parts. Actions are columns of the space (see
     `rollax.core.spaces`), in JAX's 32-bit types; actions of a Box are not mapped to its bounds.
 
     Args:

@@ -70,8 +70,8 @@ class SquashedGaussian(DiagGaussian):
     Source: Haarnoja et al. (2018), appendix C, Eq. 21, arXiv:1801.01290:
         log π(a|s) = log μ(u|s) - Σ_i log(1 - tanh²(u_i)),  a = tanh(u)
     Deviations: log(1 - tanh²(u)) = 2 (log 2 - u - softplus(-2u)), which does not cancel for large |u|; `log_std` is
-    clipped to [-20, 2]; `logp` clips actions to ±(1 - 1e-6), so that those that tanh rounds to ±1 have a finite density
-    (|u| <= 7.25). `sample_and_logp` has u and clips nothing.
+    clipped to [-20, 2]; `logp` clips actions to ±(1 - 1e-6), so that an action that tanh rounds to ±1 has a finite
+    density (|u| <= 7.25). `sample_and_logp` has u and clips nothing.
 
     `mode` is tanh of the mean, which is the median. `kl` equals the divergence of the two normals, because tanh is
     invertible.
