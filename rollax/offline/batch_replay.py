@@ -24,7 +24,7 @@ _OF_FRESH_EXPERIENCE = frozenset(
         *("buffer_size", "learning_starts", "training_intensity", "output"),
     )
 )
-"""Keys without effect where the environment is never stepped; not refused: `input` may be added to any run."""
+"""Keys without effect if the environment is never stepped; accepted, because `input` may be added to any run."""
 
 
 class BatchReplayOptimizer(SyncReplayOptimizer):
@@ -162,7 +162,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
     def _position(
         self, data: Mapping[str, Any], where: str
     ) -> tuple[list[tuple[Part, int]], list[tuple[PrioritizedReplay, Mapping[str, Any]]]]:
-        """How often the rows of each part were drawn, and the priorities of each buffer; {}: the initial ones."""
+        """How often the rows of each part were drawn, and the priorities of each buffer, {} for initial priorities."""
         drawn, priorities = (read_dict({name: {}, **data}, name, where) for name in ("drawn", "priorities"))
         counts: list[tuple[Part, int]] = []
         stored: list[tuple[PrioritizedReplay, Mapping[str, Any]]] = []
@@ -188,7 +188,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         return updates if left == math.inf else max(min(updates, math.ceil(left / self._steps_of(rows))), 1)
 
     def _updates_at_once(self) -> int:
-        """The updates of one compiled call: as many as leave its rows small; with priorities one, which change them."""
+        """The updates of one compiled call, limited by the bytes of their rows; 1 if each update changes priorities."""
         if self.config.prioritized_replay:
             return 1
         rows = [
@@ -199,7 +199,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
 
 
 def missing_input(algorithm: str) -> ConfigError:
-    """The error of an algorithm that requires recorded data, without any."""
+    """The error of an algorithm that requires recorded data, if there is no `input`."""
     what = f"{algorithm} learns from recorded data, but none is given."
     return ConfigError(what, "config key 'input'", None).expected(
         "a folder of recorded data, a pattern such as 'runs/*', a DatasetReader, ...",

@@ -37,8 +37,8 @@ _INDEX = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.
 class ColumnWriter:
     """Writes fragments of whole trajectories into the column files of a folder; DatasetError if the disk fails.
 
-    `finish` gives the folder its name when it is complete on disk, in the place of an existing one. `columns` are the
-    columns to store, by policy id.
+    `finish` gives the complete folder its name, and replaces an existing one. `columns` are the columns to store, by
+    policy id.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
@@ -66,7 +66,7 @@ class ColumnWriter:
         number = list(self._columns).index(policy_id)
         try:
             for name in names:
-                # By key: Dicts may name theirs in another order than in the first fragment.
+                # By key: Dicts may have their keys in another order than in the first fragment.
                 column = trees.zeros_like(empty_column(layouts[name], where), size)
                 trees.put(column, rows, fragment[name])
                 if name in fragment.after:
@@ -126,7 +126,7 @@ class ColumnWriter:
         self._files[name].write(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
 
     def _replace(self) -> None:
-        """Gives the folder its name; processes that have mapped the files of an older one keep them."""
+        """Gives the folder its name; the files of an older folder stay mapped in processes that use them."""
         while True:
             try:
                 os.rename(self._temporary, self._path)
@@ -144,10 +144,10 @@ class MappedColumns:
     """The columns of one policy in a folder, mapped into memory; pages that were read can be released.
 
     Attributes:
-        slots: number of rows and of last observations.
+        slots: number of rows plus number of last observations.
         columns: name -> column.
         starts, lasts: [P] the slots of the first and the last row of each trajectory.
-        terminated: [P].
+        terminated: [P] whether each trajectory terminated.
     """
 
     def __init__(self, folder: Path, number: int, about: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ class MappedColumns:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Unmaps the files, unless others hold an array of `columns`; there are no columns afterwards."""
+        """Empties `columns`, and unmaps the files once no array of them is in use."""
         self.columns, self._maps = {}, []
 
     def _mapped(self, name: str, empty: trees.Tree) -> trees.Tree:

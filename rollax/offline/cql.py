@@ -1,6 +1,6 @@
 """CQL: conservative Q-learning, SAC or DQN with lower values for actions that are not in the data.
 
-Source: Kumar et al. (2020), arXiv:2006.04779, Eq. 4: to the loss of the critics is added
+Source: Kumar et al. (2020), arXiv:2006.04779, Eq. 4: the loss of the critics has the additional term
     w mean (log Σ_a exp Q(s, a) - Q(s, a_recorded)).
 Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s), actions of π(s') and uniform actions, each
 corrected by its density (appendix F). With `lagrangian` the weight adapts so that the gap stays near a threshold
@@ -41,7 +41,7 @@ _TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", 
 
 
 class ConservativeFields(FieldGroup):
-    """The weight of what conservative Q-learning adds to the loss of critics."""
+    """The weight of the term that conservative Q-learning adds to the loss of the critics."""
 
     places = {"min_q_weight": ("policy",)}
 
@@ -112,7 +112,7 @@ class CQL(SAC):
         config, obs = self.config, batch[SampleBatch.OBS]
         loss, stats = super().loss(model, out, batch, mask, coefficients)
         sampled, densities = batch[_ACTIONS], batch[_DENSITIES]  # [B, S, ...], [B, S]
-        critics = nnx.clone(model.critics)  # the batch statistics of the model are those of recorded actions
+        critics = nnx.clone(model.critics)  # the model's own batch statistics cover recorded actions only
         # As rows: a vmap of the default critics over the samples takes 1.6 times as long.
         values = critics(obs, sampled.reshape(-1, *sampled.shape[2:])).reshape(-1, *densities.shape)
         taken = critics(obs, batch[SampleBatch.ACTIONS])

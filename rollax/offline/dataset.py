@@ -20,10 +20,10 @@ from rollax.core.trees import Tree
 from rollax.errors import DatasetError
 
 ENV_ACTIONS = "env_actions"
-"""The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
+"""The column of the actions that the environment received, if a policy's `actions` were scaled or clipped."""
 
 SCALE = ("normalize_actions", "clip_actions")
-"""The settings in a header that define how a policy's actions were mapped to the environment's."""
+"""The settings in a header that define how a policy's actions were scaled and clipped for the environment."""
 
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""
@@ -41,15 +41,15 @@ class RecordedTrajectory:
             T rows: `actions` and `rewards` always; if known, `t` (the number of the environment step in the episode),
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
-        truncated: the environment ended it early, for example by a time limit. If neither is true, the recording
-            stopped in the middle. Later steps are another trajectory with the same ids.
-        episode_id: the episode; unique in its data set, and in those that are read with it.
+        truncated: the environment ended the trajectory early, for example by a time limit. If neither is true, the
+            recording stopped in the middle. Later steps are another trajectory with the same ids.
+        episode_id: id of the episode; unique in its data set, and in all data sets that are read together.
         agent_id: the agent.
-        policy_id: the policy that acted for it.
+        policy_id: the policy that acted for the agent.
         where: file and line or row, for error messages.
         continues: whether earlier steps of the agent in this episode are missing, or are another trajectory.
-        reward_left_out: the reward of another last step that is not in `columns`, because the observation after it is
-            unknown; None without such a step.
+        reward_left_out: the reward of a further last step that is not in `columns`, because the observation after it
+            is unknown; None without such a step.
     """
 
     columns: dict[str, Tree]
@@ -67,7 +67,7 @@ class RecordedTrajectory:
 
     @property
     def place(self) -> str:
-        """Where it is, for errors."""
+        """The origin of the trajectory, for errors."""
         return self.where or f"episode {self.episode_id}, agent {self.agent_id!r}"
 
     def check(self) -> None:
@@ -101,17 +101,17 @@ class RecordedTrajectory:
 
     @property
     def ended(self) -> bool:
-        """Whether it was recorded to its end."""
+        """Whether the trajectory was recorded to its end."""
         return self.terminated or self.truncated
 
     @property
     def cut(self) -> bool:
-        """Whether its beginning or its end is missing, so that its return is unknown."""
+        """Whether the beginning or the end of the trajectory is missing, so that its return is unknown."""
         return self.continues or not self.ended
 
     @property
     def shortened(self) -> bool:
-        """Whether it was truncated, and its last step is left out, see `reward_left_out`."""
+        """Whether the trajectory was truncated, and its last step is left out; see `reward_left_out`."""
         return self.truncated and self.reward_left_out is not None
 
     @property
@@ -148,9 +148,9 @@ class DatasetReader(ABC):
         observation_spaces: policy id -> space of the environment's observations.
         action_spaces: policy id -> action space of the environment.
         header: facts about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`, `filters`,
-            `normalize_actions` and `clip_actions`, and `logp_of`. Where `action_logp` is the density of actions in
-            another scale than `actions`, `logp_of` names that scale, as `actions_of` does. If files differ, the last
-            three are None, and the others are left out.
+            `normalize_actions` and `clip_actions`, and `logp_of`. If `action_logp` is the density of actions in
+            another scale than `actions`, `logp_of` is that scale, "policy" or "environment". Where files differ, the
+            last three entries are None, and other entries are left out.
         actions_of: "policy" if `actions` are the policy's actions, in its own scale and unclipped; "environment" if
             they are the actions that the environment received.
         broken: one message for each part that was skipped because it could not be read.

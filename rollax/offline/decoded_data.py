@@ -1,4 +1,4 @@
-"""Recorded data that is decoded into column files, and the checks before they are used again."""
+"""Decodes recorded data into column files, and checks existing column files before they are used again."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Decoded:
 
 
 class DecodedData:
-    """A data set in a folder of its own inside `input_folder`.
+    """A decoded data set, in its own folder inside `input_folder`.
 
-    It is used again while the files of the data have the same names, sizes and times of change, and the settings that
-    determine the rows are the same. Data from a reader or a function is decoded for every run, as are columns that the
-    user's own code derives.
+    Runs use it again while the files of the data have the same names, sizes and times of change, and the settings that
+    determine the rows are the same. Data from a reader or a function is decoded for every run, and so are columns that
+    user code derives.
 
     Args:
         described: policy id -> all settings that determine its rows, as JSON values.
@@ -74,7 +74,7 @@ class DecodedData:
             log.warning("%s is damaged: the data is decoded again.", self._path)
             return None
         if any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
-            return None  # policy_mapping_fn is another one
+            return None  # policy_mapping_fn has changed
         return Decoded(columns, about["trajectories"], about["fingerprint"])
 
     def decode(self, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]) -> Decoded:
@@ -144,7 +144,7 @@ def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _files_of(source: Any) -> list[list[Any]] | None:
-    """`[path, size, time of change]` of all files of a source; None where it is code."""
+    """`[path, size, time of change]` of all files of a source; None for a reader or a function."""
     if isinstance(source, str | Path):
         found = [source] if os.path.exists(source) else sorted(glob.glob(str(source), recursive=True))
         paths = [Path(path) for path in found]

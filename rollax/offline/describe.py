@@ -69,7 +69,7 @@ class PolicySummary:
 
 @dataclass
 class DatasetReport:
-    """The numbers of a data set, errors that prevent its use, with file and line, and warnings that limit it."""
+    """The numbers of a data set, errors (with file and line) that prevent its use, and warnings that limit its use."""
 
     reader: DatasetReader
     policies: dict[str, PolicySummary]
@@ -185,7 +185,7 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> Iterator[
 def problems(trajectory: RecordedTrajectory, reader: DatasetReader, rules: ValueRules) -> list[str]:
     """The problems of a trajectory, one message per array.
 
-    Learning refuses values that break the rules, but not numbers beyond the bounds of a Box, nor steps out of order.
+    Learning refuses values that break the rules, but accepts numbers beyond the bounds of a Box and steps out of order.
     """
     columns, policy_id = trajectory.columns, trajectory.policy_id
     observation_space, action_space = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
@@ -240,7 +240,7 @@ def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Prob
 
 
 def other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
-    """The problem of observations with other shapes than in earlier trajectories; empty without one."""
+    """An error if observations have other shapes than in earlier trajectories; otherwise empty."""
     shapes = {path: leaf.shape[1:] for path, leaf in named_leaves(trajectory.columns[SampleBatch.OBS])}
     before = {path: values.shape for path, values in summary.low.items()}
     if all(shapes.get(path) == shape for path, shape in before.items()):

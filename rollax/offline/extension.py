@@ -1,4 +1,4 @@
-"""What recorded data adds to the core; see `rollax.core.extensions`."""
+"""The algorithms and config fields that recorded data adds to the core; see `rollax.core.extensions`."""
 
 from __future__ import annotations
 

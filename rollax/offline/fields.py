@@ -1,4 +1,4 @@
-"""The config fields of recorded data: learning from it, estimates from it, and writing it."""
+"""The config fields for recorded data: for learning, for estimates, and for recording."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SAMPLER = "sampler"
 
 
 def takes_settings(source: Any) -> bool:
-    """Whether a source has a path or a function; a reader takes no settings."""
+    """Whether a source has a path or a function, which take settings; a reader takes none."""
     if isinstance(source, list | tuple):
         return any(map(takes_settings, source))
     return source is not None and not hasattr(source, "trajectories")
 
 
 def is_recorded_alone(source: Any) -> bool:
-    """Whether there is recorded data and no fresh experience."""
+    """Whether a source is recorded data without fresh experience."""
     return source is not None and not (isinstance(source, Mapping) and SAMPLER in source)
 
 
 def paths_as_text(sources: Any) -> Any:
-    """Sources with each `Path` as a string, as which checkpoints store it."""
+    """Sources with each `Path` as a string, as in checkpoints."""
     if isinstance(sources, os.PathLike):
         return os.fspath(sources)
     if isinstance(sources, Mapping):

@@ -1,4 +1,4 @@
-"""Learning from recorded data: the trainer's optimizer, its spaces, and its evaluation."""
+"""The optimizer, the spaces and the estimates of a trainer that learns from recorded data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
     from rollax.optimizers.async_replay import AsyncReplayOptimizer
     from rollax.optimizers.sync_replay import SyncReplayOptimizer
 
-    # Not a subclass, which may draw in another way.
+    # Subclasses are excluded, because they may draw in another way.
     if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
         return BatchReplayOptimizer
     what = f"{trainer_class.name} cannot learn from recorded data with these settings."
@@ -49,7 +49,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
 
 
 def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
-    """The estimates of a trainer's policies at each evaluation, with their data in memory; None without a method."""
+    """The estimates of a trainer's policies at each evaluation, with their data in memory; None without methods."""
     config: Any = trainer.config
     methods = config.off_policy_estimation_methods
     if not methods:
@@ -71,7 +71,7 @@ def with_spaces_of_data(config: Any) -> Any:
     """The config of a trainer without an environment, with the spaces of its recorded data.
 
     Raises:
-        ConfigError: the environment is to be evaluated in; or the data has no spaces for a policy.
+        ConfigError: evaluation requires an environment, or the data has no spaces for a policy.
     """
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         what, where = "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'"

@@ -79,7 +79,7 @@ class MappedReplay(Replay):
 
 
 class _Computed:
-    """An array whose elements are computed."""
+    """An array whose elements are computed when they are read."""
 
     def __init__(self, compute: Callable[[Any], NDArray]) -> None:
         self._compute = compute
@@ -89,7 +89,7 @@ class _Computed:
 
 
 class MappedLinks:
-    """What drawing reads of `Links`, for rows that are stored trajectory by trajectory."""
+    """The part of `Links` that drawing reads, for rows that are stored trajectory by trajectory."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._starts, self._lasts, self._terminated = columns.starts, columns.lasts, columns.terminated
@@ -122,7 +122,7 @@ class MappedLinks:
 
 
 class MappedRows:
-    """What drawing reads of `StoredRows`, in column files."""
+    """The part of `StoredRows` that drawing reads, for rows in column files."""
 
     def __init__(self, columns: MappedColumns) -> None:
         self._mapped = columns

@@ -3,7 +3,7 @@
 Source: Wang et al. (2018), "Exponentially weighted imitation learning for batched historical data", NeurIPS 31:
     L = -mean exp(β Â / c) log π(a|s) + c_v ½ mean Â²,  Â = G - V(s),
 where c² is a moving average of Â², and the weights are constants. G is the return up to the end of the trajectory,
-bootstrapped where that was truncated. Deviations: returns are bootstrapped with the current weights. With memory,
+bootstrapped if it was truncated. Deviations: returns are bootstrapped with the current weights. With memory,
 sequences begin with a state of zeros, and returns are bootstrapped at the end of each sequence. `bc_logstd_coeff`
 weights the entropy, which for Gaussians is the sum of log standard deviations up to a constant.
 
@@ -48,7 +48,7 @@ _LARGE = 25.0
 _OF_SCALE = ("moving_average_sqd_adv_norm_start", "moving_average_sqd_adv_norm_update_rate")
 _OF_WEIGHTS = ("vf_loss_coeff", "max_weight", *_OF_SCALE, "n_step", "model.vf_share_layers")
 _REWARDS_SEEN = ({"model.lstm_use_prev_reward": True}, {"model.custom_model": ENABLED})
-"""Models that may read rewards."""
+"""Settings of models that may read rewards."""
 
 _OF_IMITATION = ("policy_loss", "entropy")
 """The statistics with `beta` 0."""
@@ -80,7 +80,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
 
 
 class MARWILPolicy(JaxPolicy):
-    """A policy that says which settings keep the weights of a few actions from outweighing all others."""
+    """Warns of weights of a few actions that outweigh all others, and names the settings that limit them."""
 
     _warned = False
 
@@ -113,7 +113,7 @@ class MARWILPolicy(JaxPolicy):
 
 
 class MARWIL(Algorithm):
-    """An actor that imitates, and a critic that the returns of recorded actions are compared with."""
+    """An actor that imitates recorded actions, weighted by their advantages, and a critic for these advantages."""
 
     config_class = MARWILConfig
     policy_class = MARWILPolicy
@@ -217,7 +217,7 @@ class BCConfig(MARWILConfig):
 
 
 class BC(MARWIL):
-    """An actor that imitates."""
+    """An actor that imitates recorded actions."""
 
     config_class = BCConfig
     statistics = _OF_IMITATION

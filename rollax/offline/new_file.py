@@ -79,7 +79,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to fill, under a temporary name until the block ends; if the block raises, it is removed.
+    """A folder to fill, under a temporary name until the block ends; removed if the block raises.
 
     The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`. DatasetError if a folder of the final name is not
     empty, or the disk fails.

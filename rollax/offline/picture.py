@@ -51,7 +51,7 @@ class Coverage:
     Attributes:
         names: names of the elements, with their ranges.
         counts: [elements, bins]; zeros for an element with a NaN or infinity, which has no range.
-        left_out: number of elements without a row.
+        left_out: number of further elements, which are not drawn.
     """
 
     def __init__(self, summary: PolicySummary) -> None:
@@ -101,7 +101,7 @@ def _histogram(axes: Any, values: list[Any], title: str) -> None:
 
 
 def _edges(values: list[Any]) -> np.ndarray:
-    """The edges of up to 30 bins; of one bin for values that differ only in their last digits."""
+    """The edges of up to 30 bins; of one bin if values differ only in their last digits."""
     low, high = float(min(values)), float(max(values))
     largest = max(abs(low), abs(high))
     if high - low <= 1e-12 * largest:
@@ -135,5 +135,5 @@ def _draw_actions(axes: Any, summary: PolicySummary) -> None:
     axes.set_ylabel("% of the steps")
     axes.set_xlabel("action, or equal part of its range")
     if len(summary.actions) > 1:
-        # Otherwise Matplotlib leaves out names that begin with "_".
+        # By default, Matplotlib leaves out names that begin with "_".
         axes.legend(axes.containers, [bars.get_label() for bars in axes.containers], fontsize="small")

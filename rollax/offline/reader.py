@@ -1,4 +1,4 @@
-"""`open_dataset`: the reader of a file, folder, pattern, list of those, or function."""
+"""`open_dataset`: opens a file, a folder, a pattern, a function, or a list of these, as a reader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUFFIXES = {
     "d4rl": (".hdf5", ".h5"),
     "csv": (".csv",),
 }
-"""Name of a format of files -> the ends of their names."""
+"""Name of a format -> suffixes of its files."""
 _ALL_SUFFIXES = tuple(dict.fromkeys(suffix for suffixes in SUFFIXES.values() for suffix in suffixes))
 _NOT_READ = {"rlds": "RLDS (TensorFlow Datasets)", "lerobot": "LeRobot"}
 
@@ -51,7 +51,7 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     Args:
         source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
             reader.
-        format: a name in `FORMATS`; "auto" detects it; or a custom reader class, or its path "module:Class".
+        format: a name in `FORMATS`; "auto", to detect it; or a custom reader class, or its path "module:Class".
         settings: settings of the reader, or arguments of the function.
     Raises:
         DatasetError: no such file, an unknown format, or content that cannot be read.
@@ -75,8 +75,8 @@ def reading(
 ) -> Iterator[DatasetReader]:
     """`open_dataset` as a context manager that closes the readers it has opened.
 
-    Given readers, also in a list, stay open, because the caller may read them again. They ignore `settings`, because
-    settings of a config may be for another source.
+    Readers in `source` stay open, because the caller may read them again. They ignore `settings`, because settings of
+    a config may be for another source.
     """
     with ExitStack() as opened:
         yield _opened(list(_each(source)), format, settings, opened)
@@ -123,7 +123,7 @@ def _each(source: Any) -> Iterator[Any]:
 
 
 def _refuse_without_effect(sources: Sequence[Any], kind: Any, settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that no source uses: only paths use a format, and readers use none."""
+    """Raises ConfigError for settings that no source uses: only paths use a format, and readers use no settings."""
     takes_format = any(isinstance(one, str | Path) for one in sources)
     takes_settings = takes_format or not all(isinstance(one, DatasetReader) for one in sources)
     given = {**({} if kind == "auto" or takes_format else {"format": kind}), **({} if takes_settings else settings)}
@@ -138,7 +138,7 @@ def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
 
 
 class ChainedReader(DatasetReader):
-    """Several data sets with equal spaces, one after the other; ids of episodes get the number of the data set."""
+    """Several data sets with equal spaces, one after the other; the number of the data set precedes episode ids."""
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
@@ -196,7 +196,7 @@ def _paths(source: str | Path) -> list[Path]:
 
 
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
-    """`(format, paths)`, for a reader each: neighbours of the same format share one.
+    """`(format, paths)` for each reader: adjacent paths of the same format share a reader.
 
     A file in several paths is read once.
     """
@@ -234,7 +234,7 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
 
 
 def _files_in(path: Path, given: str | None) -> Iterator[tuple[Any, Path]]:
-    """The files and the Minari data sets in a folder; of a given format, its files."""
+    """The files and Minari data sets in a folder, with their formats; or only the files of the format `given`."""
     for unfinished in unfinished_in([path]):
         log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
     # Hidden files and folders are unfinished, from a DatasetWriter or `convert`; reading a pipe might not end.

@@ -42,8 +42,8 @@ class RecordedData:
     The observation filters of the worker's policies get the statistics of the data.
 
     Attributes:
-        parts: policy id -> the buffers of its rows, one for each data set that has some, with their weights.
-        rows: policy id -> transitions.
+        parts: policy id -> a buffer and its weight for each data set that has rows of the policy.
+        rows: policy id -> number of transitions.
         trajectories: number of trajectories in all data sets.
         fingerprint: checksum of the rows as they are stored.
     Raises:
@@ -90,7 +90,7 @@ class RecordedData:
     def _filled(self, source: Any) -> dict[str, Replay]:
         """Policy id -> a buffer with its rows of a data set."""
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
-        # Only the buffers know which columns they store.
+        # The stored columns are known only from a buffer, such as one of a single row.
         columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
         with reading(source, **self._config.input_config) as reader:
             fragments = RecordedFragments(
@@ -107,7 +107,7 @@ class RecordedData:
     def _on_disk(
         self, source: Any, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
     ) -> dict[str, Replay]:
-        """The same, with rows in the files of `input_folder`."""
+        """As `_filled`, with the rows in files of `input_folder`."""
         if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
             got = {name: getattr(self._config, name) for name in ("prioritized_replay", "frame_stack_axis")}
             what = "Recorded data on disk has no priorities, and stores observations as they are."
@@ -200,7 +200,7 @@ class RecordedData:
 
 
 def _derives(policy: Policy, columns: Collection[str]) -> bool:
-    """Whether columns of a policy's rows come from code that may change between runs, in its postprocessing."""
+    """Whether the policy's postprocessing derives columns by code that may change between runs."""
     if RECORDED.issuperset(columns):
         return False
     authors = {defining_class(type(policy), "postprocess_rows")}

@@ -35,8 +35,8 @@ _BYTES_AT_ONCE = 32 << 20
 def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: str) -> str:
     """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
 
-    If the mapping reads the episode, which is not recorded, or is random, the policy that acted learns, if it exists in
-    this run.
+    If the mapping is random, or reads the episode, which is not recorded, then the policy that acted learns, provided
+    that this run has it.
     """
     known = recorded in policy_of.policy_ids
     try:
@@ -51,14 +51,14 @@ def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: s
 class RecordedFragments:
     """Converts the trajectories of a reader to the fragments that sampling would have returned.
 
-    Observations are not filtered, because a filter's statistics are known only after all data is read. Actions are
-    those that the environment received, mapped to the policy's scale; rewards are clipped as in sampling. A trajectory
-    that is cut in the middle counts as truncated, so its last observation is bootstrapped. Recorded recurrent states
-    are not read, because they belong to the network that acted: each trajectory begins with the initial state.
+    Observations are not filtered, because a filter's statistics are known only after all data is read. The actions that
+    the environment received are mapped to the policy's scale; rewards are clipped as in sampling. A trajectory that is
+    cut in the middle counts as truncated, so its last observation is bootstrapped. Recorded recurrent states are not
+    read, because they belong to the network that acted: each trajectory begins with the initial state.
 
     Args:
         learning: the ids of the policies that learn; the trajectories of others are skipped.
-        policy_of: the policies of agents; None for a single policy.
+        policy_of: the policy mapping; None for a single policy.
         columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
         first_trajectory: the id of the first trajectory.
     """
@@ -124,7 +124,7 @@ class RecordedFragments:
 
 
 class _Rows:
-    """The rows of one policy."""
+    """Makes the fragments of one policy."""
 
     def __init__(self, reader: DatasetReader, runner: PolicyRunner, columns: Collection[str]) -> None:
         self._reader = reader
@@ -188,7 +188,7 @@ class _Rows:
         return action_map.to_policy(in_dtypes(space, actions))
 
     def _check_scale(self, trajectory: RecordedTrajectory) -> None:
-        """Raises DatasetError if the files differ in how actions were mapped to the environment's."""
+        """Raises DatasetError if the files differ in how actions were scaled and clipped for the environment."""
         differs = [name for name in SCALE if self._reader.header.get(name, True) is None]
         if self._recorded_map.boxes and differs:
             got = "actions of the policy, in several scales, without the actions that the environment received"

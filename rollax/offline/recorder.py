@@ -38,11 +38,11 @@ _LEFT_OUT = frozenset(
         *(SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID),
     }
 )
-"""The columns of a fragment that become something else than a column of a trajectory."""
+"""The columns of a fragment that are not copied to the columns of a trajectory."""
 
 
 class Recorder:
-    """Collects the trajectories of all policies, independent of the fragments, and writes whole episodes.
+    """Collects the trajectories of all policies, independently of fragments, and writes whole episodes.
 
     Observations are written unfiltered. The policy's actions are written, and also the environment's actions if scaling
     or clipping changes them. Episodes that are not trained on are left out. Running episodes are written unfinished
@@ -65,7 +65,7 @@ class Recorder:
         self.restart()
 
     def restart(self) -> None:
-        """Drops rows that are not written yet; fresh episodes begin."""
+        """Drops rows that are not written yet, before fresh episodes begin."""
         self._slots = Table(**{_TRAJECTORY: -1})
         self._trajectories: dict[str, Trajectories] = {}
         for policy_id, runner in self._runners.items():
@@ -145,7 +145,7 @@ class Recorder:
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)
 
     def forget(self, slots: np.ndarray) -> None:
-        """Marks these slots as without a pending row, because their new trajectories have not acted yet."""
+        """Records that these slots have no pending row, because their new trajectories have not acted yet."""
         for trajectories in self._trajectories.values():
             trajectories.forget(slots)
 
@@ -155,7 +155,7 @@ class Recorder:
             trajectories.drop(episodes)
 
     def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
-        """Records the episodes that end with this poll; those that do not count are left out."""
+        """Records the episodes that end with this poll, without episodes that do not count."""
         if not counted.all():
             self.drop(episodes[~counted])
         self._finished.append(episodes[counted])
@@ -184,7 +184,7 @@ class Recorder:
         self._write(None, NO_ENVS)
 
     def cut_running(self) -> None:
-        """Writes all complete rows; fresh episodes begin."""
+        """Writes all complete rows, before fresh episodes begin."""
         self.write_running()
         self.restart()
 
@@ -209,7 +209,7 @@ class Recorder:
             self.writer.write(trajectory)
 
     def _waiting(self, policy_id: str, numbers: np.ndarray) -> dict[str, trees.Tree]:
-        """What these trajectories are about to act on."""
+        """The observations on which these trajectories act next."""
         slots = positions_in(self._slots[_TRAJECTORY], numbers)
         return {SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots)}
 

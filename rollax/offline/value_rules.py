@@ -47,7 +47,7 @@ class Problem(NamedTuple):
 
 
 class ValueRules:
-    """The rules for the trajectories of one policy; each method returns its problems lazily.
+    """The rules for the trajectories of one policy; the methods yield problems.
 
     Args:
         observation_space: None if it is unknown; then NaN is the only error of observations.
@@ -68,7 +68,7 @@ class ValueRules:
     ) -> Iterator[Problem]:
         """Problems of an unchanged trajectory: shapes, and numbers that the dtypes of the spaces cannot store.
 
-        A cast to these dtypes would change such numbers silently: 0.7 would become 0, and 300 as uint8 44.
+        A cast to these dtypes would change such numbers silently: 0.7 would become 0, and 300 would become 44 in uint8.
 
         Args:
             actions_of: the scale of the column `actions`, see `DatasetReader`. In a policy's scale, the actions of an
@@ -91,9 +91,9 @@ class ValueRules:
                     yield Problem("outside", name, (), row, rewards[row], IN_FLOAT32)
 
     def values(self, obs: trees.Tree, actions: trees.Tree, rewards: NDArray, lengths: NDArray) -> Iterator[Problem]:
-        """Problems of the values in n trajectories with N steps in all, whose `columns` have none.
+        """Problems of the values in n trajectories with N steps in all, whose `columns` have no problems.
 
-        They are: NaN; infinity, except in unbounded elements of observations; values outside a discrete space; actions
+        These are: NaN; infinity, except in unbounded elements of observations; values outside a discrete space; actions
         that the mask of their observation forbids. Numbers beyond the bounds of a Box are allowed, because some
         environments return them.
 
@@ -177,9 +177,9 @@ class RecordedChecks:
     def shapes(
         self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"] = "policy"
     ) -> None:
-        """Refuses columns of other shapes than their spaces, and numbers that the dtypes of these cannot hold.
+        """Refuses columns with other shapes than their spaces, and numbers that the spaces' dtypes cannot hold.
 
-        It is called before the columns are cast to these dtypes.
+        Called before the columns are cast to these dtypes.
 
         Args:
             actions_of: see `ValueRules.columns`.
@@ -261,7 +261,7 @@ def _unbounded(leaf: spaces.Box, array: NDArray) -> NDArray[np.bool_]:
 
 
 def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
-    """Mask of numbers that the dtype cannot store, except for rounding; None if the dtypes exclude them."""
+    """Mask of numbers that `dtype` cannot store, even rounded; None if the array's dtype excludes such numbers."""
     if array.dtype.kind not in "biuf":
         return np.ones(array.shape, np.bool_)
     if np.can_cast(array.dtype, dtype):
@@ -272,5 +272,5 @@ def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
     if array.dtype.kind != "f":
         return (array < least) | (array > most)
     numbers = array.astype(np.float64, copy=False)
-    # The largest int64 is not a float64: the next one, 2**63, does not fit.
+    # The largest int64 is not a float64: the next float64, 2**63, does not fit.
     return ~((numbers >= least) & (numbers < float(most + 1)) & (numbers == np.rint(numbers)))

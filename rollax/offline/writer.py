@@ -64,8 +64,8 @@ class DatasetWriter:
         compression: compression of the columns.
         max_file_size: bytes after which a file is completed, and another begun.
     Raises:
-        ConfigError: an unknown compression or scale of actions, a prefix with other characters, or spaces of different
-            policies.
+        ConfigError: an unknown compression or scale of actions, a prefix with other characters, or a policy with only
+            one of its spaces.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class DatasetWriter:
         self._header, self._actions_of = header or {}, actions_of
         self._spaces = _spaces_by_policy(observation_spaces, action_spaces)
         _check_settings(compression, actions_of, prefix)
-        # PyArrow loads pandas, if it is installed, for its first array, which is impossible while a program ends.
+        # For its first array, PyArrow imports pandas, if installed, which is impossible while a program ends.
         pa.array(np.empty(0, object), pa.string())
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
-        self._columns: dict[str, Columns] = {}  # of each policy so far, with its own names
+        self._columns: dict[str, Columns] = {}  # policy id -> columns, without a prefix in their names
         self._shared = True  # whether all policies have the same columns
         self._file: NewFile | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -99,7 +99,7 @@ class DatasetWriter:
         self._steps = self._trajectories = 0
         self._episodes = 0
         self._score = 0.0  # the sum of the returns of whole episodes
-        self._episode: list[float] | None = None  # the returns of the running one; None: one is unknown
+        self._episode: list[float] | None = None  # returns in the running episode; None: one is unknown
         self._continues = Continuations()
         # Names sort in the order of writing. The token makes them different from the names of other processes' files.
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
@@ -290,7 +290,7 @@ def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Column
 
 
 def _groups(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns], lengths: np.ndarray) -> Any:
-    """The groups that share columns: `(columns, [rows] bool, trajectories)`."""
+    """The groups of trajectories that share columns: `(columns, [rows] bool, trajectories)`."""
     by_columns: dict[int, list[int]] = {}
     for number, trajectory in enumerate(trajectories):
         by_columns.setdefault(id(layout[trajectory.policy_id]), []).append(number)

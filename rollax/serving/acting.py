@@ -28,8 +28,8 @@ class AgentMemory:
     """A policy's memory of one agent of an episode.
 
     Attributes:
-        state: the recurrent state, each part [...].
-        prev_action: the last action as the environment receives it, in the scale of the policy; None at the start.
+        state: the parts of the recurrent state, without a batch axis.
+        prev_action: the last action that the environment received, in the policy's scale; None at the start.
         reward: the sum of the rewards since the last action was requested or logged.
     """
 
@@ -42,7 +42,7 @@ class AgentMemory:
         self.reward = 0.0
 
     def take_reward(self) -> float:
-        """The reward of the previous action, as input of the next one. Later rewards belong to the next action."""
+        """Returns the reward of the previous action, an input of the next action, and resets it to 0."""
         reward, self.reward = self.reward, 0.0
         return reward
 
@@ -77,7 +77,7 @@ class Actor:
         return self._seconds.get(acting_bucket(rows), 1.0) < _QUICK
 
     def warm_up(self, rows: int) -> None:
-        """Compiles the passes of 1, 2, 4, ... rows, up to that many."""
+        """Compiles the passes of 1, 2, 4, ... rows, up to at least `rows`."""
         obs = trees.index(_any_observation(self.policy.observation_space), 0)
         sizes = [1 << power for power in range(acting_bucket(rows).bit_length())]
         for size in [size for size in sizes for _ in range(2)]:  # the second pass is timed
@@ -87,7 +87,7 @@ class Actor:
         """The actions for the environment.
 
         Args:
-            memories: of N different agents; updated.
+            memories: the memories of N different agents; updated.
             values: N observations in the dtypes of the space.
             given: N logged actions, with None for actions that the policy chooses.
         """
@@ -140,13 +140,13 @@ class Actor:
     def _measured(self, bucket: int, seconds: float) -> None:
         known = self._seconds.get(bucket)
         if known is None:
-            self._seconds[bucket] = 1.0  # this pass was only compiled
+            self._seconds[bucket] = 1.0  # the time of this pass included compilation
         else:
             # A single measurement can include an interruption by another process.
             self._seconds[bucket] = seconds if seconds < known else known + _TRUST * (seconds - known)
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
-        """The result of `act`, from the environment's actions and, if they explore, the policy's further columns."""
+        """The result of `act`, from actions for the environment and further columns that the policy returned."""
         return actions.tolist() if isinstance(actions, np.ndarray) else trees.unstack(actions)
 
     def _memory(self, memories: Sequence[AgentMemory], rewards: Sequence[float]) -> dict[str, Any]:

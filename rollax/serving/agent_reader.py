@@ -31,14 +31,14 @@ class AgentReader:
     def __init__(self, observation_space: Any, action_space: Any, largest: float | None) -> None:
         self._observations = SpaceValues(observation_space, largest=largest)
         self._actions = SpaceValues(action_space, largest=largest, bounded=True)
-        self.spaces, self._largest = (observation_space, action_space), largest  # alive: `Readers` has their ids
+        self.spaces, self._largest = (observation_space, action_space), largest  # keeps the ids in `Readers` valid
         self._mask_starts = mask_starts(observation_space, action_space)
         numbers = sum(int(np.prod(leaf.shape or ())) for _, leaf in leaves(action_space))
         # A density can be above 1, a probability cannot.
         self._highest_logp = 1e-3 if numbers == len(choices(action_space)) else _LARGEST_LOGP
 
     def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> trees.Tree:
-        """Columns of observations; masks without a valid action are allowed if no action follows."""
+        """Columns of observations. `masks`: whether an action follows, so that masks must have a valid action."""
         columns = self._observations.columns(values, where)
         if masks and self._mask_starts is not None:
             self._check_masks(columns[ACTION_MASK], where)
@@ -49,7 +49,7 @@ class AgentReader:
         return trees.index(self.columns([value], lambda _: where, masks=masks), 0)
 
     def action(self, obs: Any, action: Any, where: str) -> Any:
-        """An action that the policy has not chosen for this observation."""
+        """Checks and returns a logged action of this observation."""
         column = self._actions.columns([action], lambda _: where)
         if self._mask_starts is not None:
             self._check_allowed(obs[ACTION_MASK][None], column, lambda _: where)
@@ -114,7 +114,7 @@ class AgentReader:
 
 
 def check_same_agents(observations: Mapping[str, Any], actions: Mapping[str, Any], episode_id: str) -> None:
-    """Raises InvalidRequestError for logged actions of other agents than the observations."""
+    """Raises InvalidRequestError unless the logged actions and the observations are of the same agents."""
     if observations.keys() != actions.keys():
         what, fix = "The logged actions are not of the same agents as the observations.", "log one for each observation"
         raise InvalidRequestError.wrong_keys(what, f"episode {episode_id!r}", actions, observations).fix(fix)

@@ -20,7 +20,7 @@ PolicyMapping = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class ServedEpisode:
-    """The episode that a policy mapping of two arguments gets; it has only the id of the episode."""
+    """The episode that a server passes to a policy mapping of two arguments; it has only an id."""
 
     episode_id: str
 
@@ -37,7 +37,7 @@ def policy_mapping_of(
     `given` replaces the mapping of the checkpoint.
 
     Raises:
-        CheckpointError: several policies, and the mapping is code that is neither given nor trusted.
+        CheckpointError: several policies, no `given` mapping, and the checkpoint's mapping is code that is not trusted.
         ConfigError: the mapping returns an unknown policy.
     """
     policy_ids = sorted(stored["policies"])

@@ -23,7 +23,7 @@ class Observations(Mapping[str, Any]):
 
     Attributes:
         ids: ids of the episodes.
-        columns: the same observations as columns [N, ...], in that order.
+        columns: the same observations as columns [N, ...], in the order of `ids`.
     """
 
     __slots__ = ("_rows", "columns", "ids")
@@ -50,8 +50,8 @@ class Backend(ABC):
     The server has validated the requests: episodes are running, ids are strings, values belong to their spaces and have
     the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
     not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The others are called in
-    the thread of the server's event loop. Each raises a RollaxError for a request that cannot be executed: a
-    RequestError keeps its status, others get the status 422.
+    the thread of the server's event loop. A method raises a RollaxError for a request that it cannot execute: the
+    response has the status of a RequestError, or 422 for other errors.
     """
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027  most backends need none
@@ -64,7 +64,7 @@ class Backend(ABC):
     def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
         """The observation and action space of an agent of an episode.
 
-        A server of a single agent calls it once, with None for both. Return the same objects for equal spaces: values
+        With a single agent, this is called once, with None for both. Return the same objects for equal spaces: values
         of one space object are checked together.
 
         Raises:
@@ -73,7 +73,7 @@ class Backend(ABC):
 
     @abstractmethod
     def hello(self) -> Hello:
-        """The description of the server, which fills in addresses and limits."""
+        """The description of the server, without its addresses and limits, which the server adds."""
 
     @property
     @abstractmethod
@@ -133,7 +133,7 @@ class Backend(ABC):
 
 
 def hello_of(policies: Mapping[str, Policy], *, learns: bool, multi_agent: bool, version: int) -> Hello:
-    """The `Hello` of a backend with these policies; the server fills in addresses and limits."""
+    """The `Hello` of a backend with these policies, without addresses and limits, which the server adds."""
     return Hello(
         protocol=PROTOCOL_VERSION,
         server=f"rollax {__version__}",

@@ -34,7 +34,7 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
     "explore": (lambda value: value is None or isinstance(value, bool), "True, False or None"),
     "seed": (lambda value: value is None or (is_whole(value) and value >= 0), "a whole number of at least 0, or None"),
 }
-"""Setting -> whether a value is valid, and what is."""
+"""Setting -> (check of a value, description of the valid values)."""
 
 
 class PolicyClient:
@@ -44,9 +44,8 @@ class PolicyClient:
     overlap. With several agents, observations, actions and rewards are dicts by agent id, which is a string.
 
     If a connection fails, the request is sent again over a new one, until it is answered or `timeout` is over; the
-    server executes it once. An episode therefore survives a broken connection. It is lost if the server stops, or if it
-    has no request for longer than the server's limit `idle_timeout_s`. `EpisodeLostError` is then raised; start another
-    episode.
+    server executes it once. An episode therefore survives a broken connection. The episode is lost if the server stops
+    or drops it after `idle_timeout_s` without a request. `EpisodeLostError` is then raised; start another episode.
 
     Args:
         address: http://HOST:PORT, or ws://HOST:PORT for a WebSocket, which is faster; https:// and wss:// with TLS.
@@ -57,7 +56,7 @@ class PolicyClient:
         timeout: time limit in seconds of a request, including its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
         policy_mapping_fn: agent id -> policy id. None: the only policy, or the one with the agent's id. In remote mode
-            it determines the action space for the types of actions.
+            the action space of the policy determines the types of actions.
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: seed of exploration (local mode).
@@ -141,7 +140,7 @@ class PolicyClient:
         return self._inference.get_actions({episode_id: obs})[episode_id]
 
     def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        """Actions for many episodes, in one message: episode id -> action, given episode id -> observation."""
+        """Requests actions in one message: takes episode id -> observation, returns episode id -> action."""
         return self._inference.get_actions(observations)
 
     def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
@@ -149,11 +148,11 @@ class PolicyClient:
         self._inference.log_action(episode_id, obs, action)
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None = None) -> None:
-        """Adds to the reward of the last action, until the next one or the end of the episode."""
+        """Adds to the reward of the last action, as often as needed before the next action or the end."""
         self._inference.log_returns(episode_id, reward, info)
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool = False) -> None:
-        """Ends some agents of a running episode, given the last observation (or None) of each."""
+        """Ends some agents of a running episode, with the last observation (or None) of each."""
         _check_flag("truncated", truncated, f"end_agents of episode {episode_id!r}")
         self._inference.end_agents(episode_id, observations, truncated)
 
@@ -168,8 +167,8 @@ class PolicyClient:
         Args:
             episodes: instances of `rollax.serving.protocol.Episode`, or dicts of the same form. Columns may be arrays.
         Returns:
-            `accepted`: number of episodes that are learned from; `too_old`: number of those that are not, because the
-            weights of their actions are older than `max_policy_lag`; `version`: version of the current weights.
+            `accepted`: number of episodes that are learned from; `too_old`: number of episodes that are not, because
+            their policy lag is above `max_policy_lag`; `version`: version of the current weights.
         """
         from rollax.serving.remote_inference import checked_hello
 
@@ -194,7 +193,7 @@ class PolicyClient:
 
 
 class ClientEpisode:
-    """A running episode of a client. As a context manager, it must end inside the block."""
+    """A running episode of a client. As a context manager: the episode must end inside the block."""
 
     def __init__(self, client: PolicyClient, episode_id: str) -> None:
         self.client, self.id = client, episode_id

@@ -34,7 +34,7 @@ class Calls:
 
     Attributes:
         timeout: time limit in seconds of a request with its repetitions.
-        max_bytes: maximum size of a request; the server's limit, once it is known.
+        max_bytes: the server's limit on the size of a request; None if unknown or unlimited.
     """
 
     def __init__(self, address: Address, timeout: float) -> None:

@@ -21,7 +21,7 @@ from rollax.serving.protocol import QUERIES
 MAX_ANSWER = 1 << 30
 """Maximum bytes of an answer; the weights of a policy can be large."""
 _MAX_HEAD = 1 << 20
-"""Maximum bytes of the rest of an answer over HTTP, and of what arrives without a request."""
+"""Maximum bytes of an HTTP answer besides its content, and of data that arrives without a request."""
 _CHUNK = 1 << 16
 _CONNECTING_S = 10.0
 _SECURE = {"http": False, "https": True, "ws": False, "wss": True}
@@ -98,7 +98,7 @@ class Address:
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
 
     def connect(self, deadline: float) -> Connection:
-        """A new connection; ConnectionLost or Refused if there is none."""
+        """A new connection; ConnectionLost or Refused if it fails."""
         return StreamConnection(self, deadline) if self.stream else HttpConnection(self, deadline)
 
     def socket(self, deadline: float) -> socket.socket:
@@ -198,7 +198,7 @@ class StreamConnection:
         except ImportError as error:
             feature, package = "A policy client over WebSockets", "websockets"
             raise not_installed(feature, error, where=address.text, package=package, extra="client") from error
-        self._handshake = 0  # its bytes
+        self._handshake = 0  # bytes received
         self._answers: list[bytes] = []
         self._parts = bytearray()
         self._open = State.OPEN
@@ -241,7 +241,7 @@ class StreamConnection:
             while data := _arrived(self._socket):
                 self._take(data)
                 size += len(data)
-                if self._answers or self._parts or size > _MAX_HEAD:  # of no request
+                if self._answers or self._parts or size > _MAX_HEAD:  # without a request
                     return False
         except (ConnectionLost, OSError):
             return False
@@ -275,7 +275,7 @@ class StreamConnection:
                 raise ConnectionLost(f"a handshake of more than {_MAX_HEAD} bytes")
 
     def _take(self, data: bytes) -> None:
-        """Processes what has arrived: answers, pings, the end."""
+        """Processes received data: answers, pings, and the end of the stream."""
         protocol = self._protocol
         if data:
             protocol.receive_data(data)
@@ -320,7 +320,7 @@ def _arrived(sock: socket.socket) -> bytes | None:
 
 
 def _left(deadline: float) -> float:
-    """The seconds until the deadline; TimeoutError after it, also for a socket whose data has arrived."""
+    """The seconds until the deadline; TimeoutError after it, even if data has arrived."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
@@ -344,9 +344,9 @@ def _seconds(text: Any) -> float | None:
 
 
 class _Reading(io.RawIOBase):
-    """What `http.client` needs of a socket; all reads of one answer have one deadline and a limit of bytes.
+    """The socket for `http.client`, with one deadline and one limit of bytes for all reads of an answer.
 
-    A timeout of a socket is for each of its reads: an answer of one byte a second would never end.
+    A socket's own timeout starts anew with each read: an answer of one byte a second would never end.
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Requests from bytes and responses to bytes, as JSON and msgpack; decoders and encoders are made once."""
+"""Decodes requests and encodes responses, as JSON and msgpack; decoders and encoders are made once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Codec:
         self._decode = {verb: self._module.Decoder(kind, **options).decode for verb, kind in kinds.items()}
 
     def decode(self, verb: str | None, data: bytes) -> Any:
-        """The body of a verb, or with None a message of the stream, whose class is in `VERBS`; RequestError."""
+        """The body of a verb; for None a stream message, whose class is in `VERBS`. RequestError if malformed."""
         try:
             return self._decode[verb](data)
         except _MALFORMED as error:

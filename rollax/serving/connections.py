@@ -26,7 +26,7 @@ class _Parser(httptools.HttpRequestParser):
     """A parser of requests.
 
     Attributes:
-        rest: the data after a request to upgrade the connection, which are not parsed.
+        rest: unparsed data after a request to upgrade the connection.
     """
 
     rest = b""
@@ -42,18 +42,18 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection, with HTTP/1.1 requests one after another; `StreamConnection` takes over a WebSocket.
+    """One connection of HTTP/1.1 requests, one after another; a `StreamConnection` takes over a WebSocket.
 
-    It refuses requests that do not arrive completely within `limits.request_timeout_s` (408), headers larger than
-    `limits.max_header_bytes` (431), bodies that continue after they were refused, and clients that do not read their
-    response.
+    The connection refuses requests that do not arrive completely within `limits.request_timeout_s` (408), headers
+    larger than `limits.max_header_bytes` (431), bodies that continue after a refusal, and clients that do not read
+    their response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes over the transport."""
         super().connection_made(transport)
         self.parser = _Parser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's: a closing request succeeds
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn: a closing request succeeds
         self._limits = self.app.limits  # type: ignore[attr-defined]
         self._address = self.client[0] if self.client else ""
         self._since: float | None = time.monotonic()
@@ -74,7 +74,7 @@ class HttpConnection(HttpToolsProtocol):
             super().data_received(self.parser.rest)
         if self._since is None or self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
-        if not self._completed:  # otherwise an unknown part of the data is of requests before this one
+        if not self._completed:  # otherwise some of the data belongs to earlier requests
             self._size += len(data)
         if self._in_head and self._size > self._limits.max_header_bytes:
             self._refuse(431, _LARGE_HEAD)
@@ -83,7 +83,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hands the connection over to a `StreamConnection`, with the data after the handshake."""
-        self._in_head = True  # `cycle` is that of the request before
+        self._in_head = True  # `cycle` belongs to the previous request
         if self.parser.get_http_version() != "1.1":
             self._refuse(400, "The handshake of a WebSocket is of another version than HTTP/1.1.")
         elif self.cycle is not None and not self.cycle.response_complete:
@@ -107,13 +107,13 @@ class HttpConnection(HttpToolsProtocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Adds a header; the trailers after a chunked body are none."""
+        """Adds a header; trailers after a chunked body are ignored."""
         if self._in_head:
             super().on_header(name, value)
             self._count_head(len(name) + len(value) + _HEADER_MARKS)
 
     def _count_head(self, size: int) -> None:
-        """Counts parsed bytes of the head, which may arrive with its end; raises to stop the parser."""
+        """Counts parsed bytes of a head, because it may arrive all at once; the error stops the parser."""
         self._head_size += size
         if self._head_size > self._limits.max_header_bytes:
             raise RequestError(_LARGE_HEAD, status=431)
@@ -150,7 +150,7 @@ class HttpConnection(HttpToolsProtocol):
         """Answers a request that cannot be executed, unless it was answered before, and closes the connection."""
         if self.transport.is_closing():
             return
-        cycle = self.cycle  # in a head, of the request before it
+        cycle = self.cycle  # while a head is parsed, the cycle of the previous request
         if cycle is None or (cycle.response_complete if self._in_head else not cycle.response_started):
             self.transport.write(_refusal(status, what))
         if self.cycle is not None:
@@ -162,11 +162,11 @@ class HttpConnection(HttpToolsProtocol):
 class StreamConnection(WebSocketsSansIOProtocol):
     """One WebSocket, taken over from `HttpConnection` with its handshake.
 
-    Messages do not pass through uvicorn's queue, and responses not through a coroutine, which would take longer than
-    the pass of a small policy: `Stream` gets this connection in its scope, and sets `on_message`.
+    Messages bypass uvicorn's queue, and responses its coroutines, because these take longer than the forward pass of a
+    small policy: `Stream` gets this connection in its scope, and sets `on_message`.
 
-    It is aborted if the client does not read its responses, and more than `limits.max_unsent_bytes` are unsent, does
-    not answer a ping, or sends a message that does not arrive completely within `limits.request_timeout_s`.
+    The connection is aborted if the client leaves more than `limits.max_unsent_bytes` of responses unread, does not
+    answer a ping, or sends a message that does not arrive completely within `limits.request_timeout_s`.
 
     Attributes:
         on_message: executes a message, bytes of JSON or msgpack; None before the handshake.
@@ -198,7 +198,7 @@ class StreamConnection(WebSocketsSansIOProtocol):
             self._since = time.monotonic()
 
     def handle_cont(self, event: Frame) -> None:
-        """Adds a part of a message, to one array: lists of very small or empty parts would not be limited."""
+        """Appends a part of a message to one array; a list of very small or empty parts could fill the memory."""
         first, *_ = self.frames
         if not isinstance(first, bytearray):
             self.frames = [first := bytearray(first)]  # type: ignore[list-item]

@@ -65,7 +65,7 @@ class _Reply(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """The head of a request, and what reads its body."""
+    """The head of a request, and the function that receives its body."""
 
     scope: Scope
     headers: Headers
@@ -77,10 +77,10 @@ _Answer = Callable[[_Request], _Reply | Awaitable[_Reply]]
 
 
 class HttpApp:
-    """The ASGI application: the checks of a request, and what the endpoint of its route answers, or the error.
+    """The ASGI application: checks each request, and sends the response of its route's endpoint, or an error.
 
-    Everything under /v1 requires the token. `pages`, path -> response to GET, do not, and must not contain data of the
-    run.
+    Everything under /v1 requires the token. `pages` (path -> response to GET) require none, and must not contain data
+    of the run.
     """
 
     def __init__(self, service: Service, access: Access, pages: Mapping[str, Response] | None = None) -> None:
@@ -189,7 +189,7 @@ class HttpApp:
         host = headers.get(b"host", b"").decode("latin-1")
         return f"{scheme}://{host or f'localhost:{port}'}"
 
-    # What answers the requests of each route.
+    # The answers of the routes.
 
     async def _execute(self, verb: str, request: _Request) -> _Reply:
         codec = _codec(request.headers.get(b"content-type", b""))
@@ -242,7 +242,7 @@ class HttpApp:
 
 
 class _Endpoint:
-    """The endpoint of one route, which leaves its reply to `HttpApp`; the verb is `_PAGE` for a page."""
+    """The endpoint of one route; puts its reply into the scope, for `HttpApp`. The verb of pages is `_PAGE`."""
 
     def __init__(self, app: HttpApp, verb: str, answer: _Answer) -> None:
         self._app, self._verb, self._answer = app, verb, answer
@@ -274,9 +274,9 @@ def _shows(page: Response) -> _Answer:
 
 
 async def _body(request: _Request, limit: int) -> bytes:
-    """The body of a request; RequestError (413) as soon as it exceeds `limit`, and before it is read if it says so."""
+    """The body of a request; RequestError (413) as soon as its size or its Content-Length exceeds `limit`."""
     size = int(request.headers.get(b"content-length", b"0"))
-    body = bytearray()  # a list of very small parts would not be limited
+    body = bytearray()  # a list of very small parts could fill the memory
     more = True
     while more:
         if max(size, len(body)) > limit:
@@ -302,7 +302,7 @@ def _codec(content_type: bytes) -> Codec:
 
 def _failed(error: Exception, scope: Scope) -> _Reply:
     headers = []
-    if isinstance(error, HTTPException) and error.headers:  # of the route: the path is known, the method is not
+    if isinstance(error, HTTPException) and error.headers:  # the path has a route, but not for this method
         allowed = error.headers["Allow"]
         headers.append((b"allow", f"{allowed}, OPTIONS".encode()))
         what = "The path does not support this method."

@@ -13,7 +13,7 @@ _WINDOW = 100
 
 
 class LearningCurve:
-    """Means over the last 100 episodes, as at most `most_points` points; older ones are thinned out.
+    """Means over the last 100 episodes, as at most `most_points` points; with more, every second point is dropped.
 
     Attributes:
         points: dicts with `time_s` since the run began, `steps`, `reward` and `length`.
@@ -34,7 +34,7 @@ class LearningCurve:
 
     @property
     def length(self) -> float | None:
-        """Their mean length."""
+        """The mean length of the last episodes; None before the first."""
         return sum(self._lengths) / len(self._lengths) if self._lengths else None
 
     def restore(self, results: Iterable[Mapping[str, Any]]) -> None:

@@ -32,8 +32,8 @@ def make_learning_trainer(
 ) -> Trainer:
     """A trainer whose environment is a policy server, restored from the newest checkpoint in `folder` if there is one.
 
-    The default `env` is PolicyServerEnv, or MultiAgentPolicyServerEnv with `multiagent` policies; the `env_config` of
-    `config` overrides `env_config`.
+    The default `env` is PolicyServerEnv, or MultiAgentPolicyServerEnv with `multiagent` policies; the key `env_config`
+    of `config` overrides the argument.
     """
     several = bool((config.get("multiagent") or {}).get("policies"))
     defaults = {

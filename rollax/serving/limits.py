@@ -22,12 +22,12 @@ class Limits:
         max_episodes_per_request: episodes in one `get_actions` or `submit_episodes`.
         max_agents: agents in one dict of observations, actions or rewards.
         max_id_length: characters of the id of an episode, agent or request.
-        idle_timeout_s: seconds after the last response of an episode after which it is dropped.
+        idle_timeout_s: an episode is dropped this many seconds after its last response.
         retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
         largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
-            (unless a bound of their space is higher). The fourth power of the default is finite in float32, and with it
-            the squared gradient of a squared error; seconds since 1970 are below it. A server that does not learn
-            accepts all finite numbers.
+            (unless a bound of their space is higher). The fourth power of the default is finite in float32, as the
+            squared gradient of a squared error must be; seconds since 1970 are below the default. A server that does
+            not learn accepts all finite numbers.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.

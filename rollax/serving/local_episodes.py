@@ -39,7 +39,7 @@ class LocalActor(Actor):
 
 
 class LocalAgent:
-    """One agent's trajectory so far; without a policy id where the server has only one policy."""
+    """One agent's trajectory so far; `policy_id` is None if the server has only one policy."""
 
     def __init__(self, actor: LocalActor, policy_id: str | None = None) -> None:
         self.actor, self.memory, self.ended = actor, AgentMemory(actor), False
@@ -61,7 +61,7 @@ class LocalAgent:
         self.memory.reward += reward
 
     def end(self, obs: Any, truncated: bool) -> None:
-        """Ends the trajectory; without a last observation, with the previous one."""
+        """Ends the trajectory with its last observation; None repeats the previous one."""
         one, self.ended = self.trajectory, True
         one.obs.append(one.obs[-1] if obs is None else obs)
         one.terminated, one.truncated = not truncated, bool(truncated)
@@ -100,7 +100,7 @@ class LocalEpisode:
         return self.agents[agent_id]
 
     def acting(self, agent_id: str) -> LocalAgent | None:
-        """An agent that can act; None for a new one. RequestError for one that has ended."""
+        """An agent that can act; None if the agent is new, RequestError if it has ended."""
         agent = self.agents.get(agent_id)
         if agent is not None and agent.ended:
             raise RequestError(

@@ -25,7 +25,7 @@ from rollax.serving.remote_inference import PolicyMapping, checked_hello, readin
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
-_REFUSED = (400, 409, 413, 422)  # statuses of requests that would not be accepted later either
+_REFUSED = (400, 409, 413, 422)  # statuses of requests that the server would refuse again
 
 
 class _Submission(NamedTuple):
@@ -100,7 +100,7 @@ class LocalInference:
                 actions = actor.act(memories, values, [None] * len(rows))
                 for (episode, agent_id, agent, row), (action, logp) in zip(rows, actions, strict=True):
                     episode.agents[agent_id] = agent
-                    agent.act(row, copy.deepcopy(action), logp, episode.t)  # the player may write into its copy
+                    agent.act(row, copy.deepcopy(action), logp, episode.t)  # the caller may write into its copy
                     chosen[episode.id][agent_id] = action
             for episode_id in observations:
                 self._running[episode_id].step(self.version)
@@ -213,9 +213,9 @@ class LocalInference:
     def _submit_finished(self) -> None:
         """Submits the finished episodes.
 
-        A submission without an answer is kept, and sent again by the next call with the same id: the server may have
-        accepted it. Episodes that the server refuses together are submitted one by one, and the first error is raised
-        at the end.
+        A submission without an answer is kept, and the next call sends it again with the same id, because the server
+        may have accepted it. Episodes that the server refuses together are submitted one by one, and the first error
+        is raised at the end.
         """
         with self._lock:
             waiting = deque(self._unanswered)
@@ -305,7 +305,7 @@ class LocalInference:
 
 
 def _seed(seed: int | None, number: int) -> int | None:
-    """The seed of a policy; without the number, all policies would draw the same random numbers."""
+    """The seed of policy `number`, so that policies draw different random numbers."""
     return seed if seed is None or not number else int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
@@ -317,7 +317,7 @@ def _info(info: Any, where: str) -> dict[str, Any]:
     if not isinstance(info, Mapping):
         raise InvalidRequestError("The info is not a dict.", where, info, expected="a dict")
     try:
-        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent to an address http://
+        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent over HTTP
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError("The info cannot be sent to a policy server.", where, text_of(error)).expected(
             "numbers, strings, arrays, lists, and dicts with strings as keys", "convert the value to one of these"

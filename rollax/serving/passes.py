@@ -17,7 +17,7 @@ from rollax.serving.acting import Actor, AgentMemory
 log = logging.getLogger("rollax.serving")
 
 _FILLS_A_PASS = 16
-"""Number of rows from which on a request does not wait for others to share its forward pass."""
+"""A request of this many rows or more does not wait for other requests to share its forward pass."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +111,7 @@ class Passes:
         self._executor.submit(self._answer_in_thread, requests, parts)
 
     def _take(self) -> list[_Request]:
-        """The waiting requests up to the second one of an agent with memory, which depends on the first."""
+        """The waiting requests, up to a second one of an agent with memory, which has to follow the first."""
         waiting = self._waiting
         if not self._remembers:
             requests = list(waiting)
@@ -151,7 +151,7 @@ class Passes:
         for _, on_done in requests:
             try:
                 on_done(failure)
-            except Exception:  # the other requests get their answers
+            except Exception:  # the other requests still get their answers
                 log.exception("A request could not be answered.")
 
     def _act(self, actor: Actor, parts: list[Part]) -> None:

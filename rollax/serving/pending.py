@@ -20,7 +20,7 @@ Response = Any
 """A struct of `rollax.serving.protocol`, or for `statistics` a dict."""
 
 Result = Any
-"""A response, or what can be awaited for it and has `add_done_callback`: a `PendingRequest` or a future."""
+"""A response, or an awaitable of it with `add_done_callback`: a `PendingRequest` or a future."""
 
 
 class PendingActions:
@@ -48,9 +48,9 @@ class PendingActions:
     def begin(
         self, client: Hashable, sessions: list[Session], agents: Agents, *, single: bool, key: Key | None
     ) -> PendingRequest:
-        """Adds a request, for agents by episode id, which the caller passes to the backend.
+        """Adds a request, which the caller then passes to the backend. `agents`: episode id -> agents.
 
-        `single`: whether the response is one action. RequestError if one of the agents already waits, or too many do.
+        `single`: whether the response is one action. RequestError if an agent already waits, or too many wait.
         """
         self._sessions.refuse_waiting(agents)
         count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)
@@ -153,7 +153,7 @@ class PendingRequest:
         return self.result()
 
     def add_done_callback(self, callback: Callable[[PendingRequest], None]) -> None:
-        """Calls `callback(self)` as soon as the request is done; a future would take a turn of the event loop more."""
+        """Calls `callback(self)` as soon as the request is done; a future would call it one turn of the loop later."""
         if self.done:
             callback(self)
         else:

@@ -100,7 +100,7 @@ class PolicyBackend(Backend):
         return cls(runners, mapping, multi_agent=multi_agent, explore=explore, version=version)
 
     def warm_up(self, rows: int = 64) -> None:
-        """Compiles the forward passes of up to that many rows, so that no request waits for a compilation."""
+        """Compiles the forward passes of up to `rows` rows, so that no request waits for a compilation."""
         for actor in self.actors.values():
             actor.warm_up(rows)
 

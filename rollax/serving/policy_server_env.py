@@ -26,7 +26,7 @@ DEFAULT_PORT = 9900
 
 
 class _Served:
-    """Base of both classes, with the server; docs/external-environments.md lists the keys of `env_config`."""
+    """Base of both environments: runs the server. docs/external-environments.md lists the keys of `env_config`."""
 
     samples_in_background = True
     evaluates = False
@@ -90,7 +90,7 @@ class _Served:
         self._server.start()
 
     def _addresses(self) -> list[str]:
-        """The addresses of all workers, if they follow from the port; otherwise the address of this worker."""
+        """The addresses of all workers, if `port` determines them; otherwise the address of this worker."""
         workers = getattr(self._context, "num_workers", 0)
         port, own = self._settings["port"], self.address
         if not port or not workers:

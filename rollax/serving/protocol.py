@@ -1,4 +1,4 @@
-"""The messages between a policy server and its clients: equal over HTTP (JSON) and WebSockets (JSON or msgpack).
+"""The messages between a policy server and its clients, over HTTP (JSON) and WebSockets (JSON or msgpack).
 
 A request is a verb with a body, one of the structs below. Observations, actions and rewards are plain values of their
 spaces (`rollax.serving.values`). With several agents they are dicts by agent id.
@@ -18,7 +18,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     Attributes:
         request_id: identifies a request that is sent again after a lost response; the server executes it once and
-            repeats its response. It is unique in its episode; for `submit_episodes`, for these episodes.
+            repeats its response. The id is unique in its episode, or among submissions of the same episodes.
     """
 
     request_id: str | None = None
@@ -32,7 +32,7 @@ class StartEpisode(Request, kw_only=True):
 
 
 class GetAction(Request, kw_only=True):
-    """Requests an action for an observation; with several agents for a dict of them."""
+    """Requests an action for an observation; with several agents, for a dict of observations."""
 
     episode_id: str
     obs: Any
@@ -85,7 +85,7 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         obs: [T + 1] observations; the last one follows the last action.
         actions: [T] actions, as sent to the environment.
         rewards: [T] reward of each action.
-        terminated, truncated: kind of its end; at most one is true.
+        terminated, truncated: how the trajectory ended; at most one is true.
         action_logp: [T] log-probability of each action under the policy that chose it.
         t: [T] number of the environment step of each action in its episode; None: 0, 1, 2, ...
         infos: [T] info dicts.
@@ -202,7 +202,7 @@ class Actions(msgspec.Struct):
 
 
 class Submitted(msgspec.Struct):
-    """The answer to submit_episodes: numbers of episodes to learn from, and of too old ones (`max_policy_lag`)."""
+    """The answer to submit_episodes: numbers of episodes to learn from, and of episodes beyond `max_policy_lag`."""
 
     accepted: int
     too_old: int

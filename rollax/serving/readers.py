@@ -53,7 +53,7 @@ class Readers:
         return self._of_agents(sessions, observations), agents
 
     def _of_agents(self, sessions: Sequence[Session], observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Checks the observations of one space together."""
+        """Checks observations of agents; the values of one space are checked together."""
         groups: dict[AgentReader, tuple[list[tuple[str, str]], list[Any]]] = {}
         for session in sessions:
             for agent, value in observations[session.id].items():
@@ -72,7 +72,7 @@ class Readers:
         return read
 
     def logged(self, session: Session, obs: Any, action: Any) -> tuple[Any, Any, Any]:
-        """`(observation, action, agents)` of an action that the policy has not chosen."""
+        """`(observation, action, agents)` of a logged action."""
         if self._only is not None:
             value = self._only.observation(obs, f"observation of {session.id!r}")
             return value, self._only.action(value, action, f"action of {session.id!r}"), ONE_AGENT
@@ -168,7 +168,7 @@ class Readers:
         return reader
 
     def _by_agent(self, by_agent: Any, what: str, session: Session, *, some: bool = False) -> dict[str, Any]:
-        """The values by agent, checked; with `some`, at least one."""
+        """Checks and returns values by agent id; with `some`, they must not be empty."""
         if not isinstance(by_agent, dict):
             raise _by_agent(what, session, by_agent, several=True)
         if some and not by_agent:

@@ -70,7 +70,7 @@ class RemoteInference:
         self._calls.call("end_episode", {**body, "truncated": True} if truncated else body)
 
     def close(self) -> None:
-        """Does nothing: only the connections are closed."""
+        """Does nothing: the client closes the connections."""
 
     def _converter(self) -> Convert:
         if self._convert is None:

@@ -47,7 +47,7 @@ def headers_of(items: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Raises ConfigError if `host` is reachable from other machines and there is no token, or one is unusable."""
+    """Raises ConfigError for an invalid host or token, or a host that other machines reach, without a token."""
     for name, value in (("host", host), ("token", "" if token is None else token)):
         if not isinstance(value, str):
             raise ConfigError(f"{name} is not a string.", f"{name} of PolicyServer", value).expected(
@@ -83,7 +83,7 @@ def read_token(file: Path, where: str = "--token-file") -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an IP address, is only this machine."""
+    """Whether `host`, a name or an IP address, is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -98,7 +98,7 @@ class Access:
     Origin: absent, the origin of this server's own pages, or one of `allowed_origins`.
 
     Args:
-        token: required as `Authorization: Bearer`; None if there is none.
+        token: required as `Authorization: Bearer`; None: no token is required.
         allowed_origins: origins of foreign pages, as browsers send them ("https://example.org"); "*" for all.
         allowed_hosts: further names of this server, without a port.
         wrong_tokens_per_s: requests with a wrong token for each client address; more are answered with 429.
@@ -197,7 +197,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, amount: float = 1.0) -> float:
-        """Spends `amount` units and returns 0; without enough units, returns the seconds until there are."""
+        """Spends `amount` units and returns 0; with too few units, returns the seconds until there are enough."""
         now = time.monotonic()
         left, since = self._buckets.get(key, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._per_s)

@@ -33,7 +33,7 @@ class PolicyServer:
     """Serves a policy over HTTP and WebSockets, in a separate thread, until `stop`.
 
     Args:
-        service: executes the requests; or the backend of a `Service` that the server makes.
+        service: a `Service`, which executes the requests, or a backend, for which the server makes a `Service`.
         host: the address or name to listen on; all except this machine's loopback require a token.
         port: the port; 0 for a free one.
         token: the token that clients must send as `Authorization: Bearer`.
@@ -84,7 +84,7 @@ class PolicyServer:
         self._app.address = f"{'https' if self._tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._ended = threading.Event()  # an interrupted `join` takes a running thread for ended, before Python 3.13
+        self._ended = threading.Event()  # before Python 3.13, an interrupted `join` marks a running thread as ended
         self._ended.set()
         self._stopping: asyncio.Event
         self._connections: set[Any] = set()
@@ -207,7 +207,7 @@ class PolicyServer:
 
     async def _end(self, state: Any) -> None:
         """Ends unfinished handshakes, gives the connections some time to finish, and then aborts them."""
-        # Their tasks are not cancelled: uvloop may leave a connection open that is cancelled while it is made.
+        # Handshakes are not cancelled: uvloop may leave open a connection that is cancelled while it is made.
         for accepted in self._handshakes.values():
             with contextlib.suppress(OSError):  # the client has disconnected
                 accepted.shutdown(socket.SHUT_RDWR)
@@ -233,7 +233,7 @@ class PolicyServer:
 async def _readable(waiting: socket.socket) -> None:
     """Returns when a connection can be accepted.
 
-    `loop.sock_accept` would lose, and leave open, a connection that arrives just before it is cancelled.
+    If a connection arrives just before `loop.sock_accept` is cancelled, it stays open and is lost.
     """
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(waiting, arrived.set)

@@ -43,13 +43,13 @@ class Service:
         self._description = backend.hello()
         self.sessions = Sessions(self.limits, clock)
         self._readers = Readers(backend, self.limits, self._description)
-        # The method of each verb has its name.
+        # The method of a verb is named `_verb`.
         self._verbs: dict[str, Callable[[Any, Hashable], Result]] = {
             verb: getattr(self, f"_{verb}") for verb in (*messages.QUERIES, *messages.REQUESTS)
         }
         self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._description.multi_agent)
         self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
-        self._submitting = 0  # those that run or wait
+        self._submitting = 0  # submissions that run or wait
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +78,7 @@ class Service:
         self.backend.close()
 
     def call(self, verb: str, request: Any, client: Hashable) -> Result:
-        """Executes a request of a client; returns its response, or what can be awaited for it.
+        """Executes a request of a client; returns its response, or an awaitable of it.
 
         `request` is the struct of the verb; None for `protocol.QUERIES`.
 
@@ -239,7 +239,7 @@ class Service:
         key, known, named = None, None, self._key(request)
         self._check_count(request.episodes)
         if named is not None:
-            # Including the content, because another client may use the same id for a request without an episode.
+            # The key includes the content, because without an episode other clients may use the same id.
             key = named[1], _fingerprint(request)
             known = self._submitted.get(key)
         if known is None:
@@ -260,7 +260,7 @@ class Service:
             self._submitted.pop(key, None)  # its error's traceback would keep the episodes alive
 
     def _key(self, request: messages.Request) -> Key | None:
-        """The key that identifies a repeated request; None for one without an id."""
+        """The key that identifies a repeated request; None for a request without an id."""
         if request.request_id is None:
             return None
         self._readers.check_id(request.request_id, "request_id")
@@ -308,4 +308,4 @@ def _fingerprint(request: Any) -> int:
     try:
         return hash(msgspec.msgpack.encode(request))
     except (TypeError, ValueError, OverflowError):
-        return 0  # it has values that are in no space, and is refused later
+        return 0  # the request has values of no space, and is refused later

@@ -35,11 +35,11 @@ class Session:
     """A running episode.
 
     Attributes:
-        client: the client that started it.
+        client: the client that started the episode.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
         acted: whether any agent has acted.
-        last_response: time of the response to its last request.
-        responses: key -> response, or the pending request, of its last requests.
+        last_response: time of the response to the last request.
+        responses: key of a recent request -> its response, or the pending request.
     """
 
     id: str
@@ -87,7 +87,7 @@ class Sessions:
         return len(self._by_client)
 
     def start(self, episode_id: str | None, client: Hashable) -> Session:
-        """Starts an episode; without an id, with a new one. RequestError if it or too many others are running."""
+        """Starts an episode; None means a new id. RequestError if it already runs, or too many others run."""
         if episode_id is None:
             episode_id = uuid.uuid4().hex
         elif episode_id in self._running:
@@ -154,7 +154,7 @@ class Sessions:
         return ended[2] if ended is not None and ended[1] == key else None
 
     def started_by(self, request_id: str) -> str | None:
-        """The id of the episode that this request started; None if used since: the request is another client's."""
+        """The id of the episode that this request started; None if used since: another client sent the same id."""
         session = self._running.get(self._started.get(request_id, ""))
         return None if session is None or session.acted or session.id in self.waiting else session.id
 
@@ -170,7 +170,7 @@ class Sessions:
         return [session for session in self if session.last_response < before and session.id not in self.waiting]
 
     def refuse_waiting(self, agents: Mapping[str, Iterable[str]]) -> None:
-        """Refuses a request for agents, episode id -> agents, that wait for an action; RequestError."""
+        """Raises RequestError if one of `agents` (episode id -> agents) waits for an action."""
         if self.waiting.keys().isdisjoint(agents):  # the common case
             return
         for episode_id in self.waiting.keys() & agents.keys():
@@ -183,7 +183,7 @@ class Sessions:
                 )
 
     def begin_waiting(self, agents: Agents) -> None:
-        """Adds a pending request for agents that do not wait yet, episode id -> agents."""
+        """Adds a pending request for `agents` (episode id -> agents), which do not wait yet."""
         if self.waiting.keys().isdisjoint(agents):
             self.waiting.update(agents)
             return

@@ -48,8 +48,8 @@ class TrainingBackend(Backend):
         self._episodes, self._several = episodes, multi_agent
         self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
         self._runner_of = lru_cache(_MOST_AGENTS)(self._mapped)
-        # By agent, what repeated calls of the mapping returned. A mapping may change, as in a league; whether it is
-        # random is determined once.
+        # Agent -> policy ids that repeated calls of the mapping returned: several if it is random. A mapping may
+        # change, as in a league, but whether it is random is determined once.
         mapping: Any = worker.policy_of
         self._returned = lru_cache(_MOST_AGENTS)(lambda agent: frozenset(mapping.returned(agent)))
         self._running: dict[str, _Running] = {}
@@ -207,7 +207,7 @@ class TrainingBackend(Backend):
         return returned if len(returned) > 1 else frozenset({mapping(agent, None)})
 
     def _on_policy(self, policies: Iterable[str]) -> list[str]:
-        """Those of the policies that do not learn from logged actions."""
+        """The ids, out of `policies`, of policies that do not learn from logged actions."""
         return [policy_id for policy_id in sorted(policies) if not self.worker.runners[policy_id].accepts_off_policy]
 
     def _check_off_policy(self, policies: Iterable[str]) -> None:
@@ -220,7 +220,7 @@ class TrainingBackend(Backend):
     # Episodes played elsewhere.
 
     def _is_too_old(self, episode: Episode, learning: Mapping[str, frozenset[str]]) -> bool:
-        """Whether an on-policy algorithm drops it as too old; status 422 if it cannot learn from such episodes.
+        """Whether an on-policy algorithm drops the episode as too old; status 422 if it cannot learn from it at all.
 
         `learning` is agent id -> the policies that may learn from it.
         """

@@ -1,4 +1,4 @@
-"""Values of spaces on the wire: plain values and packed arrays in, plain values out.
+"""Values of spaces in messages: requests have plain values and packed arrays, responses have plain values.
 
 A plain value consists of JSON types: numbers, nested lists, dicts by key; a tuple is a list. A packed array is a dict
 {"dtype": "<f4", "shape": [2, 3], "data": bytes}, in msgpack only; `data` is in C order.
@@ -45,12 +45,12 @@ class SpaceValues:
         except InvalidRequestError:
             if len(values) == 1:
                 raise
-            # One by one, to find the first wrong one; they may also be right, but not have one dtype.
+            # One by one, to find the first wrong value; or all values are right, but their dtypes differ.
             return concat([self._read([value], lambda _, row=row: where(row)) for row, value in enumerate(values)])
 
 
 def _reader(space: Space, path: Path, largest: float | None, bounded: bool) -> Callable[[Sequence[Any], Where], Tree]:
-    """A function that reads values of a space; made once, because a walk takes longer than reading a few numbers."""
+    """A function that reads values of a space; made once: walking the space takes longer than reading few numbers."""
     place = path_text(path)
     if isinstance(space, spaces.Dict):
         keys = space.spaces.keys()
@@ -179,7 +179,7 @@ class _Leaf:
         raise self._misfit(what, _shown(values[0]), where)
 
     def _vectors(self, values: Sequence[Any]) -> np.ndarray | None:
-        """[N, *shape] from lists of numbers, the common case; None for all that needs a closer look."""
+        """[N, *shape] from lists of numbers, the common case; None for values that need further checks."""
         size = self._size
         for value in values:
             if type(value) is not list or len(value) != size or not _NUMBERS.issuperset(map(type, value)):

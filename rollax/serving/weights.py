@@ -48,7 +48,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
     config, spaces, observation filter, timestep.
 
     Raises:
-        RequestError: the class of the policy or of its model is not one of rollax's.
+        RequestError: the policy or its model has a class that is not part of rollax.
     """
     policy = runner.policy
     if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
@@ -75,7 +75,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
 
 
 def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
-    """The policy from `policy_to_bytes`; it acts as the server's policy.
+    """The policy in the bytes of `policy_to_bytes`; it acts like the server's policy.
 
     Args:
         data: the response of GET /v1/weights.

@@ -1,6 +1,6 @@
 """Policies in PyTorch: `TorchPolicy`, and twins of JAX's default models, distributions and losses.
 
-Importing it raises ConfigError if PyTorch is not installed. It imports no JAX, and nothing of the JAX side imports it.
+Importing this package raises ConfigError without PyTorch. It imports no JAX, and the JAX side does not import it.
 """
 
 from rollax.errors import not_installed

@@ -1,4 +1,4 @@
-"""`TorchAlgorithm`: what the author of an algorithm in PyTorch writes."""
+"""`TorchAlgorithm`: the base class of algorithms in PyTorch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TorchAlgorithm(BaseAlgorithm):
 
     @classmethod
     def overrides(cls, method: str) -> bool:
-        """Whether the class, or one between, overrides a method of `TorchAlgorithm`."""
+        """Whether the class, or a base class below `TorchAlgorithm`, overrides a method of `TorchAlgorithm`."""
         return overrides(cls, TorchAlgorithm, method)
 
     @cached_property
@@ -51,11 +51,11 @@ class TorchAlgorithm(BaseAlgorithm):
         return make_policy_model(*spaces, self.exploration.num_inputs, self.config, self.label, self.value_shape)
 
     def make_optimizer(self, params: Any, model: nn.Module) -> torch.optim.Optimizer:
-        """Returns the optimizer, whose learning rate is set at each step, after `grad_clip`: by default Adam.
+        """Returns the optimizer, by default Adam. Each step clips gradients (`grad_clip`) and sets the learning rate.
 
         Args:
-            params: parameters, or groups of them, as PyTorch's optimizers take them.
-            model: the model that has them.
+            params: parameters or parameter groups, as for PyTorch's optimizers.
+            model: the model with these parameters.
         """
         device = chosen_device(getattr(self.config, "device", "auto"))
         return torch.optim.Adam(params, lr=0.0, eps=self.config.adam_epsilon, fused=device.type != "mps")
@@ -78,5 +78,5 @@ class TorchAlgorithm(BaseAlgorithm):
 
 
 def precise(output: Tensor) -> Tensor:
-    """Tensors of half precision as float32, because log-probabilities and errors would be inexact."""
+    """Converts half precision to float32, because log-probabilities and errors would be inexact."""
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output

@@ -1,4 +1,4 @@
-"""Batch normalization of a single row, which has no statistics."""
+"""Layers of batch normalization, and their treatment of a single row, which has no batch statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int, where: str) -> None:
-    """Raises ConfigError if layers of these names would learn from single rows alone."""
+    """Raises ConfigError if there are layers of batch normalization and all minibatches have one row."""
     size = min(size or 2 for size in (plan.minibatch_size, plan.microbatch_size))
     if size == 1 == max_seq_len and (names := sorted(layers)):
         what = "Batch normalization requires minibatches of more than one row."
@@ -28,7 +28,7 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
 
 @contextmanager
 def in_evaluation(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Puts layers in training mode into evaluation mode in its block: they use their running statistics."""
+    """Inside the block, `layers` are in evaluation mode: they use their running statistics."""
     changed = [layer for layer in layers if layer.training]
     for layer in changed:
         layer.eval()

@@ -14,7 +14,7 @@ from rollax.policy.recurrent_columns import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:
-    """The columns of a batch with the model's state after the burn-in as `state_in`; constant. As in JAX."""
+    """The columns of a batch with the recurrent state after the burn-in, without gradient, as `state_in`; as in JAX."""
     if not is_recurrent(model) or SampleBatch.BURN_IN not in columns:
         return columns
     burn_in: BurnIn = columns[SampleBatch.BURN_IN]

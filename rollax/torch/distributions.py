@@ -1,4 +1,4 @@
-"""Twins of the action distributions: the interface of `ActionDistribution` with tensors; NumPy arrays are converted.
+"""Twins of the action distributions: `ActionDistribution` with tensors. NumPy arrays are converted to tensors.
 
 The classes of the same names in `rollax.models.distributions` document the equations, limits and deviations.
 """
@@ -40,7 +40,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
-    """The distribution over the actions of a space; spaces and errors as `make_distribution` in JAX."""
+    """The distribution over the actions of a space; spaces and errors are as in JAX's `make_distribution`."""
     return distribution_of(action_space, _KINDS, squash=squash)
 
 
@@ -257,7 +257,7 @@ def _inverse_cdf(logits: Tensor, noise: Tensor) -> Tensor:
     """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one."""
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     cumulative = weights.cumsum(dim=-1)
-    possible = weights != 0  # NaN counts, so that the action is in range until the outputs are checked
+    possible = weights != 0  # NaN counts as possible: the action is in range, and outputs are checked later
     hits = possible & (cumulative > noise[..., None] * cumulative[..., -1:])
     size = logits.shape[-1]
     index = torch.arange(size, device=logits.device)
@@ -277,7 +277,7 @@ def _kl(logits: Tensor, other: Tensor) -> Tensor:
 
 
 def _log_probs(logits: Tensor) -> Tensor:
-    # Minus infinity, by which a model may mask, is replaced: 0 · ∞ is NaN.
+    # A model may mask with minus infinity, which is replaced because 0 · ∞ is NaN.
     return logits.clamp(min=PADDING_LOGIT).log_softmax(dim=-1)
 
 

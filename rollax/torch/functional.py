@@ -41,8 +41,8 @@ def torch_algorithm(
         name: the name of the class, which must equal the variable's name: `A = torch_algorithm(loss, name="A")`;
             checkpoints and other processes import the class from the calling module by this name.
     Raises:
-        PolicyError: a text in place of names; or a `name` that is no identifier, or that another object in the calling
-            module has, such as the loss.
+        PolicyError: a string in place of a list of names; or a `name` that is no identifier, or is already the name of
+            another object in the calling module, such as the loss.
     """
     for argument, names in (("reads", reads), ("statistics", statistics)):
         if isinstance(names, str):
@@ -71,7 +71,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_name(name: str, module: Mapping[str, Any]) -> None:
-    # A class under this name is an earlier version, if a cell of a notebook is run again.
+    # If a notebook cell is run again, this name already holds the earlier version of the class.
     if name.isidentifier() and isinstance(module.get(name, object), type):
         return
     got = f"{name!r}" + (f", the name of {module[name]!r}" if name in module else "")

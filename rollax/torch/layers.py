@@ -15,7 +15,7 @@ from torch.nn import functional
 from rollax.models.config import Activation, ConvFilter, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
-# cuDNN copies the weights of a recurrent layer into one block at each call. Users cannot do what PyTorch advises.
+# At each call, cuDNN copies the weights into one block. PyTorch advises flatten_parameters, which these layers lack.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
 
 
@@ -81,7 +81,7 @@ class BatchRenorm(nn.BatchNorm1d):
 
 
 def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleList:
-    """The layers that normalize the input of an `MLP` and the outputs of its layers; none for the kind None."""
+    """The layers that normalize the input of an `MLP` and the outputs of its layers; no layers if `kind` is None."""
     if kind == "layer":
         return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths[1:]])
     if kind == "batch":
@@ -90,7 +90,7 @@ def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleL
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation, and by normalization of a kind of `model.normalization`.
+    """Dense layers, each followed by the activation, and by `normalization`, a kind as in `model.normalization`.
 
     `features` is the width of the output.
     """
@@ -147,7 +147,7 @@ class CNN(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """The base of LSTM and GRU: B concatenated sequences of equal length, F `in_features` to H `features`."""
+    """The base of LSTM and GRU: maps B concatenated sequences of equal length from `in_features` F to `features` H."""
 
     gates: int
     parts: int
@@ -168,7 +168,7 @@ class Recurrent(nn.Module):
 
     @staticmethod
     def _by_sequence(x: Tensor, sequences: int) -> Tensor:
-        steps = len(x) // sequences if sequences else 1  # without rows, as in acting
+        steps = len(x) // sequences if sequences else 1  # without sequences one step, as in acting
         return x.reshape(sequences, steps, x.shape[-1])
 
 

@@ -35,11 +35,11 @@ class Learner:
     """Holds the model, its optimizer and its target model, and changes them in place.
 
     After an exception or an interrupt in `learn` or `apply` everything is restored. If a loss, gradient or new
-    parameter of `learn` is not finite, its update is repeated up to that step.
+    parameter is not finite, `learn` restores everything, runs again, and stops before that step.
 
     Args:
         optimizer: one that `check_optimizer` accepts.
-        by_part: whether each part of the model has its learning rate; the optimizer's groups then have its `name`.
+        by_part: whether each part of the model has a learning rate; the optimizer's groups are then named after parts.
         every: part of the model -> k, for a part that makes each k-th gradient step only.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
@@ -94,7 +94,7 @@ class Learner:
     def gradients(
         self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str
     ) -> tuple[Columns, dict[str, Any]]:
-        """Arrays by name, and statistics, of the plan's first minibatch; the model does not change.
+        """Returns `(name -> array, statistics)` of the plan's first minibatch; the model does not change.
 
         The arrays are the gradients of the parameters that have one, and the new values of other state that the loss
         changes, such as the running statistics of batch normalization: `apply` may be called in another process.
@@ -115,7 +115,7 @@ class Learner:
     def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if one of them, their norm or a new parameter is not finite;
+        Raises NonFiniteError, without a change, if an array, the gradient's norm or a new parameter is not finite;
         PolicyError for arrays of another model.
         """
         check_gradients(gradients, where)
@@ -149,7 +149,7 @@ class Learner:
     def _run(
         self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool
     ) -> UpdateResult | None:
-        """Runs the plan; None if something is not finite, unless it is `careful`: it then names the tensor."""
+        """Runs the plan; None if a tensor is not finite. A `careful` run returns an error with its name instead."""
         per_epoch = plan.steps - plan.last_epoch
         found: list[dict[str, Tensor]] = []
         by_row: dict[str, Tensor] = {}
@@ -189,7 +189,7 @@ class Learner:
         return UpdateResult(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and statistics of a minibatch, by row without padding; its gradients are in the parameters.
+        """Returns the loss and statistics of a minibatch (by row: without padding); sets the parameters' gradients.
 
         The loss of several microbatches is their mean, weighted by their valid rows.
         """
@@ -217,9 +217,9 @@ class Learner:
         return totals["total_loss"], totals
 
     def _clipped_norm(self) -> float:
-        """Clips the gradient, of each named group or of all parameters together; returns its squared norm before.
+        """Clips the gradient of each named group, or of all parameters; returns its squared norm before clipping.
 
-        That is finite only if all elements are.
+        The norm is finite only if all elements are finite.
         """
         total = 0.0
         for parameters in self._clipped_together:
@@ -234,7 +234,7 @@ class Learner:
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))
-            total += torch.tensor(norm).square().item()  # infinite where Adam's second moments are
+            total += torch.tensor(norm).square().item()  # infinite if Adam's second moments are
         return total
 
     def _step(self, lr: Rates) -> None:
@@ -246,7 +246,7 @@ class Learner:
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
-        """The model in training mode, and PyTorch's global random streams replaced by the policy's own."""
+        """Inside the block, the model is in training mode, and all random numbers come from the policy's stream."""
         self.model.train()
         try:
             with random_numbers_of(self.generator, self._device):
@@ -257,7 +257,7 @@ class Learner:
 
     @contextmanager
     def exploring(self) -> Iterator[None]:
-        """The model in training mode; its other state, such as buffers, is restored afterwards."""
+        """Inside the block, the model is in training mode; its other state, such as buffers, is restored after it."""
         with self.tensors.keeping_extra():
             self.model.train()
             try:
@@ -272,7 +272,7 @@ class Learner:
         bad += [f"the gradient of {name}" for name, g in gradients if g is not None and not g.isfinite().all()]
         step = self.num_updates
         if not bad and (bad := self.tensors.not_finite()):
-            step -= 1  # the step that led to them is counted
+            step -= 1  # the step that produced them is already counted
         columns = [
             name
             for name, column in batch.items()

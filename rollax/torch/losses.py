@@ -1,7 +1,7 @@
-"""Twins of the losses of PG, A3C, PPO, DQN and SAC. The same names in `ops` document equations and deviations.
+"""Twins of the losses of PG, A3C, PPO, DQN and SAC. Their namesakes in `ops` document equations and deviations.
 
-Arguments that are constant there are detached here. `mask` [B] is 1 for a real row, 0 for padding. They raise
-ShapeError if arguments that have equal shapes there differ in shape.
+Arguments that are constant in `ops` are detached here. `mask` [B] is 1 for a real row, 0 for padding. Arguments whose
+shapes must be equal raise ShapeError if they are not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def clipped_surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: 
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor, *, vf_clip_param: float | None = None) -> Tensor:
-    """[] mean_t min((V_t - G_t)², c), with c = `vf_clip_param`; without factor 1/2. The sum over value heads [B, H]."""
+    """[] mean_t min((V_t - G_t)², c), with c = `vf_clip_param`; without factor 1/2. For [B, H], the sum over heads."""
     if values.ndim == targets.ndim == 2:
         heads = zip(values.T, targets.T, strict=True)
         return torch.stack([value_loss(*head, mask, vf_clip_param=vf_clip_param) for head in heads]).sum()
@@ -48,7 +48,7 @@ def value_loss(values: Tensor, targets: Tensor, mask: Tensor, *, vf_clip_param: 
 
 
 def explained_variance(targets: Tensor, predictions: Tensor, mask: Tensor) -> Tensor:
-    """[] 1 - Var[G - V] / Var[G] over the valid rows; always finite. The mean over value heads [B, H]."""
+    """[] 1 - Var[G - V] / Var[G] over the valid rows; always finite. For [B, H], the mean over heads."""
     if targets.ndim == predictions.ndim == 2:
         heads = zip(targets.T, predictions.T, strict=True)
         return torch.stack([explained_variance(*head, mask) for head in heads]).mean()
@@ -64,7 +64,7 @@ def _masked_variance(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
-    """[B] the entry of each row of [B, A] at its action; NaN for an action out of range, as padding has."""
+    """[B] the entry of `values` [B, A] at the action of each row; NaN for an action out of range, as in padding."""
     places, size = actions.to(torch.int64), values.shape[1]
     found = values.gather(1, places.clamp(0, size - 1)[:, None])[:, 0]
     return torch.where((places >= 0) & (places < size), found, torch.nan)

@@ -58,7 +58,7 @@ class ModelTensors:
         return {name: found[name] for name in self.params}
 
     def set_targets(self, arrays: Mapping[str, Any] | None = None) -> None:
-        """Sets the target parameters, by default to the parameters."""
+        """Sets the target parameters, by default to the online parameters."""
         if self.target_model is not None:
             assign(self.targets, {n: to_numpy(p) for n, p in self.params.items()} if arrays is None else arrays)
             self._copy_extra()
@@ -86,7 +86,7 @@ class ModelTensors:
     def check_complete(self, where: str) -> None:
         """Raises PolicyError for parameters that were added or unfrozen, or buffers added, after the policy was made.
 
-        Buffers that the model has replaced are kept, as by `keep_buffers`.
+        Calls `keep_buffers` first.
         """
         self.keep_buffers()
         unknown = [
@@ -117,9 +117,9 @@ class ModelTensors:
 
     @torch.no_grad()
     def keep_buffers(self) -> None:
-        """Copies buffers that the model has replaced, instead of changed, into the original tensors.
+        """Where the model has replaced a buffer by a new tensor, copies the new values into the original tensor.
 
-        Raises PolicyError if a buffer has another shape; its earlier values are kept.
+        Raises PolicyError if the new tensor has another shape; the original tensor then keeps its values.
         """
         misfit = None
         for module, key, tensor in self._buffers:
@@ -131,7 +131,7 @@ class ModelTensors:
                 misfit = f"buffer {key!r} of {type(module).__name__}", newer, tensor
             else:
                 tensor.copy_(newer.reshape(tensor.shape))
-        if misfit is not None:  # after all of them, so that none is left replaced
+        if misfit is not None:  # raised last, so that all original tensors are back
             where, newer, tensor = misfit
             raise PolicyError(
                 "A buffer was replaced by one of another shape.",
@@ -141,8 +141,8 @@ class ModelTensors:
 
     @contextmanager
     def learning(self, parts: Set[str]) -> Iterator[None]:
-        """In its block no gradients flow into other parts; at its end, their other state is as it was before."""
-        # A user may have frozen others for a while.
+        """Inside the block, only `parts` get gradients; after it, state such as buffers of other parts is restored."""
+        # Parameters that the user has frozen stay frozen.
         waiting = [p for name, p in self.params.items() if p.requires_grad and part_of(name) not in parts]
         before = {name: t.detach().clone() for name, t in self.extra.items() if part_of(name) in self.parts - parts}
         for parameter in waiting:
@@ -190,7 +190,7 @@ class ModelTensors:
         return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
 
     def not_finite(self) -> list[str]:
-        """The parameters that are not finite, in words, or the largest one if only their norm is not."""
+        """The name, for errors, of a parameter that is not finite, or of the largest one if only the norm is not."""
         if self.are_finite():
             return []
         norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}

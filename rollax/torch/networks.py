@@ -29,7 +29,7 @@ _WIDTH = 64
 
 
 class Trunk(nn.Module):
-    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images."""
+    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless all inputs are images."""
 
     def __init__(self, observation_space: spaces.Space, config: ModelConfig) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Trunk(nn.Module):
 
 
 class ParametricHead(nn.Module):
-    """Logits of slots with embeddings; twin of `rollax.models.parametric_head.ParametricHead`."""
+    """Logits of parametric actions, from their embeddings; twin of `rollax.models.parametric_head.ParametricHead`."""
 
     def __init__(self, features: int, embeddings: int, *, gain: float) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class QNetwork(nn.Module):
         return Outputs(values, values.amax(dim=-1))
 
     def _mean(self, advantages: Tensor, obs: Any) -> Tensor:
-        """[B, 1] over all actions, or over the slots that hold one."""
+        """[B, 1] the mean over all actions, or over valid actions if actions are parametric."""
         if not isinstance(self.advantages, ParametricHead):
             return advantages.mean(dim=1, keepdim=True)
         filled = torch.as_tensor(obs[ACTION_MASK]) > 0
@@ -261,7 +261,7 @@ class ActorWithCritics(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """In its block, gradients flow through the module to its inputs only, and batch statistics are the running ones."""
+    """Inside the block, the module passes gradients only to its inputs, and batch statistics are running statistics."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)
@@ -274,10 +274,10 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
-    """Checks the spaces and the config of a policy with networks of its own, in the place of the actor-critic.
+    """Checks the spaces and the config of a policy that has its own networks instead of the default actor-critic.
 
-    Raises SpaceError unless the action space is one of `actions`, a Box with finite bounds, or for wrong embeddings of
-    actions; ConfigError for a custom model, or a setting of the actor-critic.
+    Raises SpaceError for an action space that is not one of `actions`, a Box without finite bounds, or wrong
+    embeddings of actions; ConfigError for a custom model, or a setting of the actor-critic.
     """
     name, space = type(policy).__name__, policy.action_space
     if not isinstance(space, actions):

@@ -1,4 +1,4 @@
-"""Optimizers of the user's own: which are accepted, and their state as NumPy arrays by name for checkpoints."""
+"""Checks of user-defined optimizers, and the state of optimizers as named NumPy arrays for checkpoints."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     """Raises PolicyError for an optimizer that a policy cannot use, or that sets learning rates of its own.
 
     Args:
-        optimizer: what `make_optimizer` returned. It has parameters of the model only, because others would not be
-            saved.
+        optimizer: what `make_optimizer` returned. It may have parameters of the model only: others are not saved.
         rates: the result of `learning_rates()`, which each step sets: a number, or one for each part of the model.
-        lr: the config key.
+        lr: the value of the config key.
         where: the policy, for errors.
     """
     where = f"{where}, make_optimizer"
@@ -44,7 +43,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
             "an optimizer of dense gradients, such as Adam, SGD or RMSprop",
             "return one: `return torch.optim.Adam(params, lr=0.0)`",
         )
-    own = set(model.parameters())  # also untrained ones, which have neither gradients nor state
+    own = set(model.parameters())  # also untrained parameters, which have neither gradients nor state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         what = "The optimizer has parameters that are not the model's."
@@ -101,7 +100,7 @@ def set_optimizer_arrays(
 ) -> None:
     """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
     states = _states_of(optimizer, parameters, arrays, where)
-    # The optimizer's own method chooses the devices: fused ones have their counts of steps on the GPU.
+    # The optimizer's own method chooses the devices: fused optimizers keep step counts on the GPU.
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -114,9 +113,9 @@ def check_optimizer_arrays(
     stored_class: str | None,
     where: str,
 ) -> None:
-    """Raises the CheckpointError of `set_optimizer_arrays`, and one for another class; None: of unknown class."""
+    """Raises the CheckpointError of `set_optimizer_arrays`, or one for another `stored_class`; None is not compared."""
     own = path_of(type(optimizer))
-    # The module may differ: a class of a script is in `__main__` there.
+    # The module may differ: in the script that defines it, a class is in `__main__`.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
         raise CheckpointError("The state is that of a different optimizer.", where, stored_class).expected(
             own, "restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with"
@@ -148,7 +147,7 @@ def _states_of(
 
 
 def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
-    """Whether state of this shape may belong to a parameter of that one: a factor of Adafactor has axes of length 1."""
+    """Whether state of `shape` can belong to a parameter of shape `of`: Adafactor's factors have axes of length 1."""
     return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
 
 

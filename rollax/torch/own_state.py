@@ -20,7 +20,7 @@ from rollax.torch.policy_model import refuse_extra_state
 from rollax.torch.weights import assign, extra_of, parameters_of, to_numpy
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
-"""Attribute -> path in it -> array."""
+"""Attribute -> path inside the attribute -> array."""
 
 _STATE = nn.Module | torch.optim.Optimizer | Tensor
 _NO_STATE = type | FunctionType | ModuleType | NoneType | int | float | complex | str | bytes | np.ndarray | np.generic
@@ -31,8 +31,8 @@ _DEPTH = 3
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples.
 
-    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError if an
-    attribute is another object that contains such state.
+    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError for
+    modules, optimizers or tensors inside other objects.
     """
     names, stored, found = _names(policy), dict.fromkeys(_stored(policy), _DEPTH + 1), {}
     for name, value in _attributes(policy):
@@ -88,7 +88,7 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
 
 
 def generator_state(state: Mapping[str, Any], where: str) -> Tensor:
-    """The stored state of the policy's random stream; CheckpointError if it is none."""
+    """The stored state of the policy's random stream; CheckpointError if it is not valid."""
     shape = tuple(torch.Generator().get_state().shape)
     return torch.from_numpy(np.array(read_array(state, "generator", where, shape=shape, dtype=np.uint8)))
 
@@ -139,7 +139,7 @@ def _hides_state(value: Any, seen: dict[int, int], depth: int) -> bool:
     elif isinstance(value, MethodType):
         contents.append(value.__self__)
     elif not opaque:
-        contents.append(object.__getstate__(value))  # attributes, those in slots too
+        contents.append(object.__getstate__(value))  # attributes, also in __slots__
     parts = [part for _, part in _parts(contents, "")]
     return any(_hides_state(part, seen, depth - 1) for part in parts if depth > 0 or isinstance(part, _STATE))
 

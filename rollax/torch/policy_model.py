@@ -1,4 +1,4 @@
-"""The default or custom model of a `TorchPolicy` by its config, and a check of any model with a few rows."""
+"""Makes the default or custom model of a `TorchPolicy` from its config, and checks any model with a few rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_model(
     needs_value: bool,
     value_shape: tuple[int, ...] = (),
 ) -> bool:
-    """Whether the model draws random numbers in evaluation mode. Errors as `check_outputs`."""
+    """Whether the model draws random numbers in evaluation mode. Raises the errors of `check_outputs`."""
     draws = False
 
     def run(columns: dict[str, Any]) -> Any:

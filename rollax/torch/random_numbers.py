@@ -1,4 +1,4 @@
-"""Random numbers of PyTorch from a separate stream, without changing the global ones."""
+"""Random numbers of PyTorch from a separate stream, without changing the global streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @contextmanager
 def random_numbers_of(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """In its block, PyTorch's global streams are replaced by the generator, which advances.
+    """Inside the block, the generator, which advances, replaces PyTorch's global streams.
 
     On a GPU the numbers come from a stream that a draw of the generator seeds.
     """

@@ -30,11 +30,11 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
 def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | None, parts: int) -> Tensor:
     """The statistic over all microbatches that have it: the mean of numbers, or the concatenated rows of columns.
 
-    A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
+    Returns a copy, because a statistic may be a parameter, which the step changes in place. Numbers become floats.
 
     Args:
         values: number of the microbatch -> its statistic.
-        counts: [parts] the weights of the microbatches; None: there is one.
+        counts: [parts] the weights of the microbatches; None for a single one.
     Raises:
         ShapeError: a column that some microbatches lack.
     """

@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class TorchPolicy(ModelPolicy):
-    """A policy of a `TorchAlgorithm`. NumPy in, NumPy out, as every policy.
+    """A policy of a `TorchAlgorithm`. As in every policy, inputs and results are NumPy arrays.
 
     Tensors are on `device`. Random numbers of losses and layers come from the policy's own `generator`, which is saved;
     PyTorch's global seed does not change.
@@ -99,7 +99,7 @@ class TorchPolicy(ModelPolicy):
 
     @model.setter
     def model(self, model: Any) -> None:
-        # It is set in `make_model`, or by `policy.model = policy.model.eval()`.
+        # Valid: the first assignment, in `make_model`, and the same model, as in `policy.model = policy.model.eval()`.
         if vars(self).setdefault("_model", model) is model:
             return
         raise PolicyError(
@@ -128,7 +128,7 @@ class TorchPolicy(ModelPolicy):
             )
 
     def _check_model(self) -> bool:
-        """Whether the model draws random numbers while it acts; PolicyError for wrong outputs, or no critic."""
+        """Whether the model draws random numbers while it acts; PolicyError for wrong outputs or a missing critic."""
         if self.sees_all_agents and not hasattr(self.model, "critic"):
             raise PolicyError(
                 "The model has no centralized critic.",
@@ -193,7 +193,7 @@ class TorchPolicy(ModelPolicy):
             if wanted is None or name in wanted or name == self._checked_fetch
         }
         if wanted is None or SampleBatch.VF_PREDS in wanted:
-            # A copy, as the values may be a parameter; zeros where there are none.
+            # A copy, because the values may be a parameter; zeros if the model returns no values.
             none = np.zeros((len(outputs), *self.algorithm.value_shape), np.float32)
             fetches[SampleBatch.VF_PREDS] = none if values is None else to_numpy(values)
         return fetches
@@ -234,7 +234,7 @@ class TorchPolicy(ModelPolicy):
     @naming_missing_columns
     @torch.no_grad()
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
-        """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
+        """[N] the loss's statistic `td_error` for N transitions, with online parameters as target parameters."""
         columns = to_tensors(self._checked_columns(batch), self.device)
         parts, updates = self.learner.tensors.parts, self.learner.num_updates
         coefficients = {**self.coefficients(), "num_updates": updates, "parts": parts}
@@ -247,7 +247,7 @@ class TorchPolicy(ModelPolicy):
 
     @naming_missing_columns
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of a buffer that it changes.
+        """`(name -> array, statistics)`: gradients over the whole batch, and new values of buffers.
 
         The policy's own weights do not change.
         """
@@ -258,7 +258,7 @@ class TorchPolicy(ModelPolicy):
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.
 
-        Raises NonFiniteError, without a change, if one of them, their norm or a new weight is not finite.
+        Raises NonFiniteError, without a change, if an array, the gradient's norm or a new weight is not finite.
         """
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
 
@@ -287,7 +287,7 @@ class TorchPolicy(ModelPolicy):
 
     @property
     def params(self) -> dict[str, Tensor]:
-        """Name -> trained tensor; changed in place. Tensors that are assigned are shared from then on."""
+        """Name -> trained tensor, changed in place. After an assignment, both owners share the storage of tensors."""
         return self.learner.tensors.params  # type: ignore[return-value]  parameters are tensors
 
     @params.setter

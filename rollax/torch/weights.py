@@ -15,7 +15,7 @@ from rollax.policy.update_plan import check_rates, part_of
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Name -> trained parameter; tied ones once."""
+    """Name -> trained parameter; a tied parameter is listed once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -30,7 +30,7 @@ def owners_of(model: nn.Module) -> dict[str, set[str]]:
 
 
 def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
-    """The trained parameters of the model of policy class `where`; in groups if there is a learning rate of each part.
+    """The model's trained parameters, in groups if `rates` has a rate for each part; `where` is the policy class.
 
     Raises PolicyError if the model has no trained parameters, or for a parameter without a learning rate.
     """
@@ -55,14 +55,14 @@ def extra_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
-    """An array, on the CPU without a copy; of bfloat16, which NumPy lacks, as float32."""
+    """The tensor as an array, on the CPU without a copy; bfloat16, which NumPy lacks, becomes float32."""
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.float()
     return tensor.detach().cpu().numpy()
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """A copy; of bfloat16 as float32."""
+    """A copy of the tensor as an array; bfloat16 becomes float32."""
     return np.array(as_numpy(tensor))
 
 

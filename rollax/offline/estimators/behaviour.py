@@ -30,7 +30,7 @@ log = logging.getLogger("rollax.offline.estimators")
 _HIDDENS, _BATCH_SIZE = (64, 64), 512
 _FOLDS, _FEWEST = 5, 3
 _RATES = 3e-3, 1e-3, 3e-4  # each until the held-out likelihood has not risen for some rounds
-_UPDATES, _PATIENCE, _ROUNDS = 50, 4, 20  # of a round; rounds; rounds at most with each rate
+_UPDATES, _PATIENCE, _ROUNDS = 50, 4, 20  # updates in a round; rounds without a rise; most rounds with each rate
 _MOST_VALIDATED = 8192  # rows
 
 
@@ -38,9 +38,9 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     """[N] log μ̂(a_t | s_t) of models of the behaviour policy: maximum likelihood of the logged actions.
 
     The episodes, each with all of its agents, are divided into five parts. Each part gets the probabilities of a model
-    that was fitted to three other parts, until the likelihood of the remaining part no longer rose: a model of the same
-    rows would give their actions probabilities near 1. A model is a network of the observation alone, so a behaviour
-    policy with memory is only approximated.
+    that was fitted to three other parts, until the likelihood of the remaining part no longer rose. A model that was
+    fitted to the same rows would give their actions probabilities near 1. A model is a network of the observation
+    alone, so a behaviour policy with memory is only approximated.
 
     Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
         arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.
@@ -78,7 +78,7 @@ class _Likelihood(Algorithm):
 
 
 class _Fitting:
-    """Fits the same network, from the same initial weights, to several choices of the rows."""
+    """Fits the same network, from the same initial weights, to several selections of rows."""
 
     def __init__(self, episodes: LoggedEpisodes, target: TargetPolicy, seed: int) -> None:
         policy = target.runner.policy
@@ -124,7 +124,7 @@ class _Fitting:
         return np.asarray(self._actor.logp(inputs, columns[SampleBatch.ACTIONS]), np.float64)
 
     def _copy(self) -> Any:
-        # Copies of the arrays: an update may use the memory of the old ones. The number of updates is a Python number.
+        # Copies, because an update may reuse the memory of the old arrays. The number of updates is a Python number.
         return jax.tree.map(
             lambda part: np.array(part) if isinstance(part, jax.Array) else part, self._learner.variables
         )

@@ -40,7 +40,7 @@ class LoggedEpisodes:
         actions: columns [N, ...], in the scale of the policy.
         rewards: [N] float64.
         lengths: [n] steps of each.
-        terminated: [n] false where it was cut by a time limit.
+        terminated: [n] false if the trajectory was truncated, as by a time limit.
         behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
         where: the origin of the data, for errors.
         left_out: the number of other trajectories in the data, which were cut or continue a cut one.
@@ -79,7 +79,7 @@ class LoggedEpisodes:
                 episodes.
         Raises:
             ConfigError: the trajectories are larger than half of the memory.
-            DatasetError: no whole trajectory of this policy id, or more cut trajectories.
+            DatasetError: no whole trajectory of this policy id, or too many cut trajectories.
             SpaceError, ShapeError, NonFiniteError, PolicyError: other spaces, or impossible values.
         """
         known, name = list(reader.observation_spaces), runner.policy.name
@@ -250,7 +250,7 @@ def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> l
 def _checked_columns(
     whole: list[RecordedTrajectory], reader: DatasetReader, runner: PolicyRunner
 ) -> tuple[trees.Tree, trees.Tree, np.ndarray]:
-    """All observations, those after the last steps included, the actions in the policy's scale, and the rewards."""
+    """All observations (also after the last steps), the actions in the policy's scale, and the rewards."""
     checks, space = RecordedChecks(runner.policy), runner.policy.observation_space
     for one in whole:
         checks.shapes(one)
@@ -264,7 +264,7 @@ def _checked_columns(
 
 
 def _with_choices(last_obs: trees.Tree, runner: PolicyRunner) -> trees.Tree:
-    """Observations after the last rows, where a mask of zeros, which no action follows, allows all actions."""
+    """The last observations; an action mask of zeros, valid because no action follows, becomes a mask of ones."""
     if not has_mask(runner.policy.observation_space):
         return last_obs
     mask = np.asarray(last_obs[ACTION_MASK])
@@ -274,7 +274,7 @@ def _with_choices(last_obs: trees.Tree, runner: PolicyRunner) -> trees.Tree:
 def _behaviour_logp(
     whole: list[RecordedTrajectory], actions: trees.Tree, reader: DatasetReader, runner: PolicyRunner
 ) -> np.ndarray | None:
-    """[N] log densities of the actions in the policy's scale, NaN where they are unknown; None without any."""
+    """[N] log densities of the actions in the policy's scale, NaN where they are unknown; None if the log has none."""
     logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
     if any(logp is None for logp in logged):
         return None
@@ -294,7 +294,7 @@ def _behaviour_logp(
 
 
 def _check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
-    """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
+    """Raises DatasetError if the recorded actions, and so their densities, have another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
     # RLlib's default, which learning assumes, too.

@@ -47,7 +47,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate; NaN, as are all numbers that follow from it, where the method is undefined.
+        v_target: the estimate; NaN if the method is undefined, like all numbers that follow from it.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -178,17 +178,17 @@ def estimate_policy(
 ) -> Estimates:
     """Estimates the mean discounted return that a policy would have, from the episodes of another one.
 
-    With several agents an episode of an agent is one episode, and other agents are part of the environment. The agents
-    of an episode are not independent: intervals resample them together.
+    With several agents, the trajectory of each agent counts as an episode, with other agents as part of the
+    environment. The agents of an episode are not independent: intervals resample them together.
 
     Args:
         policy: as `load_policy` returns it.
-        data: a data set: what `open_dataset` takes.
+        data: a data set, as for `open_dataset`.
         methods: some of `METHODS`.
         explore: True for the policy as it acts in training, False for its greedy actions.
         policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
-        drop_cut: leave out all trajectories that were not recorded to their end; otherwise a tenth of the
-            trajectories at most, and more are refused. Either way a warning counts them.
+        drop_cut: leave out all cut trajectories; otherwise at most a tenth of the trajectories is left out, and more
+            raise DatasetError. In both cases a warning has their number.
         settings: further arguments of `estimate`.
     Raises:
         DatasetError, SpaceError: the data does not fit the policy, or has many cut trajectories, or no
@@ -315,7 +315,7 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
 
 
 def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> list[str]:
-    """Warnings if the mean weight is not 1, its expectation with correct fitted probabilities, or actions were clipped.
+    """Warnings if actions were clipped, or if the mean weight differs from 1, its expectation if the fit is right.
 
     Args:
         on_bound: share of the actions on a bound, where clipping puts probability that no density describes.

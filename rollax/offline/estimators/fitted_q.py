@@ -57,14 +57,14 @@ class FQEConfig:
     """Settings of fitted Q evaluation.
 
     Attributes:
-        hiddens: widths of the network's layers; with none and one-hot observations the values are a table.
+        hiddens: widths of the network's layers; without layers, values of one-hot observations are a table.
         updates: gradient steps.
         batch_size: rows of one step.
-        lr: step size of Adam; it falls every 2000 updates, linearly with the share of `updates` that is done, so that
-            the last steps average.
-        tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), from 0.01 to 0.2, so that
-            rewards 1 / (1 - γ) steps ahead, which reach a value by one update of the targets each, are in the values.
-        samples: actions of the target policy drawn for each state, with other than Discrete actions.
+        lr: step size of Adam; every 2000 updates it falls, in proportion to the updates that are left, so that noise
+            averages out in the last steps.
+        tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), clipped to [0.01, 0.2]. Values
+            contain rewards up to 1 / (1 - γ) steps ahead; each update of the targets carries rewards one step back.
+        samples: number of actions drawn from the target policy for each state, if actions are a Box.
         seed: of weights and minibatches. Actions are drawn with the random numbers of the policy.
     """
 
@@ -92,7 +92,7 @@ class FQEConfig:
             check_setting(f"FQEConfig.{name}", getattr(self, name), fits, expected)
 
     def target_rate(self, gamma: float) -> float:
-        """τ."""
+        """The Polyak coefficient τ."""
         if self.tau is not None:
             return self.tau
         return min(max(5 / max((1 - gamma) * self.updates, 1e-6), 0.01), 0.2)
@@ -100,7 +100,7 @@ class FQEConfig:
 
 @dataclass(frozen=True)
 class _QObjective:
-    """The squared error of Q; equal ones share what JAX compiles."""
+    """The squared error of Q; equal objectives share compiled functions."""
 
     split: SplitModel
     discrete: bool
@@ -164,8 +164,8 @@ class FittedQ:
     A truncated trajectory continues with the values of its last observation.
 
     Source: Le, Voloshin and Yue (2019), "Batch policy learning under constraints", Algorithm 3, arXiv:1903.08738.
-    Deviations: gradient steps with a target network in the place of a regression to its end in each iteration; values
-        of Box actions are means over `samples` actions drawn from the policy, and clipped as for the environment.
+    Deviations: gradient steps with a target network instead of a complete regression in each iteration; values of Box
+        actions are means over `samples` actions, drawn from the policy and clipped as for the environment.
 
     Args:
         target: the policy to evaluate, without memory.
@@ -265,7 +265,7 @@ class FittedQ:
 
     @staticmethod
     def check(policy: Any) -> None:
-        """PolicyError where the policy has memory, or actions that are neither Discrete nor a Box."""
+        """Raises PolicyError if the policy has memory, or actions that are neither Discrete nor a Box."""
         space = policy.action_space
         box = isinstance(space, spaces.Box) and math.prod(space.shape) > 0
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):

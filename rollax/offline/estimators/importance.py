@@ -49,7 +49,7 @@ class Terms:
         return sum((_means(counts, *block).sum(axis=1) for block in self._blocks(len(counts))), np.zeros(len(counts)))
 
     def without_each(self, groups: Int[ndarray, "n"]) -> Float[ndarray, "G"]:
-        """The estimates without the episodes of one group each; NaN where undefined. `groups` are numbers from 0 on."""
+        """G estimates, each without the episodes of one group; NaN where undefined. Groups are numbered from 0."""
         order = np.argsort(groups, kind="stable")
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
         estimates = np.zeros(len(starts))
@@ -60,14 +60,14 @@ class Terms:
                 parts.sum(axis=0) - np.add.reduceat(parts[order], starts) for parts in (weights * values, weights)
             )
             means = np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
-            # Without the largest weight the difference may have no digits left.
+            # If the largest weight is subtracted, the difference may have no correct digits.
             others = np.where(groups[:, None] == top, -np.inf, logs)
             means[top, steps] = _means(np.ones((1, len(self))), values, others)[0]
             estimates += means.sum(axis=1)
         return estimates
 
     def _blocks(self, estimates: int) -> Iterator[tuple[Float[ndarray, "n K"], Float[ndarray, "n K"]]]:
-        """y and log w of K steps at a time, of all episodes; `estimates` are computed from them."""
+        """y and log w of all episodes, K steps at a time; `estimates`: how many are computed from each block."""
         starts, last = starts_of(self.lengths), (self.lengths - 1)[:, None]
         width = max(_CELLS_AT_ONCE // max(len(self), estimates), 1)
         for first in range(0, int(self.lengths.max()), width):
@@ -82,7 +82,7 @@ def _means(
     """Σ_i c_i w_i y_i / Σ_i c_i w_i of each step; NaN where all weights are 0.
 
     Weights differ by factors beyond float64. A common factor of a step cancels out, so they are divided by the largest
-    one. If a resample has none of the episodes with the largest weights, the remaining ones are used.
+    one. If a resample has no episode with such a weight, they are divided by the largest remaining one.
     """
     means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
     while np.isfinite(largest := logs.max(axis=0)).any():
@@ -122,10 +122,10 @@ def discounted_returns(rewards: Float[ndarray, "N"], lengths: Int[ndarray, "n"],
 
 
 def cumulative_log_weights(log_ratios: Float[ndarray, "N"], lengths: Int[ndarray, "n"]) -> Float[ndarray, "N"]:
-    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; minus infinity from a π of 0 on."""
+    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; -∞ from the first π of 0 on."""
     starts, sums = starts_of(lengths), np.empty_like(log_ratios)
-    # Differences of one sum over all episodes would lose the digits of the last ones. Lengths are few: N rows have at
-    # most sqrt(2 N) of them.
+    # Differences of one sum over all episodes would lose digits in the last ones. N rows have few different lengths:
+    # at most sqrt(2 N).
     for length in np.unique(lengths):
         rows = starts[lengths == length][:, None] + np.arange(length)
         sums[rows] = np.cumsum(log_ratios[rows], axis=1)
@@ -164,7 +164,7 @@ def weighted(
 ) -> Terms:
     """WIS: Σ_i w_i G_i / Σ_i w_i, biased for few episodes, consistent, and within the range of the observed returns.
 
-    Undefined (NaN) if the target policy takes the actions of no episode.
+    Undefined (NaN) if each episode has an action that the target policy never takes.
 
     Source and arguments: as `importance_sampling`.
     """
@@ -177,8 +177,9 @@ def weighted_per_decision(
 ) -> Terms:
     """WPDIS: Σ_t γ^t Σ_i w^i_{0:t} r^i_t / Σ_i w^i_{0:t}.
 
-    An episode that has ended keeps its last weight at later steps, with rewards of 0; without it the later rewards of
-    longer episodes would count too much. Undefined (NaN) if the target policy takes the actions of no episode.
+    An episode that has ended keeps its last weight at later steps, with rewards of 0; otherwise the later rewards of
+    longer episodes would count too much. Undefined (NaN) if each episode has an action that the target policy never
+    takes.
 
     Source and arguments: as `importance_sampling`.
     """

@@ -27,7 +27,7 @@ class TrainingEstimates:
     Args:
         runners: policy id -> the policy to estimate.
         methods: some of `METHODS`.
-        policy_of: the policies of agents; None if there is one policy.
+        policy_of: the policy mapping; None if there is one policy.
     Raises:
         ConfigError: the data is larger than half of the memory.
         DatasetError: a policy has no whole trajectory, or no log-probabilities, which a method requires.

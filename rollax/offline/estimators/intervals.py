@@ -30,7 +30,7 @@ def bootstrap(
 
     Source: Efron (1987), "Better bootstrap confidence intervals", sections 2 to 4: percentiles
         Φ(z0 + (z0 + z) / (1 - a (z0 + z))) of the resampled estimates, with z0 from the share below the estimate and
-        a from the jackknife. With groups, both draw or leave out whole groups, see Davison and Hinkley (1997),
+        a from the jackknife. Groups are drawn or left out as a whole, see Davison and Hinkley (1997),
         "Bootstrap methods and their application", section 3.8.
 
     Args:
@@ -42,7 +42,8 @@ def bootstrap(
         seed: of the draws.
     Returns:
         The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
-        three are NaN if the estimate or a resample is not finite. Resamples whose estimate is undefined are left out.
+        three numbers are NaN if the estimate or a resample is not finite. Resamples with an undefined estimate are
+        left out.
     """
     groups = np.arange(len(terms)) if groups is None else groups
     estimate, episodes = terms.value, int(groups.max()) + 1

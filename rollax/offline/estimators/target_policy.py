@@ -36,12 +36,12 @@ class TargetPolicy:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether there are finitely many actions, of one choice."""
+        """Whether the action space is Discrete."""
         return isinstance(self.runner.policy.action_space, spaces.Discrete)
 
     @property
     def has_memory(self) -> bool:
-        """Whether its actions depend on earlier steps."""
+        """Whether the actions depend on earlier steps."""
         return bool(self.runner.policy.get_initial_state())
 
     def filtered(self, obs: trees.Tree) -> trees.Tree:
@@ -49,7 +49,7 @@ class TargetPolicy:
         return self.runner.filter(obs, update=False)
 
     def logp(self, episodes: LoggedEpisodes) -> np.ndarray:
-        """[N] log π(a_t | s_t) of the logged actions; minus infinity for actions that it never takes.
+        """[N] log π(a_t | s_t) of the logged actions; -∞ for actions that the policy never takes.
 
         Raises:
             PolicyError: the policy has no probabilities for these actions, such as a greedy one with Box actions.
@@ -136,7 +136,7 @@ class TargetPolicy:
 
 @contextmanager
 def acting_state_kept(policy: Policy) -> Iterator[None]:
-    """A block in which a policy acts; its random state is restored afterwards."""
+    """Restores the random state of a policy after a block in which the policy acts."""
     state = policy.get_acting_state()
     try:
         yield
@@ -145,7 +145,7 @@ def acting_state_kept(policy: Policy) -> Iterator[None]:
 
 
 def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) -> Any:
-    """The columns that a function returns for columns of the same length, computed for some thousand rows at a time."""
+    """Applies a function to some thousand rows of columns at a time; returns its results for all rows."""
     parts = range(0, trees.length(columns), _ROWS_AT_ONCE)
     return trees.concat([function(trees.index(columns, slice(first, first + _ROWS_AT_ONCE))) for first in parts])
 
@@ -174,7 +174,7 @@ def action_probabilities(policy: Policy, obs: trees.Tree, *, explore: bool = Tru
 def action_logp(
     policy: Policy, actions: trees.Tree, obs: trees.Tree, *context: Any, **named: Any
 ) -> tuple[np.ndarray, Sequence[Any]]:
-    """`([N] log-probabilities, states)` of N actions, in the scale of the policy, as it draws them in training.
+    """`([N] log-probabilities, states)` of N actions in the policy's scale, for the policy as it acts in training.
 
     A policy that is not a `ModelPolicy` returns them from a method `action_logp(actions, obs_batch, state_batches,
     prev_action_batch, prev_reward_batch)`; `compute_actions` describes these, and the states for the next step.

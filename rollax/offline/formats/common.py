@@ -27,11 +27,11 @@ from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 log = logging.getLogger("rollax.offline")
 
 ANOTHER_FILE = "use another copy, or skip broken parts with max_broken"
-"""The fix of a part that cannot be read."""
+"""The fix in the error of a part that cannot be read."""
 MAX_DECODED_GB = 4.0
 """Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode or array of a file."""
 LONGEST_LINE = 1 << 30
-"""The maximum length of a line of a file of text."""
+"""The maximum length of a line in a text file."""
 Ids = tuple[str, Hashable, str]
 """Episode, agent, policy."""
 GivenSpace = Space | Mapping[str, Any] | None
@@ -48,7 +48,7 @@ class FormatReader(DatasetReader):
             that is not "default_policy", a mapping policy id -> space; None: unknown.
         action_space: the action space of the environment, in the same forms.
         env: a Gymnasium id, for spaces that are not given.
-        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: the format's.
+        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: the format's default.
         max_broken: maximum number of broken lines or files that are skipped; one more raises.
     """
 
@@ -69,15 +69,15 @@ class FormatReader(DatasetReader):
         self.actions_of = actions_of or type(self).actions_of
         self.broken: list[str] = []
         self._max_broken = max_broken
-        self._unopened = 0  # the messages in `broken` from opening the files
+        self._unopened = 0  # number of messages in `broken` from opening the files
         self._warned = False
-        self.left_out = 0  # trajectories of a single step that is left out
+        self.left_out = 0  # number of trajectories whose only step is left out
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
         self.observation_spaces: dict[str, Space] = _by_policy(observation_space, "observation_space", env)
         self.action_spaces: dict[str, Space] = _by_policy(action_space, "action_space", env)
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
-        """As `DatasetReader.trajectories`; the first time, a warning counts the last steps that are left out."""
+        """As `DatasetReader.trajectories`; the first call logs how many last steps are left out."""
         del self.broken[self._unopened :]
         self.left_out = 0
         rewards: list[float] = []
@@ -104,7 +104,7 @@ class FormatReader(DatasetReader):
 
     @abstractmethod
     def _read(self) -> Iterator[RecordedTrajectory]:
-        """All trajectories once; `skip` gets the errors."""
+        """All trajectories once; errors of broken parts are passed to `skip`."""
 
     def skip(self, error: DatasetError) -> None:
         """Records a broken line or file in `broken`; raises the error if there are more than `max_broken`."""
@@ -130,7 +130,7 @@ class FormatReader(DatasetReader):
         return found
 
     def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
-        """The spaces of observations and actions of a policy; None if no policy has one, ConfigError if others have."""
+        """The observation and action space of a policy; None if no policy has any, ConfigError if only others have."""
         known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
         for name, by_policy in known.items():
             if by_policy and policy_id not in by_policy:
@@ -174,7 +174,7 @@ def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
 
 @contextmanager
 def decoding(expected: str, where: Any, what: str = "The data is damaged, or cannot be read.") -> Iterator[None]:
-    """A block that decodes a part of a file: an error that its content causes becomes a DatasetError."""
+    """Turns the errors of a block that decodes a part of a file into DatasetError."""
     try:
         yield
     except RollaxError:
@@ -239,7 +239,7 @@ def _space(given: Any, name: str, env: str | None) -> Any:
 
 
 def check_spaces_known(reader: DatasetReader, where: Any) -> None:
-    """Raises a DatasetError if a policy has no space, as formats with spaces require."""
+    """Raises DatasetError if a policy has no space, for formats that store spaces."""
     observed, acted = reader.observation_spaces.keys(), reader.action_spaces.keys()
     if not observed or observed != acted:
         got = f"observation spaces of the policies {sorted(observed)}, action spaces of {sorted(acted)}"

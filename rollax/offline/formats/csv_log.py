@@ -22,7 +22,7 @@ _ENDS = ("terminated", "truncated", "cut")
 _ONE = "the name of a column"
 Names = str | Sequence[str]
 _Line = tuple[int, Mapping[str, str]]
-"""Its number and its values."""
+"""The number of a line, and its values."""
 
 
 class CsvReader(FormatReader):
@@ -211,7 +211,7 @@ class CsvReader(FormatReader):
     def _numbers(
         self, lines: list[_Line], names: Sequence[str], path: Path, *, scalar: bool, whole: bool = False
     ) -> np.ndarray:
-        """The numbers in some columns; `whole`: as integers if all are, as floats round those above 2**53."""
+        """The numbers in some columns. `whole`: as integers if all are, because floats round integers above 2**53."""
         values: list[float] = []
         for line, row in lines:
             for name in names:

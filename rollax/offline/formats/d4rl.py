@@ -47,8 +47,8 @@ class D4RLReader(FormatReader):
     is then also cut where `next_observations` differs from the next row of `observations`.
 
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is
-    unknown; its reward still counts in the return. At a time, a few MiB of trajectories are in memory, or a single
-    larger one.
+    unknown; its reward still counts in the return. Memory holds a few MiB of trajectories at a time, or a single larger
+    one.
 
     Args:
         paths: the files.
@@ -56,7 +56,7 @@ class D4RLReader(FormatReader):
         max_decoded_gb: maximum GiB of a decoded episode or array.
         settings: as for `FormatReader`.
     Raises:
-        DatasetError: while reading, files whose truncated episodes are not known from any of these.
+        DatasetError: while reading, files with neither `timeouts` nor `next_observations`, without a time limit.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class D4RLReader(FormatReader):
         return sum(map(self._steps, self.paths))
 
     def _steps(self, path: Path) -> int:
-        """The number of steps of a file without those left out; 0 for a damaged file that may be skipped."""
+        """The number of steps that are read from a file; 0 for a damaged file that may be skipped."""
         try:
             with opened(path) as file:
                 ends, complete = self._ends(file, path), _COLUMNS[SampleBatch.NEW_OBS] in file
@@ -116,7 +116,7 @@ class D4RLReader(FormatReader):
             if len(group) == 1:
                 check_decoded((last - first) * per_row, self._max_decoded_gb, f"{path}, row {first}")
             with decoding("an HDF5 file", where):
-                read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
+                read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short episodes
             read[SampleBatch.REWARDS] = one_per_step(read[SampleBatch.REWARDS], "rewards", where)
             for start, end, terminated, truncated in group:
                 columns = {name: values[start - first : end - first] for name, values in read.items()}
@@ -136,7 +136,7 @@ class D4RLReader(FormatReader):
             expected = "a row for each step, so arrays of equal lengths"
             raise DatasetError("The arrays have different lengths.", path, lengths, expected=expected)
         for name in names:
-            if (kind := file[name].dtype).kind not in "biuf":  # texts may share their bytes: a small file fills memory
+            if (kind := file[name].dtype).kind not in "biuf":  # texts may share bytes: a small file fills memory
                 raise DatasetError("An array contains no numbers.", f"{path}, {name}", kind, expected="numbers")
         terminals = self._flags(file, "terminals", path)
         if not len(terminals):
@@ -238,7 +238,7 @@ def _has_timeouts(path: Path) -> bool:
 def opened(path: Path) -> Iterator[Any]:
     """An open HDF5 file; every error in the block becomes a DatasetError, because h5py raises many types of errors.
 
-    It refuses files with links to other files or with objects.
+    Files with links to other files or with objects are refused.
     """
     with decoding("an HDF5 file", path), h5py.File(path, "r") as file:
         _refuse(file, path, set())

@@ -33,7 +33,7 @@ class Assembler:
         self._finished: dict[str, list[RecordedTrajectory]] = {}
         self._skip = skip
         self.left_out = 0
-        """Trajectories without remaining steps."""
+        """Number of trajectories of which no step remains."""
 
     def __contains__(self, key: Ids) -> bool:
         """Whether there is an unfinished trajectory of this key."""
@@ -69,7 +69,7 @@ class Assembler:
             self.finish(key, ends)
 
     def finish_all(self) -> None:
-        """Finishes the trajectories that have no end."""
+        """Finishes all unfinished trajectories, which are cut."""
         for key in list(self._open):
             self.finish(key)
 
@@ -90,7 +90,7 @@ class Assembler:
                 self._finished.setdefault(one.episode_id, []).append(one)
 
     def release(self, going_on: Collection[str] = ()) -> Iterator[RecordedTrajectory]:
-        """Removes and returns the finished trajectories of all other episodes; those of an episode are adjacent."""
+        """Removes and returns the finished trajectories, episode by episode, of all episodes but `going_on`."""
         for episode in [episode for episode in self._finished if episode not in going_on]:
             yield from self._finished.pop(episode)
 

@@ -85,7 +85,7 @@ class JsonLinesReader(FormatReader):
 
 
 def _ended(data: dict[str, Any], name: str, steps: int, where: str) -> bool:
-    """A flag of the end: a bool, or a list with one per step, of which only the last may be true."""
+    """The flag `name`: a bool, or a list with one bool per step, of which only the last may be true."""
     given = data.get(name, False)
     flags = given if isinstance(given, list) else [False] * (steps - 1) + [given]
     if len(flags) != steps or not all(isinstance(flag, bool) for flag in flags) or any(flags[:-1]):

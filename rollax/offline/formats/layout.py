@@ -4,8 +4,8 @@ A trajectory of T steps is T + 1 rows. Row t has the observation, its action, re
 `is_last`, the final observation, and null elsewhere. `continues` is true in the first row of a trajectory whose
 beginning is missing. `reward_left_out` of the last row is the reward of another step that is left out because the
 observation after it is unknown. Each part of a nested space has its own column, such as `obs/position`. Rows of numbers
-are lists; rows of more than 256 numbers, such as images, are bytes. Policies with different columns have their own,
-such as `walker:obs`.
+are lists; rows of more than 256 numbers, such as images, are bytes. If columns of policies differ, each policy has its
+own, such as `walker:obs`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Leaf:
     """One column of a table.
 
     Args:
-        column: its name.
+        column: name of the column.
         dtype: dtype of the array in NumPy's notation (`<f4`); "json" for JSON values.
         shape: shape of one row.
     """
@@ -120,7 +120,7 @@ class Leaf:
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # without chunks
+    if isinstance(array, pa.ChunkedArray):  # if there are no chunks
         return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     return array
 
@@ -155,7 +155,7 @@ class Columns(dict[str, Any]):
             yield from trees.leaves(tree)
 
     def named(self, prefix: str) -> Columns:
-        """The same columns of a table, with a prefix of their names."""
+        """The same columns of a table, with a prefix before their names."""
 
         def leaf(one: Leaf) -> Any:
             return Leaf(f"{prefix}{one.column}", one.dtype, one.shape)
@@ -163,7 +163,7 @@ class Columns(dict[str, Any]):
         return Columns({name: trees.tree_map(leaf, tree) for name, tree in self.items()})
 
     def shape(self) -> str:
-        """Equal for policies that can share columns, with keys in the same order."""
+        """A text that is equal for policies that can share columns, with keys in the same order."""
         return json.dumps(self.to_json())
 
 
@@ -218,7 +218,7 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
 
 
 def plain_infos(infos: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """[K] deep copies of info dicts, of what JSON can store: environments may reuse the arrays and lists in them.
+    """[K] deep copies of info dicts, which environments may reuse, without values that JSON cannot store.
 
     Arrays remain arrays, because lists of their numbers would need several times their memory.
     """
@@ -231,12 +231,12 @@ def info_to_json(info: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can store of a value."""
+    """A value without the parts that JSON cannot store; arrays become lists."""
     return _plain(value, np.ndarray.tolist)
 
 
 def _plain(value: Any, of_numbers: Callable[[np.ndarray], Any]) -> Any:
-    """What JSON can store of a value; `of_numbers` converts or copies the arrays of numbers of NumPy in it."""
+    """As `plain`; `of_numbers` converts or copies NumPy arrays of numbers."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         value = of_numbers(value)
     elif hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy, JAX or PyTorch
@@ -253,7 +253,7 @@ _NOTHING: Any = object()
 
 
 def id_to_text(value: Any) -> str:
-    """An agent id as text: strings unchanged, others as JSON; DatasetError for one that JSON cannot store."""
+    """An agent id as text: strings unchanged, other ids as JSON; DatasetError if JSON cannot store it."""
     if isinstance(value, str) and not value.startswith("json:"):
         return value
     try:

@@ -18,8 +18,8 @@ _TEXT = "BYTE_ARRAY"
 _DICTIONARY = frozenset({2, 8})  # encodings, in the numbers of Parquet
 _ONCE = frozenset({0, 6})
 """Encodings that store each text once, in full."""
-# The footer of a file declares numbers of values, sizes and encodings too, but PyArrow decodes what the pages have. In
-# a footer that was changed, these numbers may be anything.
+# The footer of a file declares numbers of values, sizes and encodings too, but PyArrow decodes by the headers of pages,
+# and a footer that was changed may declare anything.
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _FIRST_READ, _LONGEST_HEADER = 1 << 10, 16 << 20  # bytes; headers with statistics of long texts are long
 _MAX_DEPTH = 10
@@ -29,9 +29,9 @@ _OFFSETS = 8  # bytes: an offset or the index of a dictionary, and levels of nes
 class LimitedParquet:
     """A Parquet file whose row groups may each take at most `max_gb` GiB in memory.
 
-    The headers of the pages have their number of values and their size without compression. A repeated text or byte
-    string is once in the pages but many times in memory: columns with dictionaries are read as such, and expanded only
-    if they fit.
+    The header of a page has its number of values and its size without compression. Texts and byte strings that are
+    stored once in a dictionary are repeated in memory: such columns are read as dictionaries, and expanded only if they
+    fit.
 
     Raises:
         DatasetError: a row group is larger.
@@ -92,7 +92,7 @@ class LimitedParquet:
         return table
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All row groups, which together have the same limit, or some of their columns."""
+        """All row groups, or some of their columns; the limit applies to all row groups together."""
         self._check(sum(self._declared(*part) for part in self._chunks(columns)), None)
         tables = [self.read_row_group(group, columns) for group in range(self.metadata.num_row_groups)]
         return pa.concat_tables(tables) if tables else self._file.read(columns=None if columns is None else [*columns])
@@ -115,7 +115,7 @@ class LimitedParquet:
         return self._pages[where]
 
     def _count(self, where: tuple[int, int], chunk: Any) -> int:
-        """The number of values of a column chunk; of a null column, the pages may have fewer than the row group."""
+        """The number of values of a column chunk, at least one per row: the pages of a null column may have fewer."""
         return max(self._pages_of(where, chunk).values, self.metadata.row_group(where[0]).num_rows)
 
     def _declared(self, where: tuple[int, int], chunk: Any) -> int:
@@ -171,7 +171,7 @@ class Pages(NamedTuple):
 
 
 def pages_of(file: BinaryIO, chunk: Any) -> Pages:
-    """The pages of a column chunk, given by its metadata of PyArrow; ValueError if they are damaged."""
+    """The pages of the column chunk with PyArrow's metadata `chunk`; ValueError if they are damaged."""
     start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
     if dictionary is not None and 0 < dictionary < start:
         start = dictionary
@@ -233,7 +233,7 @@ class _Thrift:
         while kind := self._byte():
             field = field + (kind >> 4) if kind >> 4 else self._integer()
             kind &= 15
-            yield field, None if kind in (1, 2) else self._value(kind, levels)  # a boolean is in the type of a field
+            yield field, None if kind in (1, 2) else self._value(kind, levels)  # the type of a field contains a boolean
 
     def _value(self, kind: int, levels: int) -> Any:
         if not levels:

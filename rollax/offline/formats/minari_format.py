@@ -46,8 +46,8 @@ _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 _ONE_AGENT = "A Minari data set can have only one agent."
 _SEVERAL = "convert to rollax's own format or to json_lines, which may have several agents"
 _ARROW_ROWS = 32 * 1024
-"""Observations of an episode in Arrow. Of a longer one, PyArrow writes several record batches in an order that it does
-not guarantee, and Minari reads only the first."""
+"""Maximum number of observations of an episode in Arrow. PyArrow divides longer ones into record batches, in no
+guaranteed order, and Minari reads only the first batch."""
 
 
 def data_folder(path: Path) -> Path | None:
@@ -184,7 +184,7 @@ def _numbers(leaf: Any) -> np.ndarray:
 def write_minari(
     reader: DatasetReader, path: Path, *, storage: Literal["hdf5", "arrow"] = "hdf5", dataset_id: str | None = None
 ) -> int:
-    """Writes a data set with one agent for Minari, images without loss; returns the number of episodes.
+    """Writes a data set of one agent in Minari's format, images without loss; returns the number of episodes.
 
     Infos are left out; a warning has the number of episodes with infos.
 
@@ -243,7 +243,7 @@ def _refuse_full_disk(file: Path, trajectory: RecordedTrajectory) -> None:
         try:
             os.posix_fallocate(probe.fileno(), written, room)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot reserve any
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot reserve space
                 raise
 
 

@@ -1,4 +1,4 @@
-"""The memory of a Minari episode, from the sizes in its files, without decoding."""
+"""Checks the memory that a Minari episode needs, from the sizes in its files, before it is decoded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollax.offline.formats.common import ANOTHER_FILE, check_decoded
 from rollax.offline.formats.limited_parquet import LimitedParquet
 
 HDF5_FILE = "main_data.hdf5"
-_ROWS = 64  # with texts or images, read at once
+_ROWS = 64  # rows of texts or images that are read at once
 _BLOCK = struct.Struct("<qi4xq")  # where a message begins, and the lengths of its metadata and its body
 _FOOTER, _MAGIC = 10, b"ARROW1"
 _DICTIONARIES, _BATCHES = 2, 3  # fields of the footer
@@ -36,9 +36,9 @@ _COMPRESSION = 3  # field of a record batch
 
 
 def check_described(space: Any) -> None:
-    """Raises ValueError for the JSON of a space with a dtype that is not one of numbers.
+    """Raises ValueError if the dtype in the JSON of a space is not numeric.
 
-    Minari makes arrays of that dtype from it, and each element of a text or of a structure may have any size.
+    Minari makes arrays of that dtype, and an element of a text or structured dtype may have any size.
     """
     kind = space["type"]
     if kind in ("Dict", "Tuple"):
@@ -99,7 +99,7 @@ def _arrays(group: Any) -> Iterator[Any]:
 
 
 def _varying(array: Any, max_gb: float) -> Iterator[int]:
-    """The bytes of the next rows of an array whose rows have variable lengths; they may share their bytes in the file.
+    """The bytes in memory of an array's rows of variable length, block by block; rows may share bytes in the file.
 
     ValueError for an array of several axes, which Minari does not write.
     """
@@ -107,7 +107,7 @@ def _varying(array: Any, max_gb: float) -> Iterator[int]:
         return
     if len(array.shape) > 1:
         raise ValueError(f"an array of the shape {array.shape} with texts or lists")
-    # No row is longer than the file: even so many rows fit.
+    # No row is longer than the file, so this many rows fit.
     at_once = int(max(min(_ROWS, max_gb * 2**30 / array.file.id.get_filesize()), 1))
     for start in range(0, len(array), at_once):
         rows = array[start : start + at_once]
@@ -119,7 +119,7 @@ def steps_by_metadata(storage: Any, index: int) -> Any:
     if storage.FORMAT != "hdf5":
         (metadata,) = storage.get_episode_metadata([index])
         return metadata.get("total_steps")
-    # Minari would read all attributes. A list of texts in them may share its bytes, and so fill the memory.
+    # Minari would read all attributes. A list of texts among them, which may share bytes, could fill the memory.
     with h5py.File(Path(storage.data_path) / HDF5_FILE, "r") as file:
         attributes = file[f"episode_{index}"].attrs
         if "total_steps" not in attributes:
@@ -160,7 +160,7 @@ def _row_bytes(kind: pa.DataType, image: Box | None) -> int:
         return max(kind.bit_width // 8, 1)
     if pa.types.is_null(kind) or pa.types.is_list(kind) or pa.types.is_string(kind):
         return 8  # a reference, or an offset
-    # Such as one that stores equal rows once: Minari writes no such columns.
+    # Such as a type that stores equal rows once: Minari writes no such columns.
     raise ValueError(f"a column of the type {kind}")
 
 
@@ -207,7 +207,7 @@ def _check_parquet_file(path: Path, max_gb: float, where: str) -> None:
         if not names:
             return
         with closing(pq.ParquetFile(path)) as file:
-            # So few rows that even the longest texts fit, because their lengths are known only now.
+            # Few enough rows that the longest texts fit: lengths are known only after reading.
             rows = int(max(min(_ROWS, max_gb * 2**30 / max(longest, 1)), 1))
             for batch in file.iter_batches(rows, columns=names, use_threads=False):
                 size += batch.nbytes
@@ -234,7 +234,7 @@ def _check_arrow_file(path: Path, schema: pa.Schema, max_gb: float, where: str) 
     if varying:
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
             for number in range(reader.num_record_batches):
-                reader.get_batch(number).select(varying).validate(full=True)  # else rows may overlap
+                reader.get_batch(number).select(varying).validate(full=True)  # refuses overlapping rows
 
 
 def _is_compressed(content: mmap.mmap, size: int) -> Iterator[bool]:
@@ -258,7 +258,7 @@ def _is_compressed(content: mmap.mmap, size: int) -> Iterator[bool]:
 
 
 def _field(content: Any, table: int, number: int) -> int | None:
-    """Where a field of a table begins, in the format of FlatBuffers; None if the table lacks it."""
+    """The position of a field in a table of FlatBuffers; None if the table lacks the field."""
     (back,) = struct.unpack_from("<i", content, table)
     described = table - back
     (length,) = struct.unpack_from("<H", content, described)

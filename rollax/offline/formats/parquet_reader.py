@@ -109,7 +109,7 @@ class ParquetReader(FormatReader):
         try:
             with decoding(_OURS, where):
                 table = parquet.read_row_group(group, self._names(file))
-                # A trajectory of a few rows that a dictionary stores in some bits takes much more than its rows.
+                # A dictionary may store a short trajectory in some bits; as a Python object it takes much more.
                 size = _BYTES_OF_TRAJECTORY * (pc.call_function("sum", [table[IS_LAST]]).as_py() or 0)
                 check_decoded(table.nbytes + size, self._max_decoded_gb, where)
                 found = list(_trajectories_of(table, file.columns, self._wanted, where))
@@ -122,7 +122,7 @@ class ParquetReader(FormatReader):
         return found
 
     def _score(self) -> float | None:
-        """The mean return of the whole episodes of all files; None without one."""
+        """The mean return of the whole episodes of all files; None if there are none."""
         found = [(one.contents.get("episodes", 0), one.contents.get("episode_reward_mean")) for one in self._files]
         episodes = sum(count for count, _ in found)
         if not episodes:
@@ -164,7 +164,7 @@ class ParquetReader(FormatReader):
 
 
 def header_of(path: Path) -> dict[str, Any] | None:
-    """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
+    """The header of a Parquet file by rollax; None for other Parquet files; DatasetError for damaged ones."""
     with decoding(_OURS, path):
         metadata = pq.read_schema(path).metadata or {}
         return _object(parsed_json(metadata[HEADER])) if HEADER in metadata else None

@@ -29,10 +29,10 @@ class RLlibJsonReader(FormatReader):
 
     Rows of an episode in several lines are joined by `eps_id`, `agent_index` and policy; also over consecutive files of
     a worker, if `t` continues. Rows after a skipped line, a missing file or missing rows (see `Assembler`) are not
-    joined, but read as a trajectory that continues another one. If `t` does not grow, and after the end of a
-    trajectory, another episode begins, even with the same `eps_id`. `dones` without `truncateds` counts as terminated.
-    Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of an episode
-    are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
+    joined, but read as a trajectory that continues another one. A row whose `t` does not grow, or that follows the end
+    of a trajectory, begins another episode, even with the same `eps_id`. `dones` without `truncateds` counts as
+    terminated. Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of
+    an episode are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
 
     RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
     [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -132,7 +132,7 @@ class _Worker:
         self.assembler = Assembler(skip)
         self._unfinished: dict[Ids, _Unfinished] = {}
         self._not_in_this_file: set[Ids] = set()
-        self._begun: Counter[Ids] = Counter()  # trajectories of this file
+        self._begun: Counter[Ids] = Counter()  # number of trajectories that began in this file
         self._going_on: dict[str, str] = {}  # `eps_id` -> the episode that goes on from an earlier file
         self._agents: defaultdict[str, set[Ids]] = defaultdict(set)  # episode -> the keys of its trajectories
         self._after_skipped = False
@@ -159,7 +159,7 @@ class _Worker:
         self.assembler.finish_all()
 
     def end_file(self) -> Iterator[RecordedTrajectory]:
-        """Cuts the trajectories without rows in the file, because the next file has none either."""
+        """Cuts trajectories without rows in this file, because the next file does not continue them."""
         for key, found in list(self._unfinished.items()):
             if key in self._not_in_this_file:
                 self.assembler.finish((found.episode, key[1], key[2]))
@@ -191,7 +191,7 @@ class _Worker:
         self.assembler.add((episode, agent, policy), *piece[1:], continues=continues)
 
     def _new_episode(self, key: Ids) -> str:
-        """The id of the episode of a starting trajectory; without `eps_id` in the file, many share one `eps_id`."""
+        """The episode id of a new trajectory; in a file without `eps_id`, many trajectories have the same key."""
         going_on = self._going_on.get(key[0])
         if going_on is not None and key not in self._agents[going_on]:  # an agent that joins in this file
             return going_on

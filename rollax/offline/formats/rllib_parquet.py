@@ -43,9 +43,9 @@ class RLlibParquetReader(FormatReader):
     The rows of an episode are joined in the order of `t`, or of the rows if there is no `t`; also over files, which
     must be in time order. The trajectories of an episode are adjacent, unless an agent joins in a later file, after all
     others of the episode have ended. Rows after missing rows (see `Assembler`) or a skipped file are a trajectory that
-    continues another one. After a file without `t`, this is the first episode of the next file; with `t`, also the rows
-    of a single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
-    (`output_write_episodes=True`) contain pickles and are refused.
+    continues another one: without `t`, the first episode after the skipped file; with `t`, all rows of a single agent
+    (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes (`output_write_episodes=True`) contain
+    pickles and are refused.
 
     RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
     [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
@@ -89,7 +89,7 @@ class RLlibParquetReader(FormatReader):
     def _pieces(
         self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool
     ) -> Iterator[tuple[tuple[Any, ...], bool]]:
-        """The rows of each trajectory, and whether they are not the beginning of the episode if they are the first.
+        """The rows of each trajectory, and whether, if they are its first rows, earlier rows are missing.
 
         Args:
             late: the first `t` of trajectories in earlier files that begin after t = 0.
@@ -148,7 +148,7 @@ class RLlibParquetReader(FormatReader):
 
 
 def _ids(column: pa.ChunkedArray) -> list[Any]:
-    """The ids of all rows; equal texts are one object."""
+    """The ids of all rows; equal texts share one object."""
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column.to_pylist()
     ids: list[Any] = []
@@ -177,7 +177,7 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
 
 @dataclass(frozen=True)
 class _Column:
-    """The values of a column; `flat`: tensors as lists of all their elements, of a shape that is not in the file."""
+    """The values of a column; `flat`: tensors are flat lists, and their shape is not in the file."""
 
     values: list[Any]
     flat: bool = False

@@ -33,8 +33,8 @@ def export_policy(
 ) -> Path:
     """Writes the greedy actions of a policy as one function to a file, and returns its absolute path.
 
-    Observation filter, action masks, memory, and the scaling and clipping of actions are part of the function. It takes
-    any number of observations. An existing file is replaced once the new one is complete.
+    Observation filter, action masks, memory, and the scaling and clipping of actions are part of the function, which
+    takes any number of observations. An existing file is replaced once the new one is complete.
 
     Args:
         policy: a checkpoint, or the policy of `load_policy`.
@@ -82,7 +82,7 @@ def _write(target: Path, content: bytes) -> None:
 def policy_to_stablehlo(runner: PolicyRunner) -> bytes:
     """The policy's greedy actions as a serialized `jax.export.Exported`, for any number of rows.
 
-    It takes and returns a dict of arrays, named as in docs/export.md; 32-bit types replace 64-bit types.
+    The function takes and returns a dict of arrays, named as in docs/export.md; 32-bit types replace 64-bit types.
 
     Raises:
         ConfigError: the extra `export` is not installed.

@@ -21,7 +21,7 @@ ROWS = "N"
 OPSET = 15  # also supported by game engines
 _IR_VERSION = 8
 
-# Most runtimes lack arithmetic of the other types.
+# Most runtimes lack arithmetic of these types.
 _COMPUTED_AS = {
     **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), np.dtype(np.int32)),
     "uint32": np.dtype(np.int64),
@@ -66,7 +66,7 @@ class Graph:
         return Value(name, np.dtype(dtype), dims, dims)
 
     def constant(self, array: Any, name: str | None = None) -> Value:
-        """A constant, or weights of a name; equal small constants are stored once."""
+        """A constant, or weights with a name; equal small constants are stored once."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes()) if name is None and array.size <= 64 else None
         if key is None or key not in self._known:
@@ -82,7 +82,7 @@ class Graph:
         return self.constant(np.array(numbers, np.int64)).name
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node and returns the name of its result; equal nodes are one."""
+        """Adds a node and returns the name of its result; equal nodes are added once."""
         return self.nodes(op, inputs, 1, **attributes)[0]
 
     def nodes(self, op: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> list[str]:

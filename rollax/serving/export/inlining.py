@@ -14,7 +14,7 @@ from jax.extend import core
 
 from rollax.errors import PolicyError
 
-_CALLS = {  # primitive -> its parameter
+_CALLS = {  # primitive -> the parameter with the called jaxpr
     **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "composite"), "jaxpr"),
     **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
@@ -94,7 +94,7 @@ def _unrolled(equation: Any) -> Any:
     """The closed jaxpr of a scan without the loop."""
     params = equation.params
     length, jaxpr = params["length"], params["jaxpr"]
-    # Versions of JAX name these numbers differently. In the loop's body, only rows of columns have other shapes.
+    # Versions of JAX name these numbers differently; only columns have another shape outside than inside the loop.
     columns_in, columns_out = (
         sum(outside.aval.shape != inside.shape for outside, inside in zip(variables, avals, strict=True))
         for variables, avals in ((equation.invars, jaxpr.in_avals), (equation.outvars, jaxpr.out_avals))

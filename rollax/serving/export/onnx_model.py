@@ -41,7 +41,7 @@ def policy_to_onnx(runner: PolicyRunner) -> bytes:
 
     variables = [Variable(atom.aval.shape, atom.aval.dtype) for atom in jaxpr.jaxpr.invars]
     for variable, name, weight in zip(variables, names, weights, strict=False):
-        values[variable] = graph.constant(weight, f"weights/{name}")  # apart from the names of inputs and outputs
+        values[variable] = graph.constant(weight, f"weights/{name}")  # no input or output has such a name
     for variable, tensor in zip(variables[len(weights) :], function.inputs, strict=True):
         values[variable] = graph.input(tensor.name, tensor.dtype, (ROWS, *tensor.shape))
     with jax.enable_x64(True):

@@ -42,7 +42,7 @@ class Tensor:
 
     Args:
         path: keys and positions in the space.
-        initial: its value at the start of an episode, for an input of the memory.
+        initial: the value of a memory input at the start of an episode.
     """
 
     name: str
@@ -150,7 +150,7 @@ class PolicyFunction:
             return jax.make_jaxpr(whole)(*given, *self.arguments(rows)), names, weights
 
     def _traced_actions(self, params: Mapping[str, Any], extra: Mapping[str, Any], rows: Any) -> Any:
-        """The closed jaxpr of the policy's part, in JAX's 32-bit types."""
+        """The closed jaxpr of the policy's own computation, in JAX's 32-bit types."""
         policy, memory = self.policy, self.policy.memory
 
         def shaped(space: spaces.Space, changed: Mapping[Path, Any]) -> Any:
@@ -220,7 +220,7 @@ class PolicyFunction:
 
 @contextlib.contextmanager
 def _unchecked_shapes() -> Iterator[None]:
-    """Disables jaxtyping in its block, because it cannot compare symbolic dimensions."""
+    """Inside the block, jaxtyping is disabled, because it cannot compare symbolic dimensions."""
     with _ONE_TRACE:
         before = jaxtyping.config.jaxtyping_disable
         jaxtyping.config.update("jaxtyping_disable", True)
@@ -238,7 +238,7 @@ def _narrow(array: Any) -> Any:
 
 
 def _computed_in(dtype: Any) -> Any:
-    """Arithmetic in float32, which every runtime supports, except for numbers that do not fit."""
+    """The type for arithmetic: float32, which every runtime supports, or float64 for 64-bit numbers."""
     return np.float64 if np.dtype(dtype) in (np.float64, np.int64) else np.float32
 
 

@@ -25,7 +25,7 @@ _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
 
 
 def refuse(equation: Equation, what: str = "") -> PolicyError:
-    """The error for a primitive that ONNX does not have, or for a kind of it."""
+    """The error for a primitive, or the variant `what` of it, that cannot be converted to ONNX."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in equation.inputs)
     return PolicyError(
         "The model uses an operation that the conversion to ONNX does not know.",
@@ -106,7 +106,7 @@ def _converted(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Va
     value, dtype = inputs[0], np.dtype(equation.params["new_dtype"])
     number = graph.computable(value)
     if number.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4:
-        # Beyond the range of an integer, JAX returns its bounds, and runtimes the last bits.
+        # For numbers outside the range of an integer type, JAX returns the bound, runtimes the last bits.
         limits = np.iinfo(dtype)
         value = combined(graph, "Max", number, scalar(graph, limits.min, number))
         value = combined(graph, "Min", value, scalar(graph, limits.max, number))
@@ -141,7 +141,7 @@ def _remainder(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Va
 
 
 def _by_formula(formula: Callable[[Graph, Value, Value], Value]) -> Converter:
-    """A function of a value and the number 1."""
+    """The converter for a formula of a value and the number 1."""
 
     def convert(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
         value = graph.computable(inputs[0])

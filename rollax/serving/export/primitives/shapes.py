@@ -14,7 +14,7 @@ _LAST = np.iinfo(np.int64).max
 
 
 def made(name: str, value: Value, shape: Any) -> Value:
-    """A node's result of a full shape, in the type of a value."""
+    """The result `name` of a node, with this full shape and the type of `value`."""
     dims = dims_of(shape)
     return Value(name, value.dtype, dims, dims)
 
@@ -147,7 +147,7 @@ def _dynamic_slice(graph: Graph, equation: Equation, inputs: list[Value]) -> lis
 
 
 def _window(graph: Graph, equation: Equation, inputs: list[Value]) -> Value:
-    """One slice of a table, from the only vector of start indices."""
+    """One slice of a table, at a single vector of start indices."""
     value, indices = inputs
     axes = equation.params["dimension_numbers"].start_index_map
     if len(axes) != 1:
@@ -205,12 +205,12 @@ def _gather(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
 
 
 def _in_same_order(of_indices: Any, batched: tuple[int, ...], indices: Value) -> bool:
-    """Whether the indices have the operand's axes at the same positions, with the look-ups in place of the table."""
+    """Whether indices and operand have the same batch axes, so that look-ups replace the axis of the table."""
     return tuple(of_indices) == batched and len(indices.full) in (len(batched) + 1, len(batched) + 2)
 
 
 def _without_last(graph: Graph, indices: Value, axis: int) -> str:
-    """The indices without the axis of index vectors; with one of length 1 in the place of the look-up, if missing."""
+    """The indices without their last axis, of index vectors; a missing axis of look-ups is added, with length 1."""
     dims = list(indices.full[:-1])
     if len(dims) == axis:
         dims.insert(axis, 1)
@@ -221,11 +221,11 @@ def _taken(graph: Graph, equation: Equation, value: Value, indices: Value, axis:
     """Whole slices of a table at the indices."""
     rows = indices.full[:-1]
     name = graph.node("Gather", graph.full(value), graph.reshaped(indices.name, rows), axis=axis)
-    # ONNX puts the axes of the indices where the axis of the table was, JAX where `offset_dims` leave places.
+    # ONNX puts the axes of the indices where the axis of the table was, JAX at positions not in `offset_dims`.
     offset = tuple(equation.params["dimension_numbers"].offset_dims)
     rank = len(value.full) - 1 + len(rows)
     places = [i for i in range(rank) if i not in offset]
-    source = [*offset[:axis], *places, *offset[axis:]]  # axis of the result of each axis of the node
+    source = [*offset[:axis], *places, *offset[axis:]]  # [axis of the node] -> axis of the result
     order = [source.index(i) for i in range(rank)]
     if order != sorted(order):
         name = graph.node("Transpose", name, perm=order)

@@ -13,7 +13,7 @@ from rollax.serving.export.primitives.elementwise import Converter, combined, re
 from rollax.serving.export.primitives.shapes import made
 
 _REDUCED = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
-_REDUCED |= {"reduce_or": "ReduceMax", "reduce_and": "ReduceMin"}  # of truths
+_REDUCED |= {"reduce_or": "ReduceMax", "reduce_and": "ReduceMin"}  # of booleans
 
 
 def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
