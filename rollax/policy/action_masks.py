@@ -1,4 +1,4 @@
-"""Checks action masks in NumPy; `ActionDistribution.mask` applies them, `GroupQNetwork` for groups."""
+"""Checks of action masks in NumPy. `ActionDistribution.mask` applies masks; for groups, `GroupQNetwork` does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def has_mask(observation_space: Space) -> bool:
 
 
 def masks_choices(observation_space: Space | None, action_space: Space | None) -> bool:
-    """Whether observations contain a mask of discrete choices of the actions; not if a space is not known."""
+    """Whether observations contain a mask of the discrete choices of actions; false if a space is unknown."""
     if observation_space is None or action_space is None:
         return False
     return has_mask(observation_space) and bool(choices(action_space))
@@ -40,7 +40,7 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
 class ActionMasks:
     """Checks the action masks in one agent's observations, if its space has them.
 
-    Raises SpaceError for masks of actions without discrete choices, or of another width than their choices.
+    Raises SpaceError if the actions have no discrete choices, or the width of the mask is not their number of choices.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -53,7 +53,7 @@ class ActionMasks:
             _check_space(observation_space[ACTION_MASK], self._width, action_space)
 
     def check(self, obs: Any, policy_id: str) -> None:
-        """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for another width."""
+        """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for a wrong width."""
         if not self.present:
             return
         mask = obs[ACTION_MASK]
@@ -88,7 +88,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
 
 
 def refuse_nested_masks(observation_space: Space, action_space: Space, where: str, fix: str) -> None:
-    """Raises SpaceError if the only masks of discrete choices are inside parts of the observation, with no effect."""
+    """Raises SpaceError if masks of discrete choices are only in nested parts of observations, without effect there."""
     if has_mask(observation_space) or not choices(action_space):
         return
     for path, _ in leaves(observation_space):
@@ -113,7 +113,7 @@ class GroupMasks:
         self._masked, self._filtered = masked, filtered
 
     def check(self, obs: Any, policy_id: str) -> None:
-        """Raises EnvError if a present member has a mask of zeros, or all members have."""
+        """Raises EnvError if a present member has a mask of zeros, or if all members have one."""
         if not self._masked:
             return
         nothing = np.stack([~(member[ACTION_MASK] > 0).any(axis=1) for member in obs], axis=1)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Actor:
-    """Acts by the model of an algorithm. It has no arrays: equal actors share what JAX compiles.
+    """Acts with the model of an algorithm. An actor has no arrays: equal actors share compiled functions.
 
-    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Those whose
-    name begins with `traced` are for other compiled functions.
+    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Methods whose
+    name begins with `traced` are called inside other compiled functions.
 
     Attributes:
         algorithm: has the forward pass and the exploration.
@@ -76,7 +76,7 @@ class Actor:
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> trees.Tree | None:
-        """The greedy actions of the first rows; None if the outputs do not allow to choose them. Without memory."""
+        """The greedy actions of the first rows, without memory; None if outputs, such as NaN, define no action."""
         actions = self._modes(params, extra, {SampleBatch.OBS: obs})
         if isinstance(actions, jax.Array):  # the common case
             first = actions = np.asarray(actions)[:rows]
@@ -94,9 +94,9 @@ class Actor:
 
     @partial(jax.jit, static_argnums=0)
     def _modes(self, params: Columns, extra: Columns, columns: Columns) -> Any:
-        """The greedy actions; the first leaf is marked in the rows whose outputs do not allow to choose them.
+        """The greedy actions; the first leaf is marked in the rows whose outputs define no action.
 
-        A second array that leaves the compiled function would take as long as a small layer.
+        Returning these rows as a second array would take as long as a small layer.
         """
         note_trace(self)
         actions, finite = self.traced_checked_greedy(params, extra, columns)
@@ -133,7 +133,7 @@ class Actor:
 
     @partial(jax.jit, static_argnums=(0, 1))
     def method(self, name: str, params: Columns, extra: Columns, *columns: trees.Tree) -> jax.Array:
-        """[S, ...] what the method `name(model, *columns)` of the algorithm returns."""
+        """[S, ...] the result of the algorithm's method `name(model, *columns)`."""
         note_trace(self)
         return getattr(self.algorithm, name)(self.split.merge(params, extra), *columns)
 
@@ -163,10 +163,10 @@ class Actor:
         return self.algorithm.exploration.mode(out.policy), out.policy, tuple(out.state)
 
     def traced_checked_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array]:
-        """`(greedy actions, [B] whether the model's outputs allow to choose them)`.
+        """`(greedy actions, [B] whether the model's outputs define the action)`.
 
-        `compute_actions` makes the same check. It reads the first fetched column and not the outputs, because a model
-        may mask with minus infinity, for which the log-probability of the action is still finite.
+        The check, also made by `compute_actions`, reads the first fetched column and not the outputs: a model may mask
+        with minus infinity, for which the log-probability of the action is still finite.
         """
         actions, outputs, _ = self.traced_greedy(params, extra, columns)
         exploration = self.algorithm.exploration

@@ -43,7 +43,7 @@ class Algorithm(BaseAlgorithm):
 
     @classmethod
     def overrides(cls, method: str) -> bool:
-        """Whether the class, or one between, overrides a method of `Algorithm`."""
+        """Whether the class, or a class between it and `Algorithm`, overrides this method."""
         return overrides(cls, Algorithm, method)
 
     @cached_property
@@ -52,7 +52,7 @@ class Algorithm(BaseAlgorithm):
         return make_distribution(self.action_space)
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
-        """Returns `model(obs) -> Outputs`, by default an actor and critic; a centralized critic is its `critic`.
+        """Returns `model(obs) -> Outputs`, by default an actor-critic; its `critic` is the centralized critic, if any.
 
         Raises ConfigError for `free_log_std` without Gaussian actions, or a centralized critic without a space.
         """
@@ -80,7 +80,7 @@ class Algorithm(BaseAlgorithm):
         return with_critic(model, critic_space, sizes, rngs=rngs, value_shape=shape)
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        """Returns the optimizer without learning rate and `grad_clip`: Adam, one for each part in `learning_rates`.
+        """Returns an optimizer without learning rate and clipping: by default Adam, one per part in `learning_rates`.
 
         An update subtracts `lr` times its steps: return `optax.scale_by_rms()`, for example, not `optax.rmsprop(lr)`.
         If the plan has `every`, an override returns `by_part(optimizers, self.plan.every)`.

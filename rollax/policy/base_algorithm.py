@@ -34,7 +34,7 @@ _COMMON = frozenset(
         *("clip_actions", "normalize_actions", "train_batch_size"),
     }
 )
-"""The fields of all algorithms that an algorithm may read; the others configure how a run samples and reports."""
+"""The common config fields that an algorithm may read; the others configure how a run samples and reports."""
 _SAMPLED_FOR = {
     SampleBatch.ADVANTAGES: (SampleBatch.REWARDS,),
     SampleBatch.BOOTSTRAP: (),
@@ -57,12 +57,12 @@ _SAMPLED = frozenset(
 
 @dataclass(frozen=True)
 class Values:
-    """What `postprocess` reads of the policy: called, it returns state values.
+    """State values, methods and statistics of the policy, for `postprocess`; a call returns state values.
 
     Attributes:
         compute_values: `compute_values` of the policy.
-        run: `run(name, *columns)` is what the method `name(model, *columns)` of the algorithm returns for columns of N
-            rows, an array [N, ...]. The method is compiled; the model is in evaluation mode.
+        run: `run(name, *columns)` returns the result [N, ...] of the algorithm's method `name(model, *columns)` for
+            columns of N rows. The method is compiled; the model is in evaluation mode.
         statistics: the running statistics of the policy, by name; see `make_running_statistics`.
     """
 
@@ -83,20 +83,20 @@ class BaseAlgorithm(ABC):
     minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay, `replayed` draws the
     batches.
 
-    An algorithm has the spaces and its config, and no attribute is set later. Two of the same class with equal spaces
-    and configs are equal, so they share what is compiled for them. What an algorithm computes may depend on its
-    spaces and its config only; `make_policy` makes the policy that acts and learns by it.
+    An algorithm has the spaces and its config, and no attribute is set later. Algorithms of one class with equal spaces
+    and configs are equal, so they share compiled functions. Their results may depend only on the spaces and the config;
+    `make_policy` makes the policy that acts and learns by the algorithm.
 
     Args:
         observation_space: space of one observation.
         action_space: space of one action.
-        config: a config of `config_class`, or a dict; `config` then has only its fields for policies.
+        config: a config of `config_class`, or a dict; the attribute `config` has only its fields for policies.
     Raises:
         SpaceError, ConfigError: the algorithm does not support the spaces with this config.
     """
 
     config_class: ClassVar[Any] = None
-    """The class of its config; None: the common one."""
+    """The class of its config; None for `TrainerConfig`."""
 
     policy_class: ClassVar[Any] = None
     """The class of its policies, called as `policy_class(algorithm, config)`."""
@@ -111,7 +111,7 @@ class BaseAlgorithm(ABC):
     """H, the number of state values that its models return: `Outputs.value` is [B] for one, else [B, H]."""
 
     own_columns: frozenset[str] = frozenset()
-    """Those among `obs`, `new_obs` and `actions` that `postprocess` changes, so that they need not fit the spaces."""
+    """The columns among `obs`, `new_obs` and `actions` that `postprocess` changes; they need not fit the spaces."""
 
     replayed_columns: tuple[str, ...] = ()
     """Columns that `postprocess` adds and a replay buffer stores, in addition to the columns of transitions."""
@@ -172,7 +172,7 @@ class BaseAlgorithm(ABC):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without what is computed from these, such as functions.
+        # Without attributes that are computed from these, such as functions.
         state = {name: vars(self)[name] for name in ("observation_space", "action_space", "config")}
         return _restored, (type(self), state)
 
@@ -229,7 +229,7 @@ class BaseAlgorithm(ABC):
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
 
     def make_masks(self) -> ActionMasks | GroupMasks:
-        """Returns the checks of action masks: by default of one at the top level of the observation."""
+        """Returns the checks of action masks, by default for a mask at the top level of the observation."""
         if self.config.model.custom_model is None:  # which may apply masks of its own
             fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
             refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
@@ -251,7 +251,7 @@ class BaseAlgorithm(ABC):
 
     @cached_property
     def exploration(self) -> Exploration:
-        """The exploration for compiled functions, which changes nothing."""
+        """The exploration that compiled functions call; it is immutable."""
         return self.make_exploration().traced
 
     def make_plan(self) -> UpdatePlan:
@@ -264,7 +264,7 @@ class BaseAlgorithm(ABC):
         return self.make_plan()
 
     def check_model(self, model: Any) -> None:  # noqa: B027  by default any is
-        """Raises PolicyError if the loss cannot use this model; its `Outputs` have been checked."""
+        """Raises PolicyError if the loss cannot use this model, whose `Outputs` are already checked."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
         """How its experience is drawn from a replay buffer: by default as single transitions."""
@@ -282,17 +282,17 @@ class BaseAlgorithm(ABC):
 
         Args:
             fragment: N rows, with the columns of `samples`, and the row after each segment.
-            values: computes with the current model: state values `values(obs)`, with memory `values(obs, columns)`, and
-                other methods of the algorithm, `values.run(name, columns)`. `values.statistics` has the running
-                statistics, which it may update.
+            values: computes with the current model: `values(obs)`, or with memory `values(obs, columns)`, returns state
+                values; `values.run(name, columns)` calls another method of the algorithm. `values.statistics` has the
+                running statistics, which `postprocess` may update.
         """
         return fragment
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         """Returns name -> new running moments, which `postprocess` updates; by default none.
 
-        Each worker has its own; they are merged like those of observation filters, and stored in checkpoints. The
-        loss reads the current ones from its coefficients, for rows that are stored as they were sampled.
+        Each worker has its own; they are merged like observation filters, and stored in checkpoints. For rows that are
+        stored as they were sampled, the loss reads the current statistics from its coefficients.
         """
         return {}
 
@@ -326,7 +326,7 @@ class BaseAlgorithm(ABC):
     def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
         """`(loss, statistics)` of one minibatch.
 
-        Two more statistics take the place of others with their names: `total_loss`, this loss, and `cur_lr`.
+        Two statistics are added, and replace any of the same name: `total_loss`, this loss, and `cur_lr`.
 
         Args:
             model: the model in training mode.
@@ -335,10 +335,10 @@ class BaseAlgorithm(ABC):
                 row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
-                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. With
-                `make_running_statistics` also `running_statistics`: name -> `mean` and `deviation`, of `RunningReturns`
-                also `largest`. Also `parts`, a frozenset of the parts of the model that make this step by `every` of
-                the plan: the loss may leave out the terms, and the statistics, of the others.
+                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one;
+                `running_statistics`, if there are any: name -> `mean` and `deviation`, for `RunningReturns` also
+                `largest`; `parts`, a frozenset of the parts of the model that make this step, by the plan's `every`:
+                the loss may leave out the terms and statistics of other parts.
         """
 
     def first_numbers(self) -> dict[str, float]:
@@ -356,7 +356,7 @@ class BaseAlgorithm(ABC):
 
 
 def rates_by_part(lr: float, **rates: float | None) -> dict[str, float]:
-    """The result of `learning_rates` with these rates of parts of the model, where None is `lr`."""
+    """Part of the model -> its learning rate, for `learning_rates`; a rate of None becomes `lr`."""
     return {part: lr if rate is None else rate for part, rate in rates.items()}
 
 

@@ -15,7 +15,7 @@ from rollax.policy.recurrent_columns import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:
-    """The columns of a batch with the model's state after the burn-in as `state_in`; constant.
+    """The columns of a batch whose `state_in` is the model's state after the burn-in, as a constant.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
         section 3: each network recomputes its own state from the stored one.
@@ -26,7 +26,7 @@ def after_burn_in(model: Any, columns: Columns) -> Columns:
     graph, arrays = nnx.split(model)
 
     def step(state: Any, row: BurnIn) -> tuple[Any, None]:
-        # A module of its own: a step must not change the state of a module outside of the loop, such as random streams.
+        # Merges a new module: a step must not change the state of a module outside of the loop, such as random streams.
         out = run_model(nnx.merge(graph, lax.stop_gradient(arrays)), {**row.inputs, SampleBatch.STATE_IN: state})
 
         def advanced(new: jax.Array, old: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Checks of what a policy is given and computes: observations, columns to learn from, numbers, weights, gradients."""
+"""Checks of a policy's inputs and results: observations, columns to learn from, numbers, weights, gradients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MISFIT = (AttributeError, IndexError, KeyError, TypeError)
 
 
 class Misfit(NamedTuple):
-    """The first part of columns that does not fit.
+    """The first part of columns that does not fit its space.
 
     Attributes:
-        path: where it is in the columns.
-        space: its space.
-        got: its type and shape, or the value in its place.
+        path: the path of the part in the columns.
+        space: the space of the part.
+        got: the type and shape of the part, or the value in its place.
         shape: the expected shape.
         whole: whether integers are expected.
-        of_kind: whether only the kind of numbers differs.
+        of_kind: whether the only difference is the kind of numbers.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class ColumnShapes:
     """The shapes of a space's parts, against which a policy checks columns in each call.
 
     Args:
-        space: columns [N, ...] contain its values, or encoded values, such as floats in place of integers.
+        space: the space of the values in columns [N, ...], which may be encoded, such as floats in place of integers.
         whole: refuse floats in the place of integers.
     """
 
@@ -56,7 +56,7 @@ class ColumnShapes:
         self._space = space
 
     def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
-        """What does not fit in columns of N rows, by default as many as the first part has; None if all do."""
+        """The first misfit in columns of N rows; None if all fit. N is by default the length of the first part."""
         number: Any = "N" if rows is None else rows  # for errors: as many as the first part has
         for path, shape, whole in self._parts:
             try:
@@ -114,8 +114,8 @@ class LearnedColumns:
     def check(self, columns: Mapping[str, Any], batch: SampleBatch, where: str) -> None:
         """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
 
-        Also for observations or actions of the batch that are no numbers or have other shapes than in the policy's
-        spaces; their values are not read.
+        It is also raised for observations or actions of the batch that are not numbers, or whose shapes do not fit the
+        policy's spaces; values are not read.
         """
         rows = len(batch)
         for name, column in columns.items():
@@ -152,7 +152,7 @@ def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
 
 
 def naming_missing_columns(method: Method) -> Method:
-    """Makes a method of a policy that takes a batch raise MissingColumnError for a column that its loss lacks."""
+    """Decorates a policy's method of a batch: raises MissingColumnError for a column that the loss does not find."""
 
     @wraps(method)
     def named(self: Any, batch: SampleBatch) -> Any:
@@ -204,7 +204,7 @@ def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
 
 
 def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:
-    """The error of an update whose step `step` met `tensor`, and `columns` of the batch, that are not finite."""
+    """The error of an update: in gradient step `step`, `tensor` and `columns` of the batch are not finite."""
     return NonFiniteError(
         "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
         f"{where}, gradient step {step}: {tensor}",
@@ -229,7 +229,7 @@ def check_gradients(gradients: Any, where: str) -> None:
 
 
 def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raises PolicyError unless they are real numbers with the names and shapes of the policy's own, `shapes`."""
+    """Raises PolicyError unless the weights are real numbers with the names and shapes in `shapes`."""
     if not isinstance(weights, Mapping):
         raise PolicyError("The weights are not a dict of arrays by name.", where, type(weights).__name__).expected(
             "name -> array", "pass the dict that get_weights() of a policy with the same model returned"
@@ -254,7 +254,7 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
 
 
 def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
-    """What `loss` returned; PolicyError unless it is a number, as an array of this class, and statistics."""
+    """`(loss, statistics)` from `loss`; PolicyError unless the loss is a number, as an array of this class."""
     fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     if fits and isinstance(result[0], array) and result[0].ndim == 0:
         return result

@@ -1,4 +1,4 @@
-"""Where arrays are: on all devices of the process, on the one for acting, and packed for one fetch."""
+"""Placement of arrays: on all devices of the process, on the device for acting, and packed for one fetch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _mesh(devices: tuple[Any, ...]) -> Mesh:
 
 
 SMALL_CALL = 1e7
-"""Floating-point operations of the actor. A CPU computes as many in less time than a GPU takes for a call of any size.
+"""The number of floating-point operations that a CPU computes in less time than a GPU takes for a call of any size.
 
 Measured on an H200 with 16 cores: 0.8 to 1.2 ms for a call on the GPU, of 1 row or of 512, with 64 or 1024 hidden
 units. On the CPU, 0.1 ms for 1 row and two layers of 64, 0.7 ms for 64 rows and two layers of 256.
@@ -89,7 +89,7 @@ def cpu_beside_gpu() -> Any:
 
 
 class Copies:
-    """Copies of arrays on a device, made again if other trees are given: arrays are replaced, not changed in place."""
+    """Copies of arrays on a device, renewed for new tree objects: arrays are replaced, never changed in place."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -104,7 +104,7 @@ class Copies:
 
 
 class ActingDevice:
-    """The arrays of a policy on the device of each call; on the CPU copies, renewed at the first call after an update.
+    """The arrays of a policy on the device of each call; CPU copies are renewed at the first call after an update.
 
     Args:
         cpu: from `cpu_beside_gpu`.
@@ -133,7 +133,7 @@ class ActingDevice:
         # For the CPU, because JAX cannot estimate the cost of a call on a GPU.
         there = SingleDeviceSharding(self._cpu)
         described = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), (params, extra))
-        # Of a copied policy, `function` itself cannot be lowered.
+        # The `function` of a copied policy cannot be lowered itself.
         cost = jax.jit(function).lower(*described, columns).cost_analysis() or {}
         return cost.get("flops", math.inf)
 
@@ -142,8 +142,8 @@ class ActingDevice:
 class OneFetch:
     """The arrays of a tree as one array of bytes.
 
-    Fetching an array takes 0.1 ms from a GPU and 10 µs on the CPU, of whatever size. A compiled function packs its
-    results; outside of it, `fetched` takes them apart.
+    Fetching an array of any size takes 0.1 ms from a GPU and 10 µs on the CPU. A compiled function packs its results;
+    outside of the function, `fetched` takes them apart.
     """
 
     def __init__(self, tree: Any) -> None:

@@ -26,7 +26,7 @@ class Objective(Protocol):
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        """Gives the direction of a step, which the coefficient `lr` scales: a number, or one for each part.
+        """The direction of a step; the coefficient `lr`, a number or one for each part, scales it.
 
         If its `update` takes further arguments, `lr` is one of them, for steps that depend on where they end.
         """
@@ -34,7 +34,7 @@ class Objective(Protocol):
 
     @property
     def plan(self) -> UpdatePlan:
-        """Has the updates of target parameters, and what ends an update."""
+        """The plan, with the updates of target parameters and the condition that ends an update."""
         ...
 
     def loss(
@@ -77,7 +77,7 @@ class GradientSteps:
 
     @partial(jax.jit, static_argnums=0)
     def first_state(self, params: Columns) -> Any:
-        """The optimizer's state before the first step. As a whole: op by op, a program is compiled for every shape."""
+        """The optimizer's state before the first step, in one call: op by op, JAX would compile for every shape."""
         return self.devices.replicated(self.objective.optimizer.init(params))
 
     @partial(jax.jit, static_argnums=0)
@@ -110,7 +110,7 @@ class GradientSteps:
         """The variables after the plan, and `(taken, sums, counts, rows, finite)`.
 
         `taken` is the number of gradient steps; `sums` are the statistics, summed over the last epoch that began;
-        `counts` are the numbers of its steps with a statistic that only some steps have; `rows` are the statistics by
+        `counts`, for statistics that only some steps have, are the numbers of these steps; `rows` are the statistics by
         row. The loop ends after the first minibatch whose loss, gradients or new parameters are not `finite`. That step
         has been applied to the variables but is not counted in `taken`.
         """
@@ -201,7 +201,7 @@ class GradientSteps:
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
         """The variables after a step, and whether the norms of the gradient and of the new parameters are finite.
 
-        A larger gradient would leave an infinite second moment in Adam, by which it divides from then on.
+        A gradient whose norm overflows would leave an infinite second moment in Adam, which divides all later steps.
         """
         params, extra, targets, optimizer_state, num_updates = variables
         direction: Any
@@ -216,7 +216,7 @@ class GradientSteps:
 
 
 def _like(new: Any, old: Any) -> Any:
-    """Of the shape and dtype of `old`; a model may assign other ones to its state, such as a mean of float16."""
+    """`new` in the shape and dtype of `old`: a model may assign state with others, such as a mean of float16."""
     if (new.shape, new.dtype) == (old.shape, old.dtype):
         return new
     return jnp.broadcast_to(new, old.shape).astype(old.dtype)
@@ -228,31 +228,31 @@ def _squared_norm(arrays: Any) -> Any:
 
 
 class Gradients(NamedTuple):
-    """The loss of one minibatch, and what follows from it."""
+    """The loss, gradients, statistics and new state from one minibatch."""
 
     loss: jax.Array
     gradients: Columns  # name of a parameter -> gradient; zeros for parts that wait
     statistics: Columns
-    extra: Columns  # the new one
+    extra: Columns  # after the forward pass
     found: Columns  # name of a statistic that only some steps have -> [] whether this step has it
 
 
 def by_due_parts(
     every: Mapping[str, int], updates_before: Any, version_of: Callable[[frozenset[str]], Gradients]
 ) -> Gradients:
-    """The gradients of the gradient step after `updates_before` others.
+    """The gradients of the step after `updates_before` others.
 
-    Each version is compiled for its own parts, so that what the others need is not computed.
+    A version is compiled for each set of waiting parts, and computes nothing for them.
 
     Args:
         every: part of the model -> k, for a part that makes each k-th step only.
         updates_before: [] the number of gradient steps so far.
-        version_of: the gradients of a step in which these parts wait.
+        version_of: waiting parts -> the gradients of a step.
     """
     intervals = sorted(set(every.values()) - {1})
     if not intervals:
         return version_of(frozenset())
-    # One for each combination of intervals that are not due, in the order of the numbers with these binary digits.
+    # One for each set of intervals that are not due; the bits of a version's index say which intervals these are.
     versions: list[Callable[[], Gradients]] = []
     for waits in itertools.product((False, True), repeat=len(intervals)):
         waiting = set(itertools.compress(intervals, waits))

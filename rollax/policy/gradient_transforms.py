@@ -14,19 +14,19 @@ from rollax.batch import Columns
 from rollax.errors import PolicyError
 from rollax.policy.update_plan import part_of, rate_of
 
-_FIRST_STEPS = 8  # the first ones may be 0: a warm-up, or gradients that are accumulated
+_FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are accumulated
 
 
 def adam(config: Any) -> optax.GradientTransformation:
     """Adam without learning rate, with the config's `adam_epsilon`."""
-    # The first part has no state: in checkpoints, Adam's has the name of the second one.
+    # `identity` has no state. It makes Adam the second part of the chain, whose name Adam's state has in checkpoints.
     return optax.chain(optax.identity(), optax.scale_by_adam(eps=config.adam_epsilon))
 
 
 def by_part(
     optimizers: Mapping[str, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
 ) -> optax.GradientTransformation:
-    """An optimizer with a separate one for each part of the model, by attribute of the model.
+    """An optimizer that applies a separate optimizer to each part of the model, by name of the attribute.
 
     With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
     """
@@ -44,11 +44,11 @@ def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.Grad
 def with_projection(
     optimizer: optax.GradientTransformation, projection: Callable[[Columns], Columns]
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimizer whose new parameters are the projection of those of another one: projected gradient descent.
+    """Projected gradient descent: an optimizer that projects the new parameters of another optimizer.
 
     Args:
         optimizer: without a learning rate.
-        projection: the parameters by name -> those that fulfil a constraint, such as a norm.
+        projection: parameters by name -> parameters that fulfil a constraint, such as a norm.
     """
     inner = optax.with_extra_args_support(optimizer)
 
@@ -105,7 +105,7 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
 
 
 def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
-    """The first step for gradients of 1, from parameters of 0, and [] the sum of all elements of the first ones."""
+    """The first step for gradients of 1, from parameters of 0, and [] the sum of all elements of the first 8 steps."""
     optimizer = optax.with_extra_args_support(optimizer)
     gradients, state, total, made = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(()), []
     for _ in range(_FIRST_STEPS):
@@ -118,7 +118,7 @@ def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[An
 def check_direction(steps: Any, where: str) -> None:
     """PolicyError if `first_steps` are against the gradient.
 
-    With a learning rate of its own an optimizer would climb up the loss, because updates subtract `lr` times its steps.
+    An optimizer with its own learning rate would increase the loss, because updates subtract `lr` times its steps.
     """
     if steps < 0:
         raise PolicyError(

@@ -73,7 +73,7 @@ class Learner:
             means = {name: float(total) / int(counted[name]) for name, total in sums.items() if counted[name]}
             update = UpdateResult(means, rows, None)
         else:
-            # Once more, up to the failed step: keeping the variables before each one would make every update slower.
+            # Repeats the plan up to the failed step: keeping the variables of each step would slow down all updates.
             after = before
             if taken:
                 after, results = run(taken)
@@ -113,7 +113,7 @@ class Learner:
         if not bad:
             before = before._replace(extra={**before.extra, **extra})
             after, finite = self.steps.apply(before, given, lr)
-            if finite:  # waits too
+            if finite:  # also waits for the device
                 self._assign(after, self.num_updates + 1)
                 return
             bad = _too_large(given, after.params)
@@ -161,7 +161,7 @@ class Learner:
         return arrays_in(self.variables.optimizer_state)
 
     def get_state(self) -> dict[str, Any]:
-        """Optimizer state, number of gradient steps, and target parameters that are not the parameters."""
+        """Optimizer state, number of gradient steps, and target parameters if they differ from the parameters."""
         targets = {name: np.array(value) for name, value in (self.variables.targets or {}).items()}
         return {"optimizer": self.optimizer_arrays(), "num_updates": self.num_updates, "targets": targets}
 

@@ -44,11 +44,11 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """Each row once per epoch, by default shuffled in each; sizes as in `UpdatePlan`.
+        """A plan that uses each row once per epoch, by default in random order; sizes as in `UpdatePlan`.
 
         Args:
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
-            in_order: do not shuffle. Of a transition that a replay sample has twice, the last row sets the priority.
+            in_order: do not shuffle. If a replay sample has a transition twice, its last row then sets the priority.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size

@@ -41,7 +41,7 @@ class ModelPolicy(Policy):
     A subclass, named as `policy_class` of an algorithm, may override the methods of `Policy`.
 
     Args:
-        algorithm: what it learns by.
+        algorithm: how it acts and learns.
         config: the whole config, of `algorithm.config_class`.
     """
 
@@ -49,7 +49,7 @@ class ModelPolicy(Policy):
     learner: Any
     """The `Learner` of its library, which holds the variables that gradient steps change."""
     noisy: bool
-    """Whether the model explores by numbers that it draws itself."""
+    """Whether the model explores with random numbers that it draws itself."""
 
     def __init__(self, algorithm: BaseAlgorithm, config: TrainerConfig) -> None:
         super().__init__(algorithm.observation_space, algorithm.action_space, config)
@@ -159,7 +159,7 @@ class ModelPolicy(Policy):
         return None if wanted is None else wanted | self.recorded_columns
 
     def _check_model_size(self) -> None:
-        """PolicyError for a model that is larger than the stored weights for it; not of a user's class of models."""
+        """PolicyError for a model that is larger than its stored weights; a custom model is not checked."""
         if self.config.model.custom_model is None:
             check_model_size(self._weight_shapes, self.label)
 
@@ -170,7 +170,7 @@ class ModelPolicy(Policy):
     def coefficients(self) -> dict[str, Any]:
         """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`.
 
-        With running statistics also these, by name; see `BaseAlgorithm.loss`.
+        Running statistics are among them, by name, if there are any; see `BaseAlgorithm.loss`.
         """
         scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
         found = {**scheduled, **self.numbers, "lr": self.learning_rates()}
@@ -207,7 +207,7 @@ class ModelPolicy(Policy):
     def _inputs_of(
         self, obs_batch: Any, state_batches: Sequence[Any], prev_action_batch: Any, prev_reward_batch: Any
     ) -> tuple[int, dict[str, Any], list[Any]]:
-        """N, the model's columns for acting, checked, and the exploration state of these rows."""
+        """`(N, the model's checked columns for acting, the exploration state of the N rows)`."""
         rows = self._checked_rows(obs_batch)
         columns = {SampleBatch.OBS: obs_batch}
         exploring: list[Any] = []
@@ -254,7 +254,7 @@ class ModelPolicy(Policy):
     ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
         """`([N, num_inputs], states)`: what the model returns for N observations, with invalid actions masked.
 
-        The arguments, and the states for the next step, are those of `compute_actions`.
+        The arguments, and the states for the next step, are as in `compute_actions`.
         """
         _, columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         outputs, states = self._model_outputs(columns)
@@ -305,7 +305,7 @@ class ModelPolicy(Policy):
 
     @abstractmethod
     def run_method(self, method: str, *columns: Any) -> np.ndarray:
-        """What the method `method(model, *columns)` of the algorithm returns for columns of N rows: an array [N, ...].
+        """The result [N, ...] of the algorithm's method `method(model, *columns)` for columns of N rows.
 
         The model is in evaluation mode.
         """
@@ -350,7 +350,8 @@ class ModelPolicy(Policy):
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads.
 
-        BatchError for another class, no rows, padding without a memory, or columns that misfit the spaces.
+        Raises BatchError for a batch of another class, without rows, or padded for a policy without memory, and for
+        columns that do not fit the spaces.
         """
         check_batch(batch, SampleBatch, self.label)
         if batch.seq_lens is not None and not self._in_sequences:
@@ -389,7 +390,7 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A run without the number stored 0.
+        # A run that did not use the number has stored 0.
         first = self.algorithm.first_numbers()
         numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)

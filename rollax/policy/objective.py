@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlgorithmObjective:
-    """What an algorithm minimizes, for `GradientSteps`. It has no arrays: equal ones share what JAX compiles.
+    """What an algorithm minimizes, for `GradientSteps`. It has no arrays: equal objectives share compiled functions.
 
     Attributes:
         algorithm: has the loss, the targets, the plan and the optimizer.

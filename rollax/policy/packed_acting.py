@@ -19,18 +19,18 @@ from rollax.policy.minibatches import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
 _Form = tuple[tuple[int, ...], Any, int] | None
-"""Shape, dtype and size of an action that is joined with the fetched columns; None where it is not."""
+"""Shape, dtype and size of an action that is joined with the fetched columns; None if it is not joined."""
 
 _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
-"""Actor -> (shape of an observation, whether it explores) -> form; known without tracing for an equal actor."""
+"""Actor -> (shape of an observation, whether it explores) -> form. An equal actor finds the form without tracing."""
 
 
 class PackedActing:
     """`compute_actions` of a policy without memory, for observations that the environment's adapter has checked.
 
     Each array that a compiled call takes or returns costs as much as a small layer. So all parameters are one array,
-    joined once for each version of them; an observation and its random numbers are one row; and so are an action and
-    the other columns that acting returns, which `columns_of` separates. The numbers are those of `compute_actions`.
+    joined once for each version of them; an observation and its random numbers are one row; an action and the other
+    columns that acting returns are one row, which `columns_of` splits. `compute_actions` returns the same numbers.
 
     Args:
         policy: a `JaxPolicy`.
@@ -160,6 +160,6 @@ def _act(
 
 
 def _together(actions: jax.Array, fetched: jax.Array) -> jax.Array:
-    """[S, W] int32 the bits of both."""
+    """[S, W] int32 the bits of the actions and the fetched columns."""
     parts = actions.reshape(len(actions), -1), fetched
     return jnp.concatenate([lax.bitcast_convert_type(part, jnp.int32) for part in parts], axis=1)

@@ -41,13 +41,13 @@ class Policy(ABC):
     are recorded only if `arguments` has them."""
 
     config_class: ClassVar[Any] = None
-    """The class that validates a plain dict without a trainer; None: the common one."""
+    """The class that validates a plain dict without a trainer; None for `TrainerConfig`."""
 
     arguments: frozenset[str] | None = None
     """The arguments of `compute_actions` to fill; None: all that it accepts."""
 
     recorded_columns: frozenset[str] = frozenset()
-    """The columns that it fetches for `behaviour` alone, where experience is written to files."""
+    """The columns that it fetches only for `behaviour`, when experience is written to files."""
 
     sees_all_agents: bool = False
     """Whether the column `critic_obs` is filled with the observations and actions of all agents; see `JointRows`."""
@@ -59,7 +59,7 @@ class Policy(ABC):
     """Whether another thread may call `compute_actions` and `postprocess_rows` while this one learns."""
 
     minibatch_size: int | None = None
-    """Rows of one update from a replay buffer, if a call of `learn_on_batch` makes several; None: one call for each."""
+    """Rows of one update from a replay buffer, if `learn_on_batch` makes several updates; None: it makes one."""
 
     worker_index: int = 0
     """The rollout worker that the policy acts in: from 1 to `num_workers`, 0 in the driver's process."""
@@ -189,7 +189,7 @@ class Policy(ABC):
         }
 
     def packed_acting(self) -> Any:
-        """A `PackedActing`, which acts faster for the rows of a sampler than `compute_actions`; None without one."""
+        """A `PackedActing`, which acts faster for the rows of a sampler than `compute_actions`; None if it has none."""
         return None
 
     def get_initial_state(self) -> list[Any]:
@@ -222,8 +222,8 @@ class Policy(ABC):
     ) -> SampleBatch:
         """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
 
-        The column `critic_obs` and, unless the episode terminates, `sample_batch.after["critic_obs"]` are the
-        observations of a critic that differ from the actor's; an override may fill them.
+        An override may fill the column `critic_obs` and, unless the episode terminates,
+        `sample_batch.after["critic_obs"]`: the observations of a critic that sees others than the actor.
 
         Args:
             sample_batch: the rows of the segment in time order, with `agent_id`, `trajectory_id` and `t`;
@@ -287,8 +287,8 @@ class Policy(ABC):
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: nested dicts of arrays, numbers, strings, lists and None.
 
-        It contains networks, optimizer states and JAX arrays in attributes; if those cannot be stored, CheckpointError
-        is raised. An override adds NumPy arrays and counters.
+        It contains networks, optimizer states and JAX arrays in attributes, or raises CheckpointError if they cannot be
+        stored. An override adds NumPy arrays and counters.
         """
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
         return {**state, "own": self._own_arrays()}

@@ -34,9 +34,9 @@ _TRAJECTORY = (
 
 
 class RecurrentColumns:
-    """Describes the memory of a model, if it has one; `max_seq_len` is the rows of a sequence to learn from.
+    """Describes the memory of a model, if it has one; `max_seq_len` is the length of sequences to learn from.
 
-    `columns` are its further inputs: `state_in` and its `memory_inputs`.
+    `columns` are the further inputs of the model: `state_in` and its `memory_inputs`.
     """
 
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:
@@ -82,7 +82,7 @@ class RecurrentColumns:
         return columns
 
     def _check_previous(self, columns: Columns, rows: int, where: str) -> None:
-        """PolicyError for previous actions or rewards of other rows than the observations: padding would fill them."""
+        """PolicyError if previous actions or rewards do not have one row per observation: padding would fill rows."""
         for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
             shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
             numbers = name == SampleBatch.PREV_REWARDS
@@ -118,7 +118,7 @@ class RecurrentColumns:
             )
 
     def sequences(self, columns: Columns, batch: SampleBatch, length: int) -> tuple[dict[str, Any], int]:
-        """The columns [N, ...] that the loss reads as [S, length, ...], with `seq_lens` and `state_in`; and S.
+        """`(columns, S)`: the loss's columns [N, ...] as [S, length, ...], with `seq_lens` and `state_in`.
 
         The sequences of a padded batch are kept, by default with the initial state.
         """
@@ -159,7 +159,7 @@ class BurnIn(NamedTuple):
 
 
 def with_burn_in_apart(sequences: Columns, arange: Callable[[int], Any]) -> Columns:
-    """Sequences [B, M + T, ...] without their rows of burn-in, [B, T, ...], which `burn_in` then has as a `BurnIn`."""
+    """Sequences [B, M + T, ...] as [B, T, ...], with their burn-in rows in the column `burn_in`, as a `BurnIn`."""
     if SampleBatch.BURN_IN not in sequences:
         return sequences
     present = sequences[SampleBatch.BURN_IN]
@@ -178,8 +178,8 @@ def with_burn_in_apart(sequences: Columns, arange: Callable[[int], Any]) -> Colu
 def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.arange) -> tuple[dict[str, Any], Any]:
     """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too.
 
-    Rows of burn-in are then apart, in a `BurnIn`. `target_steps`, places in a sequence, become `target_rows`, places
-    among all rows. `arange` makes an array that can be compared with the sequences' lengths.
+    Rows of burn-in are moved to a `BurnIn`. `target_steps`, positions in a sequence, become `target_rows`, positions in
+    all rows. `arange` makes an array that can be compared with the sequences' lengths.
     """
     sequences = with_burn_in_apart(sequences, arange)
     lengths = sequences[SampleBatch.SEQ_LENS]

@@ -18,8 +18,8 @@ TRANSITION = (
     *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS),
     SampleBatch.NEW_OBS,
 )
-"""The columns of transitions. In the place of `new_obs` sequences have `target_steps`, which lead to a later row of the
-same sequence; a loss reads `target_rows`, the places of these rows in its batch."""
+"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`, which lead to a later row of the
+same sequence; a loss reads `target_rows`, the positions of these rows in its batch."""
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
 
@@ -33,14 +33,14 @@ class Draw:
     which it is pickled. All of its random numbers come from the `rng` of `draw`, so that a run can be repeated.
 
     Attributes:
-        columns: the columns that a buffer stores for it, in addition to those of transitions.
+        columns: the columns that a buffer stores for it, in addition to the columns of transitions.
     """
 
     _: KW_ONLY
     columns: tuple[str, ...] = ()
 
     def units(self, rows: int) -> int:
-        """The transitions, or sequences, of an update of this many rows."""
+        """The number of transitions, or sequences, in an update of this many rows."""
         return rows
 
     def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
@@ -49,7 +49,7 @@ class Draw:
         Args:
             replay: the buffer, or one of the buffers, with at least one transition.
             count: B, the number of transitions or sequences.
-            rng: draws them.
+            rng: random generator.
             beta: exponent of the importance weights.
         Returns:
             The columns that the algorithm's method `drawn` reads, and `indices` for `update_priorities`.

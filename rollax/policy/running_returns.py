@@ -35,7 +35,7 @@ class RunningReturns(RunningMoments):
     def __init__(self, gamma: float, *, episodic: bool = True) -> None:
         super().__init__()
         self._gamma, self._episodic = gamma, episodic
-        self._sums: dict[int, tuple[int, float]] = {}  # slot -> the number of its stream, and the latest sum
+        self._sums: dict[int, tuple[int, float]] = {}  # slot -> (trajectory id if episodic, else slot; latest sum)
         self._largest = np.zeros(2)  # [0] of all sums, [1] of the recent ones
 
     @property

@@ -99,7 +99,7 @@ def _refuse_conflict(name: str, one: str, value: Any, other: str, second: Any) -
     except (RuntimeError, TypeError, ValueError):  # tensors of PyTorch that need another call; lists of several lengths
         return
     if array.shape != array_of_other.shape:
-        return  # one of them is not the variable's, which `set_weights` says
+        return  # one has a wrong shape, for which `set_weights` raises the error
     differs = (array != array_of_other) & ((array == array) | (array_of_other == array_of_other))  # NaN is like NaN
     if differs.any():
         raise PolicyError(

@@ -1,4 +1,4 @@
-"""Checks of sizes: settings of layers that a policy does not have, and layers, batches and models too large for it."""
+"""Checks of settings of layers that a policy does not have, and of layers, batches and models that are too large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROW = 16  # reward, value, log-probability and flags
 
 
 def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False) -> None:
-    """Raises ConfigError for a setting of `ActorCritic`, for a policy with other networks, with `memory` or without."""
+    """Raises ConfigError for a setting of `ActorCritic` that the policy's networks lack; `memory`: they have memory."""
     for name in _OF_ACTOR_CRITICS if memory else (*_OF_MEMORY, *_OF_ACTOR_CRITICS):
         if getattr(config, name):
             raise ConfigError(
@@ -42,7 +42,7 @@ def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False
 
 
 def check_convolutions(config: ModelConfig, observation_spaces: Iterable[Space], where: str) -> None:
-    """Raises ConfigError for settings of convolutions where no observation space, of all policies, has an image."""
+    """Raises ConfigError for a setting of convolutions if no observation space of any policy has an image."""
     default = ModelConfig()
     given = next((name for name in _OF_IMAGES if getattr(config, name) != getattr(default, name)), None)
     boxes = [leaf for space in observation_spaces for _, leaf in leaves(space) if isinstance(leaf, spaces.Box)]
@@ -107,7 +107,7 @@ def _width(leaf: Space) -> int:
     return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
 
 
-_ANYWAY = 64 << 20  # bytes
+_ANYWAY = 64 << 20  # bytes of models that are always allowed
 _USES = 2  # evaluation may have policies of its own
 
 
@@ -127,7 +127,7 @@ def weights_in(state: Any) -> Mapping[str, Any]:
 
 @contextmanager
 def models_as_large_as(weights: Iterable[Mapping[str, Any]]) -> Iterator[None]:
-    """In its block, policies of rollax are refused if their models are much larger than these weights together.
+    """Context that refuses policies of rollax whose models are much larger than all of these weights together.
 
     Args:
         weights: of each policy, name -> array.

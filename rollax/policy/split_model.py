@@ -85,8 +85,8 @@ class SplitModel:
     ) -> Any:
         """The model with these arrays, in training mode if `learning` or `exploring`, otherwise in evaluation mode.
 
-        Exploring, it has the running batch statistics, because those of a few rows and padding would be meaningless.
-        `noise_seed` [] uint32 is for new random streams; None: the streams in `extra`.
+        If `exploring`, the running batch statistics are used, because statistics of a few rows and padding would be
+        meaningless. `noise_seed` [] uint32 seeds new random streams; None keeps the streams in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])

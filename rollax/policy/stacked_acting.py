@@ -65,7 +65,7 @@ class StackedActing:
         trees.put(self._obs, slots, obs)
 
     def actions(self, slots: NDArray, extra: Mapping[str, Any]) -> tuple[trees.Tree, NDArray[np.bool_]]:
-        """`(actions of these slots, whether the model's outputs allow to choose them)`.
+        """`(actions of these slots, whether the model's outputs define the action)`.
 
         Args:
             slots: [N].
@@ -88,7 +88,7 @@ class StackedActing:
         return trees.index(actions, rows), finite[rows]
 
     def act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
-        """`(actions, whether the outputs allow to choose them)` of one block's slots; traced by JAX."""
+        """`(actions, whether the outputs define the action)` of one block's slots; traced by JAX."""
 
         def one(params: Any, row: Any) -> tuple[Any, jax.Array]:
             columns = {SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[None], row)}

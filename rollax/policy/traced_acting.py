@@ -24,18 +24,18 @@ class Decisions(NamedTuple):
 
 
 class TracedActing:
-    """Acts as `compute_actions` of a policy for which `only_acts_stepwise` gives no reason.
+    """Acts like the policy's `compute_actions`; for policies for which `only_acts_stepwise` returns no reason.
 
-    It reads what the policy acts with, because compiled functions of the environment and the policy are one.
+    It reads private attributes of the policy, because the environment and the policy are compiled together.
     """
 
     def __init__(self, policy: JaxPolicy) -> None:
         self._policy = policy
 
     def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """What as many calls of `compute_actions` with exploration would draw.
+        """The random numbers that `calls` calls of `compute_actions` with exploration would draw.
 
-        [calls, rows, K] random numbers, and [calls] seeds of a noisy model, None of any other.
+        They are [calls, rows, K] numbers, and [calls] seeds for a noisy model, None for any other model.
         """
         policy, size = self._policy, acting_bucket(rows)
         draw = policy.exploration.noise

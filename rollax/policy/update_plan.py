@@ -22,8 +22,8 @@ StopsUpdate = Callable[[Columns], Any]
 class UpdatePlan:
     """How a batch becomes gradient steps; PolicyError for sizes, epochs or intervals that are no integers from 1 on.
 
-    `every` maps an attribute of the model to k: this part makes a step at every k-th gradient step. At other steps it
-    does not change, nor does its state in the optimizer or beside the weights, such as batch statistics.
+    `every` maps an attribute of the model to k: this part makes a step at every k-th gradient step. At other steps its
+    weights, its optimizer state and its other state, such as batch statistics, do not change.
     """
 
     minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
@@ -45,7 +45,7 @@ class UpdatePlan:
 class UpdateResult(NamedTuple):
     """The result of an update."""
 
-    statistics: dict[str, float]  # means over the steps of the last epoch that began, of those that have the statistic
+    statistics: dict[str, float]  # means over the steps with the statistic in the last epoch that began
     rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
     error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
@@ -57,11 +57,11 @@ def check_whole(value: Any, where: str) -> None:
 
 
 def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, where: str) -> None:
-    """Raises PolicyError for an interval of what is not a part of the model with a learning rate of its own.
+    """Raises PolicyError for an interval that belongs to no part of the model with a learning rate of its own.
 
     Args:
         parts: the model's attributes with trained parameters.
-        every: of the plan.
+        every: the plan's `every`.
         rates: a number, or one for each part.
         where: the algorithm, for errors.
     """
@@ -114,10 +114,10 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
 
     Args:
         owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
-        targets: of the plan.
+        targets: the plan's `updated_targets`.
         where: the algorithm, for errors.
     Raises:
-        PolicyError: such a parameter, whose target would be constant.
+        PolicyError: a parameter is shared in this way; its target would be constant.
     """
     averaged = getattr(targets, "parts", frozenset())
     for name, attributes in owners.items():

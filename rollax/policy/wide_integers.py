@@ -15,7 +15,7 @@ from rollax.errors import BatchError, EnvError
 
 
 class WideIntegers:
-    """The parts of an observation space whose bounds exceed the integers of JAX, whose values are therefore checked."""
+    """The parts of an observation space whose bounds exceed JAX's integers; their values are checked."""
 
     def __init__(self, observation_space: Space) -> None:
         self._parts: list[tuple[Path, spaces.Box, int, int]] = []
@@ -44,7 +44,7 @@ class WideIntegers:
 
 
 def check_columns(columns: Columns, where: str) -> None:
-    """Raises BatchError for an integer of the columns that a loss reads that JAX would change, such as a wide id."""
+    """Raises BatchError for an integer in a loss's columns that JAX would change, such as a wide id."""
     for name, column in columns.items():
         for leaf in trees.leaves(column):
             if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.int64, np.uint64) or not leaf.size:

@@ -97,7 +97,7 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 class RandomAtFirst(ExplorationWrapper):
     """Draws valid actions uniformly during the first environment steps; for a Box, from [-1, 1].
 
-    The fragment in which these steps end is random as a whole.
+    All actions of the fragment in which these steps end are random.
     """
 
     def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:
@@ -123,7 +123,7 @@ class RandomAtFirst(ExplorationWrapper):
         return namespace(outputs).where(is_random, self._uniform(outputs, own[:, :-1]), actions)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
-        """Without `action_dist_inputs`, which do not describe the random actions."""
+        """`action_logp` without `action_dist_inputs`, which do not describe random actions."""
         inner = self.inner.behaviour(actions, fetches, timestep)
         if SampleBatch.ACTION_LOGP not in inner:
             return {}

@@ -1,6 +1,6 @@
 """`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution.
 
-The choice is written for arrays of NumPy and of JAX, whose library is `namespace(array)`. It imports no JAX.
+The choice is written for arrays of NumPy and of JAX, whose library is `namespace(array)`. This module imports no JAX.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Exploration(ABC):
 
     Attributes:
         num_inputs: width of the model's outputs.
-        fetched: the columns that it adds to the rows, name -> width. The first one is not finite if the outputs are
-            not.
+        fetched: the columns that it adds to the rows, name -> width. If the outputs are not finite, neither is the
+            first column.
     """
 
     num_inputs: int
@@ -180,7 +180,7 @@ class ExplorationWrapper(Exploration):
 
 
 def uniform_choice(outputs: Any, uniform: Any) -> Any:
-    """[B] the index of a valid choice: each has an equal share of the uniform numbers [B] in [0, 1].
+    """[B] the indices of valid choices, with equal probabilities; `uniform` are random numbers [B] in [0, 1].
 
     Invalid choices have an output of `MASKED_LOGIT`.
     """

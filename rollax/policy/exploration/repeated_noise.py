@@ -14,7 +14,7 @@ from rollax.policy.exploration.exploration import Exploration, ExplorationWrappe
 class RepeatedNoise(ExplorationWrapper):
     """Keeps the noise of another exploration for k steps of a trajectory, with probabilities P(k) ∝ k⁻², k <= longest.
 
-    The actions still follow the observations, of which the model's outputs are a function.
+    The actions still depend on each observation, through the model's outputs.
 
     Source: Kim et al. (2026), arXiv:2604.04539; the distribution of k: Dabney et al. (2021), "Temporally-extended
         ε-greedy exploration", arXiv:2006.01782.
