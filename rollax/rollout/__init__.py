@@ -1,1 +1,1 @@
-"""Policy evaluation: policies act in environments; rows become trajectories, batches and metrics."""
+"""Sampling: policies act in environments; rows become trajectories, batches and metrics."""

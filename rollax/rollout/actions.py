@@ -1,4 +1,4 @@
-"""Actions between a policy and an environment: clipped and scaled to Box spaces, checked against all others."""
+"""From policy actions to environment actions: scales and clips to Box spaces, and checks all other spaces."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
     Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast; if the space has neither,
-    `identity` is true. The result shares no memory with the policy's actions, which are learned from: an environment
-    may keep its actions and write into them. NaNs are kept: the caller refuses them, as it can name the policy and the
-    step.
+    `identity` is true. The result shares no memory with the policy's actions, because an environment may write into its
+    actions while the policy learns from its own. NaNs are kept: the caller raises the error, which names the policy.
 
     Args:
         action_space: the environment's action space, nested or not.
@@ -51,9 +50,9 @@ class ActionMap:
         return float(sum(np.log(width).sum() for width in widths))
 
     def __call__(self, columns: Tree) -> Tree:
-        """The environment's actions, in the dtypes of its space; of columns in JAX, traced or not, in float32.
+        """The environment's actions, in the dtypes of its space; for columns in JAX, traced or not, in float32.
 
-        Arrays of NumPy are writable copies.
+        NumPy arrays are writable copies.
         """
 
         def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
@@ -64,7 +63,7 @@ class ActionMap:
         return trees.copied(columns) if self.identity else walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
-        """The inverse, for logged actions; float32 in Box leaves. It is linear beyond the bounds."""
+        """The policy's actions for logged environment actions; float32 in Box leaves, linear beyond the bounds."""
 
         def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
             return self.boxes[path].to_policy(column) if path in self.boxes else column
@@ -121,7 +120,7 @@ class BoxMap:
     def to_policy(self, actions: Any) -> NDArray[np.float32]:
         actions = self._checked(actions)
         if self.scaled.any():
-            # Where low = high, all actions of the policy map to it; 0 is the middle one.
+            # Where low = high, all actions of the policy map to this bound; 0 is their middle.
             width = np.where(self.half_width == 0, np.inf, self.half_width)
             actions = (actions - self.centre) / width
         return actions.astype(np.float32, copy=False)

@@ -39,7 +39,7 @@ class SamplingLock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context of a wait, during which other threads can enter `held` if it is inside `sampling`."""
+        """Context of a wait. If the wait is inside `sampling`, other threads can enter `held` meanwhile."""
         if self._sampling is not threading.current_thread():  # a fragment or an evaluation on request
             yield
             return
@@ -76,11 +76,11 @@ class SamplingLock:
 
 
 class YieldingEnv(EnvWrapper):
-    """An environment whose polls are waits of `SamplingLock`.
+    """An environment that gives other threads access to sampling during its polls, by `SamplingLock.waiting`.
 
     Attributes:
         polls: the number of polls that have returned.
-        polling: whether a poll runs, or the last one raised.
+        polling: whether a poll is running, or the last poll raised.
     """
 
     def __init__(self, env: BaseEnv, turns: SamplingLock) -> None:
@@ -105,15 +105,15 @@ class BackgroundSampling(SamplingOnRequest):
     """Keeps the fragments of a sampling thread until they are taken.
 
     If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
-    is worth more. The next `take` raises an exception of the thread once; sampling then begins again.
+    is worth more. An exception in the thread is raised once, by the next `take`; sampling then begins again.
 
     Args:
         sample: returns the next fragment; called in the thread.
         name: of the worker, for errors.
-        env: the environment that it steps; other threads may take a `turn` while the sampler polls the attribute `env`.
+        env: the environment to step; other threads may enter `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether fragments of a version of the weights are too old to learn from.
-        in_pool: whether a pool of workers takes the fragments, which recognizes a hung worker by a call without end.
+        in_pool: whether a pool of workers takes the fragments; a call that does not return shows it a hung worker.
     """
 
     in_background: ClassVar[bool] = True
@@ -146,7 +146,7 @@ class BackgroundSampling(SamplingOnRequest):
         return self._thread is threading.current_thread()
 
     def turn(self) -> AbstractContextManager[Any]:
-        """Context of reads and writes of the sampling state; in other threads it begins when the sampling one waits."""
+        """Context of reads and writes of the sampling state; other threads enter it while the sampling thread waits."""
         return nullcontext() if self.runs_here else self._lock.held()
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
@@ -222,7 +222,7 @@ class BackgroundSampling(SamplingOnRequest):
         except BaseException:  # a signal; the thread ends soon, and no other may sample before
             self._await_end(thread)
             raise
-        thread.join()  # not before: an interrupted `join` takes a running thread for ended, before Python 3.13
+        thread.join()  # only now: before Python 3.13, an interrupted `join` takes a running thread for ended
 
     def _start(self) -> None:
         if self._thread is None:

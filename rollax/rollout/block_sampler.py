@@ -123,7 +123,7 @@ class BlockSampler(Sampler):
         self._returns[env_index] = 0.0
 
     def _resume(self, rows: Rows) -> None:
-        """The sub-environments of rows after a reset act next, too."""
+        """Adds the sub-environments of `rows`, the first rows after a reset, to those that act next."""
         self._memory.begin(rows.env_index)
         self._replace(rows.env_index, self._filtered(rows.obs))
         if self._acting is not None:
@@ -199,7 +199,7 @@ class BlockSampler(Sampler):
         self._acting = observing = None
         if np.count_nonzero(rows.acts) < len(self._everyone):
             self._acting, seen = rows.env_index[rows.acts], rows.observing()
-            if np.count_nonzero(seen) < len(seen):  # an episode that is over with its reset has no row
+            if np.count_nonzero(seen) < len(seen):  # an episode that ends with its reset has no row
                 observing = seen.nonzero()[0]
         obs = self._filtered(rows.obs if observing is None else trees.index(rows.obs, observing))
         if observing is None and rows.in_order:

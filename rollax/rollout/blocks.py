@@ -43,7 +43,7 @@ class Segments(NamedTuple):
     Args:
         place: [T, N] the segment of each poll.
         first: [N] the first segment of each sub-environment: it continues the episode of the previous block.
-        last: [N] the last one.
+        last: [N] the last segment of each sub-environment.
         ended: the segments that end in the block, in the order of their ends.
         begun: the segments that begin in the block, in the order of their beginnings.
         env_index: [S] the sub-environment of each segment.
@@ -91,7 +91,7 @@ class Segments(NamedTuple):
         return sums.reshape(-1, len(agents))
 
     def after(self, lengths: np.ndarray) -> np.ndarray:
-        """[S] the steps of each episode before the block; [N] `lengths` of the episodes that continue in it."""
+        """[S] the steps of each episode before the block, from `lengths` [N] of the episodes that continue in it."""
         since = np.zeros(len(self.start), np.int64)
         since[self.first] = lengths
         return since
@@ -149,7 +149,7 @@ class BlockColumns:
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
-        """Writes the observations of all sub-environments, and columns of the ones in `selection`; None: of all."""
+        """Writes observations of all sub-environments, and columns of those in the `selection`; None: of all."""
         if columns.keys() != self._columns.keys():
             self._make(obs, columns)
         if isinstance(self._obs, np.ndarray):

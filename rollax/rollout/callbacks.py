@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Callbacks:
     """Override the methods you need; only overridden methods are called. The config key is a class, or a list of them.
 
-    It need not be a subclass of this one, and may have only some of the methods. Other methods whose names begin with
-    `on_` are refused, and so are methods with other parameters.
+    The class in the config need not be a subclass of this one, and may have only some of the methods. Other methods
+    whose names begin with `on_` are refused, and so are methods with other parameters.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
@@ -62,7 +62,7 @@ class _Several(Callbacks):
 
 
 def make_callbacks(given: Any) -> Callbacks:
-    """Callbacks from a config: an instance of its class, or of each of its classes; for None, without overrides.
+    """An instance of the config's class, or callbacks that call its classes in turn; for None, without overrides.
 
     Raises:
         ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.
@@ -114,7 +114,7 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
     """Refuses a function that does not take these keywords."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none
+    except ValueError:  # some functions written in C have no signature
         return
     except TypeError:  # not a function
         raise ConfigError("The callback is not callable.", where=where, got=function, expected=expected) from None
@@ -143,7 +143,7 @@ def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any)
 def after_sample(
     callbacks: Callbacks, worker: RolloutWorker, samples: SampleBatch | MultiAgentBatch
 ) -> SampleBatch | MultiAgentBatch:
-    """Calls `on_sample_end`, if it is overridden; returns the samples, which it may have changed."""
+    """Calls `on_sample_end`, if it is overridden; returns the samples, which the callback may have changed."""
     if not overrides(type(callbacks), Callbacks, "on_sample_end"):
         return samples
     check_returned(callbacks, "on_sample_end", callbacks.on_sample_end(worker=worker, samples=samples), samples)

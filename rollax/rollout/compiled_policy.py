@@ -33,8 +33,8 @@ class PolicyColumns(NamedTuple):
     """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
 
     `inputs` are what the policy acts on, filtered observations and its memory; `new_inputs` what it would act on next
-    if no episode ended. With a filter, `unfiltered` has what it has seen: all new observations, and the first ones of
-    the episodes that begin after a row; else it is None.
+    if no episode ended. With a filter, `unfiltered` has the filter's inputs: all new observations, and the first
+    observations of episodes that begin after a row; otherwise it is None.
     """
 
     inputs: Inputs
@@ -148,7 +148,7 @@ class CompiledPolicy:
 
         Args:
             carry: the carry before the step.
-            decided: its outputs in the step.
+            decided: the policy's outputs in the step.
             outcome: the outcome of the step.
             begun: the observations after new episodes have begun.
             over: [N] whether a new episode has begun.

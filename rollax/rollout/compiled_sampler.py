@@ -74,7 +74,7 @@ class CompiledSampler(Sampler):
         rows = self._play(self.fragment_length)
         played = self._record(rows)
         fragments = {i: one.fragment(rows.columns[i], played) for i, one in self._policies.items()}
-        self.episodes.take_finished()  # only whole episodes as fragments need them, and they would accumulate
+        self.episodes.take_finished()  # only `complete_episodes` needs them; they would accumulate
         self._begun = True
         return fragments, played.over.size
 
@@ -91,7 +91,7 @@ class CompiledSampler(Sampler):
         self.episodes.drop_running()
 
     def _play(self, steps: int) -> _Rows:
-        """Plays a number of steps; an interruption before the caller has recorded them begins fresh episodes."""
+        """Plays a number of steps; after an interruption before the caller has recorded them, fresh episodes begin."""
         check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
         policies = self._policies
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)

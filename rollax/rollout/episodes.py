@@ -1,4 +1,4 @@
-"""The table of running episodes by sub-environment, and `Episode`, the view of one for callbacks and policies."""
+"""The table of running episodes by sub-environment, and `Episode`, a view of one episode for callbacks and policies."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class EpisodeTable(Table):
         self._ended = FinishedEpisodes()  # since the last `take_metrics`
         self._finished: list[np.ndarray] = []
         self.policies: Mapping[Hashable, str] = {}
-        """The policies of agents that have them in every episode, before they appear."""
+        """Agent -> policy, for agents whose policy is the same in every episode and known before they appear."""
         self.past: dict[int, Episode] = {}
         """The episodes that finished since it was last emptied, by id."""
         self.left: np.ndarray | None = None
-        """The number of next episodes of each sub-environment with callbacks and metrics; None: all have them."""
+        """How many more episodes of each sub-environment count, with callbacks and metrics; None: all count."""
 
     def episode(self, env_index: int) -> Episode:
         """The running episode of a sub-environment, for callbacks, mappings and policies."""
@@ -156,7 +156,7 @@ class EpisodeTable(Table):
         return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
 
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
-        """Stores the infos of the rows in a mask in `last_infos` of their episodes."""
+        """Stores the infos of the rows that the mask `noted` selects, in `last_infos` of their episodes."""
         chosen = noted.nonzero()[0]
         chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # an end precedes a new start of its agent
         for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):
@@ -274,12 +274,12 @@ class EpisodeTable(Table):
         return counts
 
     def ids_to_learn(self, env_index: Index) -> np.ndarray:
-        """The ids of the running episodes of these sub-environments; -1 for those that are not trained on."""
+        """The ids of the running episodes of these sub-environments; -1 for episodes that are not trained on."""
         ids = self["id"][env_index]
         return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
 
     def steps_since_cut(self, env_index: np.ndarray) -> int:
-        """The steps of the running episodes of these sub-environments that are trained on and in no fragment yet."""
+        """The steps, in no fragment yet, of these sub-environments' running episodes that are trained on."""
         counted = env_index[(self["id"][env_index] >= 0) & self["trains"][env_index]]
         return int((self["length"] - self["cut"])[counted].sum())
 

@@ -55,9 +55,9 @@ class MeanStdFilter(RunningStatistics):
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, as new arrays; with `update` they are added to the statistics.
+        """The filtered columns, as new arrays; with `update`, `columns` are first added to the statistics.
 
-        Raises EnvError for rows that are not finite if `update`, without changing the statistics.
+        With `update`, raises EnvError for rows that are not finite, without changing the statistics.
         """
 
         def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
@@ -128,7 +128,7 @@ class SlotMoments:
         counts = self._counts[slots]
         for path, (means, squares) in self._parts.items():
             rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
-            with np.errstate(over="ignore", invalid="ignore"):  # raises an error when the episode has ended
+            with np.errstate(over="ignore", invalid="ignore"):  # `of` raises the error when the episode has ended
                 apart = rows - mean
                 mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
                 means[slots] = mean

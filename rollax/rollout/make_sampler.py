@@ -98,7 +98,7 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
-    """Warns if `max_policy_lag` is set and has no effect. It is no error, because another environment may use it."""
+    """Warns if `max_policy_lag` is set without effect. This is no error: another environment may use the key."""
     most, on_policy = worker.config.max_policy_lag, not worker.policies.accept_off_policy
     applies = on_policy and (worker.config.sample_async or env.samples_in_background)
     if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:

@@ -20,7 +20,7 @@ class Update:
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its running statistics: of its observation filter, and of its algorithm.
-        filters_set: policy id -> how often they were replaced by `set_filters`; workers replace theirs too.
+        filters_set: policy id -> how often `set_filters` has replaced its statistics; workers then replace theirs too.
     """
 
     version: int
@@ -42,14 +42,14 @@ class Rollout:
         agent_steps: number of sampled rows.
         episodes: episodes that ended in it.
         filters: policy id -> its running statistics since the last rollout, or their whole state.
-        whole_filters: `filters` are whole states; a single worker sends these until it is restarted, because merged
-            statistics are rounded.
+        whole_filters: whether `filters` are whole states. A single worker sends whole states until it is restarted,
+            because merged statistics are rounded.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty if rows were requested.
         gradients_s: seconds of computing them.
         dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
             or too many.
-        filters_set: policy id -> how often its statistics had been set when these were collected.
+        filters_set: policy id -> how often its statistics had been set when `filters` were collected.
     """
 
     worker_index: int
@@ -67,7 +67,7 @@ class Rollout:
     filters_set: Mapping[str, int] = field(default_factory=dict)
 
     def with_statistics_of(self, earlier: Rollout) -> Rollout:
-        """This rollout, with the running statistics of an earlier one, except of policies whose were set since."""
+        """This rollout plus the running statistics of an earlier one, except if a policy's were set in between."""
         if self.whole_filters:
             return self
         filters = dict(self.filters)

@@ -72,7 +72,7 @@ class FinishedEpisodes:
         lengths: np.ndarray,
         custom_metrics: dict[int, dict[str, float]],
     ) -> None:
-        """Adds [K] episodes; `custom_metrics` is episode id -> metrics, of those that have some."""
+        """Adds [K] episodes; `custom_metrics` is episode id -> metrics, for episodes that have any."""
         self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
 
     def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:

@@ -44,7 +44,7 @@ class PolicyRows(NamedTuple):
         return PolicyRows(self.policy_id, selection, obs, given if given is not None and given.any() else None)
 
     def before(self, later: PolicyRows, rows: int, later_rows: int) -> PolicyRows:
-        """These rows, of the first `rows` polled rows, followed by the rows that `later` selects from `later_rows`."""
+        """These rows, selected from `rows` rows, followed by `later`, selected from `later_rows` further rows."""
         parts = [np.arange(rows) if self.selection is None else self.selection]
         parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
         given = None
@@ -60,9 +60,9 @@ def picked(column: Any, rows: np.ndarray | None) -> Any:
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
-    """The turns of rows in order, with what `begun` observes in the places of trajectories that have ended.
+    """The turns of `observed` rows in order; new trajectories, `begun`, replace the observations of ended ones.
 
-    None where another policy acts for the agent now.
+    None if another policy now acts for one of the agents.
     """
     turns = {turn.policy_id: turn for turn in observed}
     for policy_id, selection, new_obs, _ in begun:

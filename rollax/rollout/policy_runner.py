@@ -35,10 +35,10 @@ class PolicyRunner(OtherNamesOfRunner):
         observation_filter: filters the policy's observations.
         action_map: maps the policy's actions to the environment's.
         learns: whether the policy is trained; otherwise sampling does not change its running statistics.
-        accepts_off_policy: whether samples may hold actions that the policy has not chosen; also if it does not learn.
+        accepts_off_policy: whether samples may hold actions that the policy has not chosen; true if it does not learn.
         clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
     Attributes:
-        running_statistics: those of the filter and of the policy together.
+        running_statistics: the statistics of the filter and of the policy together.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PolicyRunner(OtherNamesOfRunner):
     def of(
         cls, policy: Policy, config: TrainerConfig, observation_filter: MeanStdFilter, **learning: Any
     ) -> PolicyRunner:
-        """The runner of a policy whose actions and rewards are changed as in a config; `learning`: other arguments."""
+        """The runner of a policy, with a config's changes of actions and rewards; `learning`: other arguments."""
         actions = ActionMap(
             policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
         )

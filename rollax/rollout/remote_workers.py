@@ -119,11 +119,11 @@ class RemoteWorkers(ActorPool):
     def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
         """The available replies; waits for at least one while a request is pending.
 
-        The request to a worker without a result yet is repeated, so that it can execute other calls in between.
+        If a worker has no result yet, its request is repeated, so that it can execute other calls in between.
 
         Raises:
             WorkerError: no worker is left.
-            Exception: the error of a worker, if it is neither restarted nor left out.
+            Exception: the error of a worker that is neither restarted nor left out.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -138,7 +138,7 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
-        """Index -> result of a function of each worker. Its exceptions are raised.
+        """Index -> result of a function, called with each worker; exceptions of the function are raised.
 
         Raises:
             ConfigError: the function cannot be sent.
@@ -160,7 +160,7 @@ class RemoteWorkers(ActorPool):
         return self.call_all("apply", sent, raises=True)
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
-        # Not by version, because a restore resets it, and the next update may have an earlier version again.
+        # Compares objects, not versions: a restore resets the version, and the next update may have an earlier one.
         if not call.collected or actor.state.update is self._update:
             return call.arguments
         actor.state.update = self._update
@@ -183,8 +183,8 @@ def _is_empty(value: Any) -> bool:
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
     """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
 
-    With `make_now=False`, `make()` makes the worker and raises its original exceptions, while Ray reports only the text
-    of a constructor's.
+    With `make_now=False`, `make()` makes the worker and raises its original exceptions. Of an exception in a
+    constructor, Ray reports only the text.
     """
     from rollax.processes.ray_actors import actor_class
     from rollax.processes.stacks import writing_stacks
@@ -222,7 +222,7 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
         worker_class: `RolloutWorker` or a subclass.
         arguments: arguments of its constructor, without `worker_index` and `restarts`.
     Raises:
-        ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
+        ConfigError: the arguments cannot be pickled, or the cluster lacks CPUs, GPUs or resources.
     """
     from rollax.processes.cluster import check_processes_fit, refuse_lacking, started_here, started_ray
     from rollax.processes.ray_actors import RayActors, stored

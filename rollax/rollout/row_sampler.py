@@ -144,7 +144,7 @@ class RowSampler(Sampler):
     def _act_around(
         self, turn: PolicyRows, actions: trees.Tree, fetches: dict
     ) -> tuple[trees.Tree, dict, GivenActions]:
-        """Sends the actions of waiting rows; returns all actions, all fetches, and which are given."""
+        """Sends the actions of waiting rows; returns all actions, all fetches, and the given actions."""
         rows = self._rows
         assert rows is not None
         assert rows.given_actions is not None
@@ -285,7 +285,7 @@ class RowSampler(Sampler):
                     received = mine[~rows.starts[mine]]
                     observed.append(self._take_in_for(policy_id, rows, selection, observing, received, ended))
         if observing is not None:
-            # These agents have not acted yet: otherwise their rewards would be added to the slot's previous trajectory.
+            # These agents have not acted yet; their rewards must not be added to the slot's previous trajectory.
             waiting = rows.slots[(rows.starts & ~observing).nonzero()[0]]
             for trajectories in self._trajectories.values():
                 trajectories.forget(waiting)

@@ -1,7 +1,7 @@
 """`Sampler`: samples for a `RolloutWorker`, on request. `make_sampler.py` chooses its class.
 
-An environment in JAX has a `CompiledSampler`; an environment whose sub-environments step together, such as every one of
-Gymnasium, a `BlockSampler`; all others a `RowSampler`. The config key `sampler` sets another class.
+An environment in JAX has a `CompiledSampler`; an environment whose sub-environments step together, such as every
+Gymnasium environment, a `BlockSampler`; all others a `RowSampler`. The config key `sampler` sets another class.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class SamplingOnRequest:
         self._ended = False
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
-        """One fragment; in the background, all that wait, or the `most` oldest, or none after the timeout."""
+        """One fragment; in the background, all waiting fragments or the `most` oldest, none after the timeout."""
         self._refuse_ended()
         return [self._sample()]
 
@@ -206,7 +206,7 @@ class SamplingOnRequest:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """Context of closing the environment, which may be closed before; drops fragments that wait."""
+        """Context of closing the environment, which may already be closed; drops fragments that wait."""
         with self._paused(drops=True):
             self._ended = True
             yield

@@ -1,4 +1,4 @@
-"""`StepRecorder`: what a sampler reports each step to, where experience is written into files."""
+"""`StepRecorder`: receives each step of a sampler, and writes the experience into files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepRecorder(Protocol):
         Args:
             selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
             obs: columns of their original observations.
-            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
+            complete: [K], or one for all, whether the rows `outcomes` have such an observation.
             outcomes: [K] the rows of the policy with a reward and flags; None: all.
             ended: the rows of all policies whose trajectory has ended.
         """

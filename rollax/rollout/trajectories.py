@@ -145,7 +145,7 @@ class Trajectories:
         Args:
             selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
             inputs: columns of these rows.
-            complete: [K], or one for all, whether `outcomes` are rows with such an observation.
+            complete: [K], or one for all, whether the rows `outcomes` have such an observation.
             outcomes: [K] the rows of the policy with a reward and flags; None: all.
             ended: the rows of all policies whose trajectory has ended; None if none has.
             memories: the policy's rows whose trajectory has ended, in ascending order, and their final inputs from

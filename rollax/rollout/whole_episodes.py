@@ -29,7 +29,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
     Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks get
-    only the counted episodes. A very long one logs a warning. The metrics of earlier episodes are kept.
+    only the counted episodes. A very long episode logs a warning. The metrics of earlier episodes are kept.
 
     Args:
         sampler: no other thread samples with it meanwhile.
@@ -72,7 +72,7 @@ def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
 
 
 def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
-    """As `play_episodes`, and writes these episodes with the sampler's recorder; ConfigError without one."""
+    """Like `play_episodes`, but the sampler's recorder writes the episodes; ConfigError without a recorder."""
     recorder = sampler.recorder
     if recorder is None:
         raise ConfigError("There is no folder to write episodes into.", "config key 'output'").expected(
@@ -82,7 +82,7 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
         return play_episodes(sampler, num_episodes, recorder)
     finally:
         recorder.write_finished()
-        recorder.restart()  # the uncounted parts of running episodes
+        recorder.restart()  # drops the uncounted parts of running episodes
 
 
 def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:

@@ -74,7 +74,7 @@ class RolloutWorker:
         self.restarts = restarts
         self.version = 0
         self.kept: dict[str, Any] = {}
-        """What tasks keep in the worker from one call of `perform` to the next."""
+        """Values that tasks keep in the worker from one call of `perform` to the next."""
         creator = creator_of(named_by_caller(env_creator))
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
@@ -140,7 +140,7 @@ class RolloutWorker:
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One postprocessed fragment: a `SampleBatch` for a single policy, else a `MultiAgentBatch`.
 
-        A worker that samples in the background halts for it. Its fragments that wait are returned later.
+        A worker that samples in the background halts meanwhile, and keeps the fragments that wait.
         """
         with self._sampling.halted():
             sampler = self.sampler
@@ -205,10 +205,10 @@ class RolloutWorker:
         return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
     def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
-        """Returns what a task of an optimizer returns, after replacing weights and filters if there is an `update`.
+        """Returns the result of an optimizer's task, after replacing weights and filters if there is an `update`.
 
-        The task gets this worker, whose sampling halts for it; it changes no running statistics. Another process gets
-        it pickled.
+        The task is called with this worker, whose sampling halts meanwhile, and changes no running statistics. It is
+        pickled for another process.
         """
         if update is not None:
             self.apply_update(update)
@@ -252,7 +252,7 @@ class RolloutWorker:
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The sampled episodes that finished since the last call.
 
-        Those of `evaluate`, `write_episodes` and `perform` do not count, and do not change the others.
+        Episodes of `evaluate`, `write_episodes` and `perform` are not included, and do not affect the others.
         """
         return self.sampler.take_metrics()
 
@@ -368,7 +368,7 @@ class RolloutWorker:
 
     @property
     def _has_all_statistics(self) -> bool:
-        """Whether it is the only worker, so that its running statistics are of all experience.
+        """Whether it is the only worker, so that its running statistics cover all experience.
 
         A restarted worker lacks the statistics that its predecessor sent after the last broadcast.
         """

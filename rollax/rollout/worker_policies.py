@@ -59,7 +59,7 @@ class WorkerPolicies(dict[str, Policy]):
 
     @property
     def accept_off_policy(self) -> bool:
-        """Whether all of them learn from actions of other policies."""
+        """Whether all policies learn from actions of other policies."""
         return all(runner.accepts_off_policy for runner in self.runners.values())
 
     def get_policy(self, policy_id: str) -> Policy:
@@ -80,8 +80,8 @@ class WorkerPolicies(dict[str, Policy]):
         """Sets the weights of some or all policies.
 
         Raises:
-            PolicyError: they are not a dict by policy id, or have different values of a variable that policies share;
-                nothing has changed then. Weights of another model.
+            PolicyError: the weights are not a dict by policy id, or have different values of a variable that policies
+                share (nothing has changed then), or are from another model.
         """
         self._refuse_unless_by_policy(weights, "weights")
         self._shared.refuse_conflicts(weights)
@@ -114,7 +114,7 @@ class WorkerPolicies(dict[str, Policy]):
             self.filters_set[policy_id] = self.filters_set.get(policy_id, 0) + 1
 
     def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
-        """Raises PolicyError for what is no dict with ids of policies."""
+        """Raises PolicyError unless it is a dict whose keys are policy ids."""
         unknown = [key for key in given if key not in self] if isinstance(given, Mapping) else []
         if unknown or not isinstance(given, Mapping):
             raise PolicyError(
@@ -131,8 +131,8 @@ class WorkerPolicies(dict[str, Policy]):
     ) -> None:
         """Sets the states of running statistics, and keeps the statistics that are not sent yet.
 
-        With `learning` false, only those of policies that do not learn here. The statistics of a policy whose number in
-        `filters_set` is new are set in any case, and without the statistics so far.
+        With `learning` false, policies that learn here keep their statistics. A policy whose number in `filters_set` is
+        new always gets the new statistics, and drops the statistics that are not sent yet.
         """
         for policy_id, state in states.items():
             runner = self.runners[policy_id]
@@ -142,7 +142,7 @@ class WorkerPolicies(dict[str, Policy]):
                 runner.running_statistics.sync(state)
 
     def new_statistics(self, *, whole: bool) -> dict[str, State]:
-        """Policy id -> its running statistics since the last call, or their `whole` state, of those that learn."""
+        """Policy id -> running statistics since the last call, or their `whole` state, for policies that learn."""
         learning = {policy_id: runner.running_statistics for policy_id, runner in self.runners.items() if runner.learns}
         return {policy_id: each.state() if whole else each.take_delta() for policy_id, each in learning.items()}
 
@@ -184,7 +184,7 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: Polic
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """An environment for a worker that has none; None if the config or the specs define all spaces."""
+    """Context with an environment for a worker that has none; None if the config or the specs define all spaces."""
     declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
@@ -260,7 +260,7 @@ def make_policies(
 
 
 def _check_sequences(policies: Mapping[str, Policy]) -> None:
-    """Raises ConfigError for a `max_seq_len` if no policy has memory, which only the model itself shows."""
+    """Raises ConfigError for a `max_seq_len` if no policy's model has memory; only the models show this."""
     models = {policy_id: policy for policy_id, policy in policies.items() if isinstance(policy, ModelPolicy)}
     if len(models) < len(policies) or any(policy.memory.present for policy in models.values()):
         return
@@ -316,7 +316,7 @@ def space_of_agents(
         declared: the agents that the environment declares.
     Raises:
         PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
-        SpaceError: the environment has spaces for only some of them, or no agent is known to use the policy.
+        SpaceError: the environment has spaces for only some agents, or no agent is known to use the policy.
     """
     if not spaces:
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollax.rollout.remote_workers import RemoteWorkers
 
 NO_REMOTE_WORKERS = cast("RemoteWorkers", ())
-"""What stands in place of the pool where the local worker samples: it is empty, and false."""
+"""Takes the place of the pool if the local worker samples: empty, and false."""
 log = logging.getLogger("rollax.sampling")
 
 
@@ -54,7 +54,7 @@ class WorkerSet:
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with cleanup_on_error(self.stop):
                 self.remote.make_all()
-        self._starts = 1  # of a worker, in the runs that this one continues
+        self._starts = 1  # the most starts of a worker, in the runs that this run continues
         self._process = os.getpid()
         self._records = samples and config.recording_key is not None
         if self._records:
@@ -86,10 +86,10 @@ class WorkerSet:
         return max(self._starts, self.remote.most_starts) if self._num_remote else self._starts
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets a state from `get_state`, also one of another number of workers; new episodes begin.
+        """Sets a state from `get_state`, also from a run with another number of workers; new episodes begin.
 
-        A worker without a state, or one that is restarted later, repeats no episodes of the saved run: it counts
-        the starts of workers there as its own.
+        A worker without a state, or a worker that is restarted later, repeats no episodes of the saved run: it counts
+        the starts of that run's workers as its own.
         """
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
@@ -112,11 +112,11 @@ class WorkerSet:
                 self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised.
+        """Calls a function with each sampling worker; returns the results by index, and raises its exceptions.
 
         Raises:
             ConfigError: the workers are in other processes, and the function cannot be pickled.
-            WorkerError: they have been stopped, or none is left.
+            WorkerError: the workers have been stopped, or none is left.
         """
         if self._num_remote:
             return list(self.remote.apply(function).values())
