@@ -25,7 +25,7 @@ class NotFinite(NamedTuple):
 
 
 def first_not_finite(name: str, column: trees.Tree) -> NotFinite | None:
-    """The first NaN of a column, or infinity in all but observations, whose space may allow it; None without one.
+    """The first NaN, or infinity (except in observations, whose space may allow it); None if there is none.
 
     Args:
         name: of the column, as in `SampleBatch`.

@@ -119,7 +119,7 @@ class Fragment(SampleBatch):
         return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
 
     def extended(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positions if a row follows each segment that does not terminate: `(rows, segments, added)`.
+        """Positions after adding a row to each segment that does not terminate: `(rows, segments, added)`.
 
         [N] the positions of the rows, [E] the segments that do not terminate, and [E] the positions of the added rows.
         """
@@ -153,7 +153,7 @@ class Fragment(SampleBatch):
         return Fragment(copied.to_dict(), self.ends.copy(), after, env_steps=copied._env_steps)
 
     def __getitem__(self, key: str | slice) -> Any:
-        """A column; or, of a slice, a fragment of views, whose `after` ends with the next row if a segment is cut."""
+        """A column; for a slice, a fragment of views, whose `after` ends with the next row if a segment is cut."""
         part = super().__getitem__(key)
         if not isinstance(key, slice):
             return part

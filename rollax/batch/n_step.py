@@ -12,7 +12,7 @@ Positions = NDArray[np.integer]
 
 
 def dtype_of_returns(of_rewards: np.dtype) -> np.dtype:
-    """The dtype of the rewards, at least float32: discounted sums of whole numbers or flags are neither."""
+    """The dtype of the rewards, at least float32: discounted sums of integers or flags are fractions."""
     return np.promote_types(of_rewards, np.float32)
 
 
@@ -87,7 +87,7 @@ def _whole_windows(
     observed: Bools,
     gamma: float,
 ) -> Windows:
-    """The windows up to the end of each trajectory, by pointer doubling: log2 of the longest trajectory passes."""
+    """The windows up to the end of each trajectory, by pointer doubling, in log2(longest trajectory) passes."""
     count = len(rows)
     order = np.argsort(rows)
     in_order = rows[order]

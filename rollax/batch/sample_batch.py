@@ -220,7 +220,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def shuffled(self, rng: np.random.Generator | int) -> SampleBatch:
         """A copy with its rows in random order; of a padded batch, with its sequences in random order.
 
-        Rows out of order no longer form segments: of a `Fragment`, take `transitions()` before.
+        Rows out of order no longer form segments: call `transitions()` of a `Fragment` first.
 
         Args:
             rng: the random generator, or a seed.
@@ -306,7 +306,7 @@ class SampleBatch(MutableMapping[str, Any]):
         return concatenated(parts, "concat_samples")
 
     def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
-        """The batch of the concatenated columns of `parts`, of which this is the first."""
+        """The batch of the concatenated columns of `parts`; this batch is the first part."""
         return SampleBatch(columns, env_steps=env_steps)
 
     def _trajectory_starts(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Files and folders that get their name when they are complete on disk.
 
 They are written under a temporary name beside the final one, `.NAME.xxxxxxxx.tmp`, synced and renamed, and then the
-folder around them is synced. So a killed process leaves only the temporary one. A disk that fails raises OSError.
+folder around them is synced. So a killed process leaves only a temporary name. A disk that fails raises OSError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def temporary_for(path: Path) -> Path:
 
 
 def final_name(temporary: str) -> str | None:
-    """The name that is written under this temporary one; None if it is not temporary."""
+    """The final name for a temporary name; None if the name is not temporary."""
     found = _TEMPORARY.fullmatch(temporary)
     return found and found[1]
 
@@ -47,7 +47,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
-    """The absolute path; an `error` for a relative one in a working directory that was removed, and for no path."""
+    """The absolute path; raises `error` for a relative path in a removed working directory, or for no path."""
     if "\0" in os.fspath(path):
         raise error("A path contains a null character.", None, os.fspath(path)).fix("correct the path")
     try:
@@ -62,7 +62,7 @@ def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Gives a complete file or folder its new name, durably; if the disk fails, it keeps the temporary one."""
+    """Gives a complete file or folder its new name, durably; if the disk fails, it keeps the temporary name."""
     os.rename(temporary, path)
     try:
         sync_folder(path.parent)
@@ -85,7 +85,7 @@ def make_parents(folder: Path) -> None:
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes; OSError for others, such as a pipe, which might not end.
 
-    For files of a folder that another user may have made; the user may name a pipe itself as an argument.
+    It is for files in a folder that another user may have made, not for a file or pipe that the user names.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

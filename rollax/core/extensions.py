@@ -1,6 +1,6 @@
 """The extensions of the core: packages of `rollax` that add algorithms, fields of configs, and more.
 
-The core works without their folders. `rollax.EXTENSIONS` names a module of each, which has some of these tables:
+The core works without their folders. `rollax.EXTENSIONS` names one module per extension, with some of these tables:
 
 | table | content |
 |---|---|

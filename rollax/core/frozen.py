@@ -91,7 +91,7 @@ def _tuple_of(like: Any, parts: Iterable[Any]) -> Any:
 
 
 def union_members(annotation: Any) -> Iterator[Any]:
-    """The types of a union, each without its `Annotated`; of another type, that type."""
+    """The types of a union, each without its `Annotated`; for another type, only this type."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from union_members(get_args(annotation)[0])

@@ -1,7 +1,7 @@
 """Import of objects by path, "module:Class", and the decision which paths are imported.
 
-All imports by a name that is not a constant go through `import_object` and `import_module`. They refuse a plain string:
-files, requests and text made from them have plain strings.
+All imports by a name that is not a constant go through `import_object` and `import_module`. They refuse plain strings,
+because names from files and requests are plain strings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def named_by_caller(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StoredCode:
-    """A reference to code in a file that was not imported: it is not trusted, or has no import path.
+    """Code that a file names, not imported because the file is not trusted or the code has no import path.
 
     Calling it raises ConfigError.
     """

@@ -111,7 +111,7 @@ def public_name(name: str, known: Iterable[str]) -> str | None:
     """What replaces a public name of another library; None if nothing is known.
 
     Args:
-        known: our public names: the one of `PPO` is `PPOTrainer`.
+        known: rollax's public names; `PPOTrainer` replaces `PPO`.
     """
     trainer = f"{name}trainer".casefold()
     return _replacements("PUBLIC").get(name) or next((ours for ours in known if ours.casefold() == trainer), None)

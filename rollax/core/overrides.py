@@ -1,7 +1,7 @@
-"""What is known of a user's class: which methods it overrides, what they accept, and which names its bases add.
+"""Facts about a user's class: which methods it overrides, what they accept, and which names its bases add.
 
-Whether a method is overridden selects a path: the method of the base class does nothing and is skipped, or compiled
-code would bypass the override.
+Callers choose a code path by them: a base method that does nothing is skipped, and compiled code that would bypass an
+override is not used.
 """
 
 from __future__ import annotations

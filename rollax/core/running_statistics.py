@@ -76,8 +76,8 @@ class RunningMoments:
     def update(self, rows: ArrayLike) -> None:
         """Adds [N, ...] rows.
 
-        Raises ShapeError for rows of another shape, and an error for rows that are not finite or too large, without a
-        change: the statistics would not recover from one.
+        Raises ShapeError for rows of another shape, and an error for rows that are not finite or too large. It then
+        changes nothing, because the statistics would not recover.
         """
         self._add_rows(self._flat(np.asarray(rows)))
 
@@ -137,9 +137,9 @@ class RunningMoments:
 class RunningStatistics:
     """The running moments of one policy in one process, by name.
 
-    Workers synchronize them through the driver: it merges the `take_delta()` of each worker, and they `sync` with its
-    `state()`.
-    A state has the arrays of each, `count`, `mean` and `squares`, after a prefix; of `RunningReturns` also `largest`.
+    Workers synchronize them through the driver: it merges the `take_delta()` of each worker, and workers `sync` with
+    the driver's `state()`. A state has the arrays `count`, `mean` and `squares` of all moments, with prefixes; for
+    `RunningReturns` also `largest`.
 
     Args:
         moments: prefix of their arrays -> moments, which are shared, not copied.
@@ -216,7 +216,7 @@ class RunningStatistics:
 
 
 def merged(first: Mapping[str, NDArray], second: Mapping[str, NDArray]) -> State:
-    """The statistics of the rows of two states with the same names together."""
+    """The statistics of all rows of two states with the same names."""
     found = dict(first)
     found |= {name: np.maximum(first[name], second[name]) for name in first if name.endswith(LARGEST)}
     for prefix in [name.removesuffix(_PARTS[0]) for name in first if name.endswith(_PARTS[0])]:

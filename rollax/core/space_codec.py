@@ -47,7 +47,7 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where, note: Note
     try:
         return walk(column, space, values, part=of_each, enter=_check_lengths)
     except Exception as error:
-        # Checking them one by one and in full finds the row, and problems that the first one hides.
+        # A full check of each value finds the row, and problems that the first error hides.
         for row, value in enumerate(values):
             check_value(space, value, where(row), note)
         try:

@@ -42,7 +42,7 @@ def key_to_json(key: Any) -> Any:
 
 
 def key_from_json(key: Any) -> Any:
-    """The key that `key_to_json` was given: JSON has lists for tuples; ValueError for an object, which is no key."""
+    """The key, from a result of `key_to_json`: lists become tuples; ValueError for an object, which is no key."""
     if isinstance(key, dict):
         raise ValueError("an object in place of a key")
     return tuple(map(key_from_json, key)) if isinstance(key, list) else key
@@ -120,7 +120,7 @@ def elements_of(data: Any) -> int:
     kind = data["type"]
     if kind in ("Dict", "Tuple"):
         parts = [elements_of(part[1] if kind == "Dict" else part) for part in data["spaces"]]
-        return sum(max(size, 0) for size in parts)  # a negative size, which is refused later, makes room for no other
+        return sum(max(size, 0) for size in parts)  # a negative size, refused later, must not offset another
     if kind == "Discrete":
         return _whole(data["n"])
     size = math.prod(_whole(data["shape"])) if kind != "MultiDiscrete" or "shape" in data else len(data["nvec"])

@@ -87,7 +87,7 @@ def path_text(path: Path) -> str:
 
 
 def check_space(space: Any, where: str) -> None:
-    """Raises SpaceError for what is no Gymnasium space, an unsupported or empty space, and a Box with low > high."""
+    """Raises SpaceError unless it is a Gymnasium space, supported and not empty, without a Box with low > high."""
     walk(
         lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
         space,

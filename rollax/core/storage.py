@@ -31,7 +31,7 @@ MANIFEST = "manifest.json"
 
 _MAX_DEPTH = 100
 _MAX_JSON = 64 << 20  # bytes; its values take many times the memory
-_SMALL, _SPARSE = 64 << 20, 1000  # a file system that compresses may store a file in less, but not in so much less
+_SMALL, _SPARSE = 64 << 20, 1000  # a compressing file system may store a file in fewer bytes, but not in so few
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
@@ -326,7 +326,7 @@ def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes what killed saves left behind where their folder is complete by now; other saves may still be running."""
+    """Removes temporary folders of killed saves whose folder is now complete; other saves may still be running."""
     with suppress(OSError):
         for name in os.listdir(folder):
             final = final_name(name)

@@ -23,11 +23,11 @@ from rollax.processes.failure_rules import FailureRules
 from rollax.replay.shard import Errors, ReplayShard, ShardSettings
 from rollax.rollout.remote_workers import Reply
 
-_ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
+_ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling pauses
 
 
 class AsyncReplayOptimizer(ReplayOptimizer):
-    """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to them.
+    """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to the shards.
 
     The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
@@ -104,7 +104,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self.shards.stop()
 
     def report(self) -> dict[str, Any]:
-        """Transitions that can be drawn, by policy, updates so far, and the health of the shards."""
+        """The drawable transitions by policy, the updates so far, and the health of the shards."""
         health = self.shards.health()
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
 
@@ -176,7 +176,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._learner.resume()
 
     def _recount_requested(self) -> None:
-        """Recounts the updates drawn for: an interrupted step may have dropped draws, or not counted them."""
+        """Recounts the updates with requested draws: an interrupted step may have dropped or not counted some."""
         self.shards.take_lost_draws()
         draws = self.shards.draws_in_flight + len(self._waiting) + len(self._learner)
         self._requested = self.num_updates + self.config.updates_per_draw * draws

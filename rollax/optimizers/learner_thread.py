@@ -78,7 +78,7 @@ class LearnerThread:
             self._changed.wait_for(lambda: not self._learning)
 
     def stop(self) -> None:
-        """Ends the thread after the current batch, and drops the queue; logs an exception that nobody has seen."""
+        """Ends the thread after the current batch, and drops the queue; logs an exception that was not raised yet."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._batches.clear()

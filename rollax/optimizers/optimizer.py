@@ -113,13 +113,13 @@ class Optimizer(ABC):
         self.timings = Timings()
         self.waits = True
         self.version = max(self.version, 1)  # remote workers have version 0 until the first broadcast
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest from a learner thread, to be broadcast
         self._episodes: deque[EpisodeMetrics] = deque(maxlen=MOST_EPISODES)
         self.forget()
         self._set_up()
 
     def _set_up(self) -> None:  # noqa: B027  most have no more
-        """Makes what a subclass has in addition; the last part of the constructor, whose arguments are attributes."""
+        """Sets attributes of a subclass; called last in the constructor, whose arguments are attributes then."""
 
     def __repr__(self) -> str:
         sizes = f"train_batch_size={self.config.train_batch_size}, {self.config.count_steps_by}={self.steps}"
@@ -173,7 +173,7 @@ class Optimizer(ABC):
         """Drops state that a checkpoint does not hold, so that a restored run equals the continued one.
 
         Raises:
-            ConfigError: they would differ; nothing has changed then.
+            ConfigError: the runs would differ; nothing has changed then.
         """
         from rollax.optimizers.exact import check_exact  # loaded only where it is used
 
@@ -187,7 +187,7 @@ class Optimizer(ABC):
         return {}
 
     def take_episodes(self) -> list[EpisodeMetrics]:
-        """The episodes that have ended since the last call, of more than `MOST_EPISODES` the last ones.
+        """The episodes that have ended since the last call, at most the last `MOST_EPISODES`.
 
         A trainer calls it in each iteration, for its results.
         """
@@ -236,7 +236,7 @@ class Optimizer(ABC):
         # The local worker already has its own statistics.
         for policy_id, state in rollout.filters.items() if self.remote else ():
             if rollout.filters_set.get(policy_id, 0) != policies.filters_set.get(policy_id, 0):
-                continue  # they were set since, which these would undo
+                continue  # merging would undo that the statistics were set in between
             statistics = policies.runners[policy_id].running_statistics
             (statistics.set_state if rollout.whole_filters else statistics.merge)(state)
 
@@ -250,7 +250,7 @@ class Optimizer(ABC):
             raise WaitEndedError
 
     def _awaited(self, sample: Callable[[], Found | None]) -> Found:
-        """The first result of a method of the local worker that is not empty."""
+        """The first non-empty result of a method of the local worker."""
         while not (found := sample()):
             self._check_waits()
         return found
@@ -265,7 +265,7 @@ class Optimizer(ABC):
     def _gather(self, requests: int) -> list[Rollout]:
         """`requests` fragments of each worker, in the order of request and worker.
 
-        For workers that sample in the background, the first ones to arrive, at least one: some may have no clients.
+        From workers that sample in the background, the first to arrive, at least one: some may have no clients.
         """
         if self.remote.sample_in_background:
             for index in self.remote.short_of(1):

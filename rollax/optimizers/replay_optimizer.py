@@ -37,7 +37,7 @@ class ReplayOptimizer(Optimizer):
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
     def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
-        """Returns a function of the capacity that creates the buffers of a policy: a class with its other arguments.
+        """Returns a function, capacity -> buffer of the policy: a class whose other arguments are bound.
 
         `columns` are stored in addition to the columns that the policy requires. An override may return another class.
 
@@ -97,7 +97,7 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
 
 
 def random_state(state: Mapping[str, Any], key: str, others: str, generator: np.random.Generator) -> Any:
-    """The stored state of a generator; its current one if the state has the key of `others` instead.
+    """The stored state of a generator; its current state if `state` has the key `others` instead.
 
     Optimizers with shards (`choices`) and with buffers (`rng`) restore each other's states, when a run changes from
     recorded data alone to an environment, or back.

@@ -162,7 +162,7 @@ class ReplayShards(ActorPool):
         self.forget()
 
     def _chances(self) -> dict[int, float]:
-        """Shard -> its probability: the mean over the policies of its share of their priorities."""
+        """Shard -> its probability: its share of a policy's priorities, averaged over the policies."""
         contents = {index: self._live[index].state.contents for index in sorted(self._live)}
         chances = dict.fromkeys(contents, 0.0)
         for policy_id in sorted({policy_id for each in contents.values() for policy_id in each.rows}):
@@ -210,6 +210,6 @@ def shard_actors(settings: ShardSettings, *, remote: bool) -> Actors:
     from rollax.processes.ray_actors import RayActors, actor_class
 
     ray = started_ray("num_replay_shards")
-    # No CPU reserved: they work for the learner while it waits for them, or while it learns.
+    # No CPU is reserved: shards work while the learner waits for them, or while it learns.
     made, stored = actor_class(ray, ReplayShard, num_cpus=0, near=True), ray.put(settings)
     return RayActors(ray, lambda index, restarts: made.remote(stored, index, restarts))

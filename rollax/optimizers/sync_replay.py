@@ -99,7 +99,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         return buffer.sample(count, self._rng, beta=self.config.prioritized_replay_beta, draw=policy.replayed)
 
     def report(self) -> dict[str, Any]:
-        """Transitions that can be drawn, by policy, and the updates made so far."""
+        """The drawable transitions by policy, and the updates made so far."""
         rows = {policy_id: len(buffer) for policy_id, buffer in self.drawn_from.items()}
         return {"replay": {"rows": rows, "num_updates": self.num_updates}}
 
@@ -116,7 +116,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         return {**state, "buffers": {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; without stored buffers they are emptied.
+        """Restores what `get_state` returned; buffers that are not stored are emptied.
 
         Raises:
             CheckpointError: a buffer or a number does not fit.

@@ -14,7 +14,7 @@ log = logging.getLogger("rollax.optimizers")
 class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
-    A step without remote workers is, in this order: `RolloutWorker.sample_fragment`, by `BlockSampler.sample` for
+    A step without remote workers calls in this order: `RolloutWorker.sample_fragment`, by `BlockSampler.sample` for
     Gymnasium's environments, with the algorithm's `postprocess` at the end; `ModelPolicy.learn_on_batch`, which draws
     the `Minibatches`; `Learner.learn`; and `GradientSteps.update`, one compiled call for all gradient steps.
 

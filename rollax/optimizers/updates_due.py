@@ -51,8 +51,8 @@ class UpdatesDue:
         Unless the stored steps are `kept`, `learning_starts` counts from here. If it raises CheckpointError, nothing
         has changed.
 
-        At most the updates for `most_steps` steps, the size of a buffer, stay due: a damaged count does not make an
-        endless step.
+        At most the updates for `most_steps` steps, the size of a buffer, stay due, so that a damaged count cannot make
+        an endless step.
         """
         if not kept:
             self.begin(made)

@@ -122,16 +122,16 @@ def started_here(ray: Any) -> bool:
 
 
 def check_processes_fit(ray: Any, number: int, where: str, fix: str) -> None:
-    """Raises ConfigError if so many further processes cannot fit into the memory of this machine, the cluster."""
+    """Raises ConfigError if this machine is the cluster, and so many further processes cannot fit into its memory."""
     if started_here(ray):
         check_fits(f"A total of {number:,} processes", number * _PROCESS_BYTES, where, fix)
 
 
 def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where: str, fix: str) -> None:
-    """Raises ConfigError if the cluster has less than is reserved.
+    """Raises ConfigError if the cluster has fewer resources than are reserved.
 
     Args:
-        reserved: amounts of resources by name, all that are reserved together.
+        reserved: name of a resource -> the total amount that is reserved.
         what, where, fix: the parts of the error.
     """
     there = ray.cluster_resources()

@@ -25,7 +25,7 @@ class FailureRules:
     restart: bool = False
     ignore: bool = False  # continue without actors that are not restarted
     max_restarts: int = 1000  # of all actors together
-    tolerance: int = 3  # number of failures in a row of one actor that lead to restarts
+    tolerance: int = 3  # the most failures in a row of one actor that still lead to a restart
     delay_s: float = 1.0  # delay before the second restart in a row; it doubles with each further one
     timeout_s: float = float("inf")  # time without an answer after which an actor has hung
     start_timeout_s: float = 600.0  # the same during its start
@@ -57,7 +57,7 @@ class Failures:
         self.in_a_row.pop(index, None)
 
     def failed(self, index: int, error: Exception) -> float | None:
-        """Counts a failure; returns the seconds until the restart, or None for none; or raises the error."""
+        """Counts a failure; returns the seconds until the restart, or None for no restart; or raises the error."""
         rules = self.rules
         self.last[index] = error
         failures = self.in_a_row[index] = self.in_a_row.get(index, 0) + 1
@@ -74,7 +74,7 @@ class Failures:
         return None
 
     def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
-        """The error of calling these actors, or any, that are not available; its cause is their last error."""
+        """The error of a call of unavailable actors, `indices` or any; its cause is their last error."""
         last = sorted(self.last.items())
         room = 280 // max(len(last), 1)  # a message shows 300 characters, and each actor should be named
         error = WorkerError(

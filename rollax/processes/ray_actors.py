@@ -73,7 +73,7 @@ class RayActors:
             return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
-            # Callers tell errors from results by their class, so that an own BaseException is described instead.
+            # Callers recognize an error by its class, Exception; a BaseException of another kind is described instead.
             if not isinstance(cause, Exception) or isinstance(cause, errors.RayError):
                 cause = _unpicklable(error)
             cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))

@@ -78,7 +78,7 @@ class StackWriter:
         with suppress(OSError):
             self._file = os.open(stacks.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
             faulthandler.enable(self._file)
-        self._thread = threading.get_ident()  # the timer of `faulthandler` is one for all threads
+        self._thread = threading.get_ident()  # `faulthandler` has one timer for all threads
         self._waits = False
 
     @contextmanager

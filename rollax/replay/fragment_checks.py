@@ -17,7 +17,7 @@ from rollax.errors import BatchError, NonFiniteError
 _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 
 Layout = Any
-"""Structure, row shapes and dtypes of a column; `layout_to_json` returns it as JSON can hold it."""
+"""Structure, row shapes and dtypes of a column; `layout_to_json` converts it to JSON values."""
 
 
 def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
@@ -97,7 +97,7 @@ def layout_to_json(layout: Layout) -> Any:
 
 
 def empty_column(layout: Any, where: str) -> trees.Tree:
-    """A column without rows of this layout, or of its JSON; raises CheckpointError if it is neither."""
+    """An empty column, from a layout or its JSON values; raises CheckpointError for any other value."""
     try:
         return _empty(layout)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -120,7 +120,7 @@ def _empty(layout: Any) -> trees.Tree:
 
 
 def without_repeats(fragment: Fragment) -> Iterator[Fragment]:
-    """Parts of a fragment in which no trajectory has two segments, because fragments may have been concatenated."""
+    """Splits a fragment, which may be a concatenation, into parts in which no trajectory has two segments."""
     trajectories = fragment[SampleBatch.TRAJECTORY_ID][fragment.ends]
     if len(np.unique(trajectories)) == len(trajectories):
         yield fragment

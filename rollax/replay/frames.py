@@ -17,8 +17,8 @@ from rollax.replay.links import Addition, Links
 class StackedFrames:
     """The place of stacks of images in observations; a replay buffer stores each image once.
 
-    If a stack is not the one before, shifted by one image, all of its images are stored: drawn observations equal the
-    added ones, bit for bit.
+    All images of a stack are stored unless it is the previous stack, shifted by one image. So drawn observations equal
+    added observations, bit for bit.
 
     Args:
         count: k, images per stack, at least 2.
@@ -51,7 +51,7 @@ class StackedFrames:
         return found
 
     def stacks(self, array: NDArray) -> NDArray:
-        """[rows, k, ...] a view of that array."""
+        """[rows, k, ...] a view of the array."""
         return np.moveaxis(array, self._axis, 1)
 
     def newest(self, obs: trees.Tree) -> trees.Tree:

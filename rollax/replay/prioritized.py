@@ -24,13 +24,13 @@ class PrioritizedReplay(UniformReplay):
         p_i = |δ_i| + ε; new transitions get the largest priority so far (Algorithm 1); section 3.4: importance weights
         w_i = (1/N · 1/P(i))^β / max_i w_i. Deviations: the maximum is over the drawn batch, not over the buffer.
         Sequences: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning",
-        section 2.3. The rows that draw a sequence all have its priority.
+        section 2.3. All rows by which a sequence is drawn have its priority.
 
     If `columns` names `priorities`, that column of the added fragments holds the first errors (Ape-X: Horgan
     et al. (2018), arXiv:1803.00933, Algorithm 1).
 
     Args:
-        capacity: slots for rows, as for `UniformReplay`, as are `gamma`, `n_step`, `columns`, `frames` and `where`.
+        capacity, gamma, n_step, columns, frames, where: as for `UniformReplay`.
         alpha: α: 0 draws uniformly, 1 in proportion to the errors.
         eps: ε, the priority of transitions without an error.
     Raises:
@@ -67,8 +67,8 @@ class PrioritizedReplay(UniformReplay):
         """Sets the priorities of transitions; those overwritten since they were drawn are ignored.
 
         Args:
-            indices: [K] `indices` of drawn transitions, or [K·L] of K sequences of L rows; of duplicates the last error
-                counts, and negative ones are ignored.
+            indices: [K] `indices` of drawn transitions, or [K·L] of K sequences of L rows; for duplicates the last
+                error counts, and negative indices are ignored.
             errors: [K] the TD errors δ of the transitions or sequences in the last update, with either sign.
         Raises:
             NonFiniteError: an error is not a finite number.
@@ -134,7 +134,7 @@ class PrioritizedReplay(UniformReplay):
         return largest, priorities
 
     def _restore_priorities(self, priorities: NDArray[np.float64]) -> None:
-        """Sets [slots] priorities p_i^α; all transitions have the initial one before."""
+        """Sets [slots] priorities p_i^α; before this, all transitions have the initial priority."""
         # Transitions that became drawable by a shorter window keep the initial priority.
         slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
         if len(slots):

@@ -1,4 +1,4 @@
-"""`ReadableRows`: what drawing reads of the rows of a buffer, in memory or elsewhere."""
+"""`ReadableRows`: how draws read the rows of a buffer, in memory or elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax.core import trees
 
 
 class Indexed(Protocol):
-    """Numbers by slot: an array, or what computes them where they are read."""
+    """Numbers by slot: an array, or an object that computes them when they are read."""
 
     def __getitem__(self, slots: NDArray, /) -> NDArray: ...
 

@@ -70,7 +70,7 @@ class Replay(ABC):
                 yield self._rows.read(SampleBatch.OBS, slots)
 
     def _with_observation(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these slots that hold an observation."""
+        """The slots among these that hold an observation."""
         return slots
 
     @property
@@ -85,7 +85,7 @@ class Replay(ABC):
 
         Args:
             count: how many transitions or sequences, drawn with replacement.
-            rng: draws them.
+            rng: random generator.
             beta: exponent of the importance weights; without priorities they are 1.
             draw: how they are drawn.
         Raises:
@@ -120,10 +120,10 @@ class Replay(ABC):
         return SampleBatch(columns)
 
     def sequences(self, slots: NDArray[np.int64], draw: SequenceDraw, beta: float = 1.0) -> SampleBatch:
-        """The sequences that the rows in [B] slots, which `draw_slots` returned, belong to.
+        """The sequences of the rows in [B] slots, which `draw_slots` returned.
 
-        A sequence of which k rows can be drawn is drawn k times as often as a sequence with one such row: its `weights`
-        are divided by k, and have a mean of 1, so that the rows of all sequences count the same.
+        A sequence with k drawable rows is drawn k times as often as a sequence with one, so its `weights` are divided
+        by k. They have a mean of 1, and the rows of all sequences count the same.
 
         Returns:
             A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the

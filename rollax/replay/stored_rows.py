@@ -21,7 +21,7 @@ from rollax.replay.links import Addition, Links
 
 log = logging.getLogger("rollax.replay")
 _OBS = SampleBatch.OBS
-_ENOUGH_STACKS = 100  # before warning that most do not continue the one before
+_ENOUGH_STACKS = 100  # before a warning that most stacks do not continue the previous stack
 
 
 class StoredRows:
@@ -42,7 +42,7 @@ class StoredRows:
         self.names = tuple(dict.fromkeys((_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
-        self._stacks, self._broken = 0, 0  # inside of segments, and those that do not continue the one before
+        self._stacks, self._broken = 0, 0  # all inside of segments, and those that do not continue the previous stack
         self._warned = False
         self._forget()
 
@@ -76,7 +76,7 @@ class StoredRows:
         return fragment
 
     def addition(self, fragment: Fragment) -> Addition:
-        """The changes that adding a fragment over the oldest rows makes; `checked` has returned it."""
+        """The changes from adding a fragment, a result of `checked`, over the oldest rows."""
         rows, segments, ends, obs, goes_on, images = self._entries(fragment)
         size = len(goes_on)
         if self._frames is not None:
@@ -123,7 +123,7 @@ class StoredRows:
         return rows, segments, ends, obs, goes_on, images
 
     def put(self, added: Addition) -> None:
-        """Adds a fragment; nothing is changed between `addition` and this."""
+        """Adds a fragment; nothing may change between `addition` and this call."""
         self.links.overwrite(added)
         row_slots, end_slots, after = added.row_slots, added.end_slots, added.fragment.after
         for name, stored in self._stored.items():
@@ -243,5 +243,5 @@ def _same_rows(first: trees.Tree, second: trees.Tree) -> NDArray[np.bool_]:
     def equal(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
         return (ours == theirs).reshape(len(ours), -1).all(axis=1)
 
-    # By key: Dicts may name theirs in another order.
+    # By key, because Dicts may have their keys in another order.
     return np.logical_and.reduce(list(trees.leaves(trees.tree_map(equal, first, second))))

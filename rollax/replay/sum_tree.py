@@ -14,7 +14,7 @@ _TOP = 2048  # the highest level is searched whole, so nothing is built above it
 class SumTree:
     """Float64 weights; batches of changes and draws take time in the logarithm of their number.
 
-    Every inner number is the sum of those below it, summed again at each change: rounding errors do not accumulate.
+    Every inner number is the sum of its children, summed again at each change: rounding errors do not accumulate.
 
     Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
     instead of two, and no levels above a few thousand nodes: one operation on thousands of numbers costs less than
@@ -62,7 +62,7 @@ class SumTree:
             self._changing = False
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """[count] ascending positions drawn with P(i) = weight_i / total, one from each of `count` equal parts of it.
+        """[count] ascending positions drawn with P(i) = weight_i / total, one from each `count`-th of the total.
 
         Stratified as in section 3.3 of the source. Some weight must be above 0; no position has weight 0.
         """

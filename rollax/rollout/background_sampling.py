@@ -113,7 +113,7 @@ class BackgroundSampling(SamplingOnRequest):
         env: the environment to step; other threads may enter `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether fragments of a version of the weights are too old to learn from.
-        in_pool: whether a pool of workers takes the fragments; a call that does not return shows it a hung worker.
+        in_pool: whether a pool of workers takes the fragments, and detects hung workers by calls that do not return.
     """
 
     in_background: ClassVar[bool] = True
