@@ -12,11 +12,11 @@ DEFAULT_POLICY = "default_policy"
 
 
 class MultiAgentBatch(Mapping[str, SampleBatch]):
-    """The batches of several policies over the same stretch of environment steps; `batch["car1"]` is one policy's.
+    """The batches of several policies over the same environment steps; `batch["car1"]` is the batch of one policy.
 
     Args:
         policy_batches: policy id to its rows; a policy without rows may be left out.
-        env_steps: steps of the environment, which several agents' rows may share.
+        env_steps: environment steps; the rows of several agents may share a step.
     Raises:
         BatchError: a value is no SampleBatch, or `env_steps` is no integer of at least 0.
     """

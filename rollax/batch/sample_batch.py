@@ -37,7 +37,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
-        env_steps: steps of the environment behind these rows, where that is not the number of (real) rows.
+        env_steps: environment steps of these rows, if not the number of (real) rows.
     Raises:
         BatchError: the columns disagree in length, or a column has no rows to count.
     """
@@ -107,7 +107,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def env_steps(self) -> int:
-        """Steps of the environment behind these rows. A part of a batch counts its own rows."""
+        """Environment steps of these rows. A part of a batch counts its own rows."""
         return self.agent_steps if self._env_steps is None else self._env_steps
 
     @env_steps.setter
@@ -291,7 +291,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @staticmethod
     def concat_samples(batches: Iterable[Any]) -> Any:
-        """The rows of all the batches, one after another: a SampleBatch, or of MultiAgentBatches a MultiAgentBatch.
+        """The rows of all the batches, one after another: a SampleBatch, or for MultiAgentBatches a MultiAgentBatch.
 
         Several batches are copied; a single one comes back with the same arrays.
 

@@ -45,7 +45,7 @@ def named_by_caller(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StoredCode:
-    """Code that a file names, not imported because the file is not trusted or the code has no import path.
+    """Code that is named in a file but not imported: the file is not trusted, or the code has no import path.
 
     Calling it raises ConfigError.
     """

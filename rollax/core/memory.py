@@ -39,7 +39,7 @@ def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
 
 
 def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
-    """Raises ConfigError if a replay buffer needs more memory than available; it names the capacity that fits."""
+    """Raises ConfigError if a replay buffer needs more than the available memory, and names the capacity that fits."""
     wanted, there = capacity * bytes_per_transition, available_memory_bytes()
     if wanted > there:
         raise ConfigError.too_large(

@@ -1,7 +1,6 @@
 """Facts about a user's class: which methods it overrides, what they accept, and which names its bases add.
 
-Callers choose a code path by them: a base method that does nothing is skipped, and compiled code that would bypass an
-override is not used.
+Callers skip a base method that does nothing, and do not use compiled code that would bypass an override.
 """
 
 from __future__ import annotations

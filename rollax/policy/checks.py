@@ -25,9 +25,9 @@ class Misfit(NamedTuple):
     """The first part of columns that does not fit its space.
 
     Attributes:
-        path: the path of the part in the columns.
-        space: the space of the part.
-        got: the type and shape of the part, or the value in its place.
+        path: its path in the columns.
+        space: its space.
+        got: its type and shape, or the value in its place.
         shape: the expected shape.
         whole: whether integers are expected.
         of_kind: whether the only difference is the kind of numbers.
@@ -45,7 +45,7 @@ class ColumnShapes:
     """The shapes of a space's parts, against which a policy checks columns in each call.
 
     Args:
-        space: the space of the values in columns [N, ...], which may be encoded, such as floats in place of integers.
+        space: the space of the values in columns [N, ...]; they may be encoded, such as integers as floats.
         whole: refuse floats in the place of integers.
     """
 
@@ -152,7 +152,7 @@ def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
 
 
 def naming_missing_columns(method: Method) -> Method:
-    """Decorates a policy's method of a batch: raises MissingColumnError for a column that the loss does not find."""
+    """Makes a policy's method of a batch raise MissingColumnError for a column that the loss does not find."""
 
     @wraps(method)
     def named(self: Any, batch: SampleBatch) -> Any:

@@ -19,14 +19,14 @@ _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are a
 
 def adam(config: Any) -> optax.GradientTransformation:
     """Adam without learning rate, with the config's `adam_epsilon`."""
-    # `identity` has no state. It makes Adam the second part of the chain, whose name Adam's state has in checkpoints.
+    # `identity` keeps the names in checkpoints, where Adam's state belongs to the second part.
     return optax.chain(optax.identity(), optax.scale_by_adam(eps=config.adam_epsilon))
 
 
 def by_part(
     optimizers: Mapping[str, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
 ) -> optax.GradientTransformation:
-    """An optimizer that applies a separate optimizer to each part of the model, by name of the attribute.
+    """An optimizer with a separate optimizer for each part of the model, by name of the attribute.
 
     With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
     """

@@ -22,8 +22,8 @@ def training_bucket(rows: int) -> int:
 class Minibatches:
     """The rows of each gradient step.
 
-    `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Padding is negative: as
-    an index it counts from the end of the `capacity` and selects a real row of the same epoch, so that statistics over
+    `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Indices of padding are
+    negative: they count from the end of the `capacity` and select real rows of the same epoch, so that statistics over
     a minibatch, for example in batch normalization, are computed from real rows.
     """
 

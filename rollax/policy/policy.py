@@ -223,7 +223,7 @@ class Policy(ABC):
         """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
 
         An override may fill the column `critic_obs` and, unless the episode terminates,
-        `sample_batch.after["critic_obs"]`: the observations of a critic that sees others than the actor.
+        `sample_batch.after["critic_obs"]`: the critic's observations, if they differ from the actor's.
 
         Args:
             sample_batch: the rows of the segment in time order, with `agent_id`, `trajectory_id` and `t`;

@@ -82,7 +82,7 @@ class RecurrentColumns:
         return columns
 
     def _check_previous(self, columns: Columns, rows: int, where: str) -> None:
-        """PolicyError if previous actions or rewards do not have one row per observation: padding would fill rows."""
+        """PolicyError if previous actions or rewards do not have one row per observation: padding would hide this."""
         for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
             shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
             numbers = name == SampleBatch.PREV_REWARDS

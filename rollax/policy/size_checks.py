@@ -28,7 +28,7 @@ _ROW = 16  # reward, value, log-probability and flags
 
 
 def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False) -> None:
-    """Raises ConfigError for a setting of `ActorCritic` that the policy's networks lack; `memory`: they have memory."""
+    """Raises ConfigError for a setting that only `ActorCritic` has; `memory`: whether the policy has memory."""
     for name in _OF_ACTOR_CRITICS if memory else (*_OF_MEMORY, *_OF_ACTOR_CRITICS):
         if getattr(config, name):
             raise ConfigError(

@@ -24,7 +24,7 @@ class Decisions(NamedTuple):
 
 
 class TracedActing:
-    """Acts like the policy's `compute_actions`; for policies for which `only_acts_stepwise` returns no reason.
+    """Acts like `compute_actions` of a policy for which `only_acts_stepwise` returns an empty string.
 
     It reads private attributes of the policy, because the environment and the policy are compiled together.
     """
@@ -35,7 +35,7 @@ class TracedActing:
     def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The random numbers that `calls` calls of `compute_actions` with exploration would draw.
 
-        They are [calls, rows, K] numbers, and [calls] seeds for a noisy model, None for any other model.
+        [calls, rows, K] numbers, and [calls] seeds for a noisy model, None for any other model.
         """
         policy, size = self._policy, acting_bucket(rows)
         draw = policy.exploration.noise

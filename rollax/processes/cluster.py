@@ -23,8 +23,8 @@ _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 def started_ray(required_by: str, address: str | None = None) -> Any:
     """Returns the module `ray`, connected to a cluster.
 
-    In this order: the cluster of an existing connection, the cluster at `address`, one on this machine, a new one that
-    ends with this process.
+    It is the first that exists: the cluster of an existing connection, the cluster at `address`, a cluster on this
+    machine; otherwise a new one that ends with this process.
 
     Args:
         required_by: the config key that requires other processes, for the error.

@@ -93,7 +93,7 @@ class Failures:
     def hung(
         self, index: int, call: str, waited_s: float, *, starting: bool, stack: Stack | None = None
     ) -> WorkerError:
-        """The error of an actor that has not answered in time; `stack` is where it was shortly before."""
+        """The error of an actor that has not answered in time; `stack` is its stack shortly before."""
         where, got = self._where(index, call, stack), f"no answer for {waited_s:.3g} s"
         if starting:
             error = WorkerError(f"A {self.name} did not start in time.", where, got).expected(

@@ -23,7 +23,7 @@ class Part:
 
     Args:
         buffer: holds its transitions.
-        weight: the proportion of draws from it, of at least 0.
+        weight: the proportion of draws from it, at least 0.
         prepared: a function of each batch drawn from it, such as a filter of the observations.
     Attributes:
         drawn: transitions drawn from it so far.

@@ -128,8 +128,8 @@ class Replay(ABC):
         Returns:
             A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the
             first row only; n-step `rewards` and `discounts` as in `transitions`; `target_steps`, the position in the
-            sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that
-            one terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from;
+            sequence of the observation to bootstrap from; `bootstrap`, true on a row after the last row (with inputs of
+            the policy, without an action) unless that terminated; `weights`, 0 except in the rows to learn from;
             `burn_in` [B, burn_in], true for the first rows, which only advance the state; `indices`, for
             `update_priorities`: -1 except in the rows that the sequence is drawn by.
         """

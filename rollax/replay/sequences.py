@@ -71,7 +71,7 @@ def _weights(
 ) -> NDArray[np.float32]:
     """[B·L] the weights of the rows to learn from; 0 in other rows.
 
-    A sequence that is drawn by k rows is drawn k times as often as by a single row: its weights are divided by k.
+    If k rows draw a sequence, it is drawn k times as often as with one row, so its weights are divided by k.
     The weights of all rows are then multiplied by one number, so that equal drawn weights have a mean of 1.
     """
     sizes, chances = learned.sum(axis=1), drawn_by.sum(axis=1)

@@ -42,7 +42,7 @@ class StoredRows:
         self.names = tuple(dict.fromkeys((_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
-        self._stacks, self._broken = 0, 0  # all inside of segments, and those that do not continue the previous stack
+        self._stacks, self._broken = 0, 0  # stacks in segments, and those that do not continue the previous stack
         self._warned = False
         self._forget()
 

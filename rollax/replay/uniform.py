@@ -99,7 +99,7 @@ class UniformReplay(Replay):
             self._overwrite(added.overwritten)
             lost, numbers = np.isin(self._waiting, added.overwritten), part[SampleBatch.TRAJECTORY_ID]
             if np.count_nonzero(lost):
-                if not self._warned and np.isin(self._waiting_of[lost], numbers).any():  # still going on
+                if not self._warned and np.isin(self._waiting_of[lost], numbers).any():  # the trajectory still runs
                     self._warn_of_short_buffer()
                 self._waiting, self._waiting_of = self._waiting[~lost], self._waiting_of[~lost]
             rows = np.concatenate([self._waiting, added.row_slots])

@@ -1,4 +1,4 @@
-"""From policy actions to environment actions: scales and clips to Box spaces, and checks all other spaces."""
+"""Maps policy actions to environment actions: scaled and clipped in Box spaces, checked in all other spaces."""
 
 from __future__ import annotations
 

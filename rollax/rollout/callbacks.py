@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override the methods you need; only overridden methods are called. The config key is a class, or a list of them.
+    """Override the methods you need; only overridden methods are called. The config key is a class or list of classes.
 
     The class in the config need not be a subclass of this one, and may have only some of the methods. Other methods
     whose names begin with `on_` are refused, and so are methods with other parameters.

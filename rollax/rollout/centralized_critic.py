@@ -21,8 +21,8 @@ class JointRows:
     """Joins the rows of all policies by episode and env step, without a loop over trajectories.
 
     Each row has the observation and action of every other agent at the same env step. If an agent did not act then, its
-    latest earlier ones are used, or zeros if this fragment has none of that episode. The other agents are in the cyclic
-    order of `agents`, starting after the row's own agent.
+    previous observation and action are used, or zeros if the fragment has none of the episode. The other agents are in
+    the cyclic order of `agents`, starting after the row's own agent.
 
     Args:
         agents: all agents that may appear.

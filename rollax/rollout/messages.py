@@ -67,7 +67,7 @@ class Rollout:
     filters_set: Mapping[str, int] = field(default_factory=dict)
 
     def with_statistics_of(self, earlier: Rollout) -> Rollout:
-        """This rollout plus the running statistics of an earlier one, except if a policy's were set in between."""
+        """This rollout with the running statistics of an earlier one added, unless they were set in between."""
         if self.whole_filters:
             return self
         filters = dict(self.filters)

@@ -75,7 +75,7 @@ class SlotMemory:
         return self.columns(self.context(slots)) if self._stored else {}
 
     def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
-        """Stores the latest actions and states, and starts new sums of rewards; PolicyError for other shapes."""
+        """Stores the latest actions and states, and starts new sums of rewards; PolicyError for misshapen states."""
         for name, column in self._parts.items():
             if name == _STATE:
                 self._put_states(self._table[column], slots, states)

@@ -60,7 +60,7 @@ def picked(column: Any, rows: np.ndarray | None) -> Any:
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
-    """The turns of `observed` rows in order; new trajectories, `begun`, replace the observations of ended ones.
+    """The turns of `observed` rows in order, with the observations of `begun` trajectories in place of ended ones.
 
     None if another policy now acts for one of the agents.
     """

@@ -183,8 +183,8 @@ def _is_empty(value: Any) -> bool:
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
     """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
 
-    With `make_now=False`, `make()` makes the worker and raises its original exceptions. Of an exception in a
-    constructor, Ray reports only the text.
+    With `make_now=False`, `make()` makes the worker and raises its original exceptions. Ray reports only the text of
+    exceptions in a constructor.
     """
     from rollax.processes.ray_actors import actor_class
     from rollax.processes.stacks import writing_stacks

@@ -74,7 +74,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self) -> tuple[dict[str, Fragment], int]:
-        """A fragment for each policy, and their number of env steps; no fragment for a policy without complete rows.
+        """`(policy id -> fragment, number of env steps)`; a policy without complete rows has no fragment.
 
         After a call that raised, or was interrupted, fresh episodes begin.
         """

@@ -15,7 +15,7 @@ def first_ids(worker_index: int, restarts: int) -> tuple[int, int]:
 
 
 def first_env(worker_index: int, num_envs: int) -> int:
-    """The number of a worker's first sub-environment, across all workers; equal for worker 0, the driver, and 1."""
+    """The number of a worker's first sub-environment in the run; worker 0, the driver, has the number of worker 1."""
     return (max(worker_index, 1) - 1) * num_envs
 
 

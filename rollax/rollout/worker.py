@@ -207,8 +207,8 @@ class RolloutWorker:
     def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
         """Returns the result of an optimizer's task, after replacing weights and filters if there is an `update`.
 
-        The task is called with this worker, whose sampling halts meanwhile, and changes no running statistics. It is
-        pickled for another process.
+        The task gets this worker, whose sampling halts meanwhile. It changes no running statistics, and is pickled for
+        another process.
         """
         if update is not None:
             self.apply_update(update)

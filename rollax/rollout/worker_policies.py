@@ -114,7 +114,7 @@ class WorkerPolicies(dict[str, Policy]):
             self.filters_set[policy_id] = self.filters_set.get(policy_id, 0) + 1
 
     def _refuse_unless_by_policy(self, given: Any, what: str) -> None:
-        """Raises PolicyError unless it is a dict whose keys are policy ids."""
+        """Raises PolicyError unless `given` is a dict whose keys are policy ids."""
         unknown = [key for key in given if key not in self] if isinstance(given, Mapping) else []
         if unknown or not isinstance(given, Mapping):
             raise PolicyError(
