@@ -137,9 +137,9 @@ class RunningMoments:
 class RunningStatistics:
     """The running moments of one policy in one process, by name.
 
-    Workers synchronize them through the driver: it merges the `take_delta()` of each worker, and workers `sync` with
-    the driver's `state()`. A state has the arrays `count`, `mean` and `squares` of all moments, with prefixes; for
-    `RunningReturns` also `largest`.
+    Workers synchronize through the driver, which merges their `take_delta()`; they `sync` with the driver's `state()`.
+    A state has the arrays `count`, `mean` and `squares` of all moments, with prefixes; for `RunningReturns` also
+    `largest`.
 
     Args:
         moments: prefix of their arrays -> moments, which are shared, not copied.

@@ -236,7 +236,7 @@ class Optimizer(ABC):
         # The local worker already has its own statistics.
         for policy_id, state in rollout.filters.items() if self.remote else ():
             if rollout.filters_set.get(policy_id, 0) != policies.filters_set.get(policy_id, 0):
-                continue  # they are outdated: the policy's statistics were set in between
+                continue  # outdated, because the statistics were set in between
             statistics = policies.runners[policy_id].running_statistics
             (statistics.set_state if rollout.whole_filters else statistics.merge)(state)
 

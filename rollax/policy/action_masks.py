@@ -1,4 +1,4 @@
-"""Checks of action masks in NumPy. `ActionDistribution.mask` applies masks; for groups, `GroupQNetwork` does."""
+"""Checks action masks in NumPy. `ActionDistribution.mask` applies them; for groups, `GroupQNetwork` does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
 class ActionMasks:
     """Checks the action masks in one agent's observations, if its space has them.
 
-    Raises SpaceError if the actions have no discrete choices, or the width of the mask is not their number of choices.
+    Raises SpaceError for masks of actions without discrete choices, or if the width is not the number of choices.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:

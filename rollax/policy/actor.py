@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Actor:
     """Acts with the model of an algorithm. An actor has no arrays: equal actors share compiled functions.
 
-    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Methods whose
-    name begins with `traced` are called inside other compiled functions.
+    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Methods named
+    `traced_...` are for other compiled functions.
 
     Attributes:
         algorithm: has the forward pass and the exploration.

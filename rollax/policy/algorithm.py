@@ -43,7 +43,7 @@ class Algorithm(BaseAlgorithm):
 
     @classmethod
     def overrides(cls, method: str) -> bool:
-        """Whether the class, or a class between it and `Algorithm`, overrides this method."""
+        """Whether the class, or a base class below `Algorithm`, overrides this method."""
         return overrides(cls, Algorithm, method)
 
     @cached_property

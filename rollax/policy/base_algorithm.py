@@ -57,7 +57,7 @@ _SAMPLED = frozenset(
 
 @dataclass(frozen=True)
 class Values:
-    """State values, methods and statistics of the policy, for `postprocess`; a call returns state values.
+    """What `postprocess` may read from the policy; a call returns state values.
 
     Attributes:
         compute_values: `compute_values` of the policy.
@@ -172,7 +172,7 @@ class BaseAlgorithm(ABC):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without attributes that are computed from these, such as functions.
+        # Without attributes computed from these, such as functions.
         state = {name: vars(self)[name] for name in ("observation_space", "action_space", "config")}
         return _restored, (type(self), state)
 
@@ -282,9 +282,9 @@ class BaseAlgorithm(ABC):
 
         Args:
             fragment: N rows, with the columns of `samples`, and the row after each segment.
-            values: computes with the current model: `values(obs)`, or with memory `values(obs, columns)`, returns state
-                values; `values.run(name, columns)` calls another method of the algorithm. `values.statistics` has the
-                running statistics, which `postprocess` may update.
+            values: computes state values with the current model, `values(obs)`, or with memory `values(obs, columns)`;
+                `values.run(name, columns)` calls another method of the algorithm. `values.statistics` has the running
+                statistics, which may be updated.
         """
         return fragment
 

@@ -34,7 +34,7 @@ class Objective(Protocol):
 
     @property
     def plan(self) -> UpdatePlan:
-        """The plan, with the updates of target parameters and the condition that ends an update."""
+        """How target parameters are updated, and what ends an update."""
         ...
 
     def loss(
@@ -201,7 +201,7 @@ class GradientSteps:
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
         """The variables after a step, and whether the norms of the gradient and of the new parameters are finite.
 
-        A gradient whose norm overflows would leave an infinite second moment in Adam, which divides all later steps.
+        A gradient whose norm overflows would leave an infinite second moment in Adam, which divides later steps.
         """
         params, extra, targets, optimizer_state, num_updates = variables
         direction: Any
@@ -228,7 +228,7 @@ def _squared_norm(arrays: Any) -> Any:
 
 
 class Gradients(NamedTuple):
-    """The loss, gradients, statistics and new state from one minibatch."""
+    """The results of one minibatch."""
 
     loss: jax.Array
     gradients: Columns  # name of a parameter -> gradient; zeros for parts that wait

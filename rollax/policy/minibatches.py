@@ -44,7 +44,7 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """A plan that uses each row once per epoch, by default in random order; sizes as in `UpdatePlan`.
+        """A plan with each row once per epoch, by default in random order; sizes as in `UpdatePlan`.
 
         Args:
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.

@@ -170,7 +170,7 @@ class ModelPolicy(Policy):
     def coefficients(self) -> dict[str, Any]:
         """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`.
 
-        Running statistics are among them, by name, if there are any; see `BaseAlgorithm.loss`.
+        Also running statistics by name, if there are any; see `BaseAlgorithm.loss`.
         """
         scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
         found = {**scheduled, **self.numbers, "lr": self.learning_rates()}
@@ -350,8 +350,7 @@ class ModelPolicy(Policy):
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads.
 
-        Raises BatchError for a batch of another class, without rows, or padded for a policy without memory, and for
-        columns that do not fit the spaces.
+        BatchError for a wrong class, no rows, padding for a policy without memory, or columns that misfit the spaces.
         """
         check_batch(batch, SampleBatch, self.label)
         if batch.seq_lens is not None and not self._in_sequences:
@@ -390,7 +389,7 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A run that did not use the number has stored 0.
+        # A run stores 0 if it does not use the number.
         first = self.algorithm.first_numbers()
         numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)

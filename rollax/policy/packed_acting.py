@@ -160,6 +160,6 @@ def _act(
 
 
 def _together(actions: jax.Array, fetched: jax.Array) -> jax.Array:
-    """[S, W] int32 the bits of the actions and the fetched columns."""
+    """[S, W] int32 the bits of actions and fetched columns."""
     parts = actions.reshape(len(actions), -1), fetched
     return jnp.concatenate([lax.bitcast_convert_type(part, jnp.int32) for part in parts], axis=1)

@@ -36,7 +36,7 @@ _TRAJECTORY = (
 class RecurrentColumns:
     """Describes the memory of a model, if it has one; `max_seq_len` is the length of sequences to learn from.
 
-    `columns` are the further inputs of the model: `state_in` and its `memory_inputs`.
+    `columns` are the model's further inputs: `state_in` and its `memory_inputs`.
     """
 
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:

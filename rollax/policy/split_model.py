@@ -85,7 +85,7 @@ class SplitModel:
     ) -> Any:
         """The model with these arrays, in training mode if `learning` or `exploring`, otherwise in evaluation mode.
 
-        If `exploring`, the running batch statistics are used, because statistics of a few rows and padding would be
+        If `exploring`, it uses running batch statistics, because statistics of a few rows and padding would be
         meaningless. `noise_seed` [] uint32 seeds new random streams; None keeps the streams in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]

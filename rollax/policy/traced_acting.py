@@ -33,7 +33,7 @@ class TracedActing:
         self._policy = policy
 
     def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The random numbers that `calls` calls of `compute_actions` with exploration would draw.
+        """The random numbers of `calls` calls of `compute_actions` with exploration.
 
         [calls, rows, K] numbers, and [calls] seeds for a noisy model, None for any other model.
         """

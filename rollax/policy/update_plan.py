@@ -117,7 +117,7 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
         targets: the plan's `updated_targets`.
         where: the algorithm, for errors.
     Raises:
-        PolicyError: a parameter is shared in this way; its target would be constant.
+        PolicyError: a shared parameter, whose target would be constant.
     """
     averaged = getattr(targets, "parts", frozenset())
     for name, attributes in owners.items():

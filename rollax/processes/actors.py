@@ -52,7 +52,7 @@ class Actors(Protocol):
         ...
 
     def put(self, value: Any) -> Any:
-        """A reference to a value; actors receive the value itself, which is sent once to each node."""
+        """A reference to a value; actors receive the value, which is sent once to each node."""
         ...
 
     def kill(self, handle: Any) -> None:

@@ -23,8 +23,8 @@ _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 def started_ray(required_by: str, address: str | None = None) -> Any:
     """Returns the module `ray`, connected to a cluster.
 
-    It is the first that exists: the cluster of an existing connection, the cluster at `address`, a cluster on this
-    machine; otherwise a new one that ends with this process.
+    It is the first of: the cluster of an existing connection, the cluster at `address`, one on this machine, a new one
+    that ends with this process.
 
     Args:
         required_by: the config key that requires other processes, for the error.
@@ -131,7 +131,7 @@ def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where:
     """Raises ConfigError if the cluster has fewer resources than are reserved.
 
     Args:
-        reserved: name of a resource -> the total amount that is reserved.
+        reserved: name of a resource -> total amount.
         what, where, fix: the parts of the error.
     """
     there = ray.cluster_resources()

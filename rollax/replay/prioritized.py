@@ -134,7 +134,7 @@ class PrioritizedReplay(UniformReplay):
         return largest, priorities
 
     def _restore_priorities(self, priorities: NDArray[np.float64]) -> None:
-        """Sets [slots] priorities p_i^α; before this, all transitions have the initial priority."""
+        """Sets [slots] priorities p_i^α of transitions that have the initial priority."""
         # Transitions that became drawable by a shorter window keep the initial priority.
         slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
         if len(slots):

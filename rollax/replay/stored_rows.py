@@ -21,7 +21,7 @@ from rollax.replay.links import Addition, Links
 
 log = logging.getLogger("rollax.replay")
 _OBS = SampleBatch.OBS
-_ENOUGH_STACKS = 100  # before a warning that most stacks do not continue the previous stack
+_ENOUGH_STACKS = 100  # before warning that most stacks do not continue the previous stack
 
 
 class StoredRows:
@@ -243,5 +243,5 @@ def _same_rows(first: trees.Tree, second: trees.Tree) -> NDArray[np.bool_]:
     def equal(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
         return (ours == theirs).reshape(len(ours), -1).all(axis=1)
 
-    # By key, because Dicts may have their keys in another order.
+    # By key: Dicts may have their keys in another order.
     return np.logical_and.reduce(list(trees.leaves(trees.tree_map(equal, first, second))))

@@ -76,7 +76,7 @@ class SamplingLock:
 
 
 class YieldingEnv(EnvWrapper):
-    """An environment that gives other threads access to sampling during its polls, by `SamplingLock.waiting`.
+    """An environment that lets other threads enter a `SamplingLock` during its polls.
 
     Attributes:
         polls: the number of polls that have returned.

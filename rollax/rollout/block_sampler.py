@@ -123,7 +123,7 @@ class BlockSampler(Sampler):
         self._returns[env_index] = 0.0
 
     def _resume(self, rows: Rows) -> None:
-        """Adds the sub-environments of the first rows after a reset to the acting sub-environments."""
+        """Lets the sub-environments of rows after a reset act next, too."""
         self._memory.begin(rows.env_index)
         self._replace(rows.env_index, self._filtered(rows.obs))
         if self._acting is not None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Callbacks:
     """Override the methods you need; only overridden methods are called. The config key is a class or list of classes.
 
-    The class in the config need not be a subclass of this one, and may have only some of the methods. Other methods
-    whose names begin with `on_` are refused, and so are methods with other parameters.
+    Such a class need not be a subclass of this one, and may have only some of the methods. Other methods whose names
+    begin with `on_` are refused, and so are methods with other parameters.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:

@@ -1,4 +1,4 @@
-"""The table of running episodes by sub-environment, and `Episode`, a view of one episode for callbacks and policies."""
+"""The table of running episodes by sub-environment, and `Episode`, the view of one for callbacks and policies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class EpisodeTable(Table):
         self._ended = FinishedEpisodes()  # since the last `take_metrics`
         self._finished: list[np.ndarray] = []
         self.policies: Mapping[Hashable, str] = {}
-        """Agent -> policy, for agents whose policy is the same in every episode and known before they appear."""
+        """Agent -> policy, for agents whose policy is the same in all episodes, before they appear."""
         self.past: dict[int, Episode] = {}
         """The episodes that finished since it was last emptied, by id."""
         self.left: np.ndarray | None = None
@@ -156,7 +156,7 @@ class EpisodeTable(Table):
         return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
 
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
-        """Stores the infos of the rows that the mask `noted` selects, in `last_infos` of their episodes."""
+        """Stores infos in `last_infos` of the episodes, for the rows in the mask `noted`."""
         chosen = noted.nonzero()[0]
         chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # an end precedes a new start of its agent
         for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):

@@ -55,7 +55,7 @@ class MeanStdFilter(RunningStatistics):
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, as new arrays; with `update`, `columns` are first added to the statistics.
+        """The filtered columns, as new arrays; `update` first adds `columns` to the statistics.
 
         With `update`, raises EnvError for rows that are not finite, without changing the statistics.
         """

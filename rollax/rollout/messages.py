@@ -20,7 +20,7 @@ class Update:
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its running statistics: of its observation filter, and of its algorithm.
-        filters_set: policy id -> how often `set_filters` has replaced its statistics; workers then replace theirs too.
+        filters_set: policy id -> how often `set_filters` replaced its statistics; workers then replace theirs too.
     """
 
     version: int
@@ -42,8 +42,8 @@ class Rollout:
         agent_steps: number of sampled rows.
         episodes: episodes that ended in it.
         filters: policy id -> its running statistics since the last rollout, or their whole state.
-        whole_filters: whether `filters` are whole states. A single worker sends whole states until it is restarted,
-            because merged statistics are rounded.
+        whole_filters: whether `filters` are whole states, as a single worker sends until it is restarted, because
+            merged statistics are rounded.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty if rows were requested.
         gradients_s: seconds of computing them.

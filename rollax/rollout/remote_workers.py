@@ -138,7 +138,7 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def apply(self, function: Callable[[Any], Any]) -> dict[int, Any]:
-        """Index -> result of a function, called with each worker; exceptions of the function are raised.
+        """Index -> result of a function of each worker; raises exceptions of the function.
 
         Raises:
             ConfigError: the function cannot be sent.

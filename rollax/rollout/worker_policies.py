@@ -184,7 +184,7 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: Polic
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """Context with an environment for a worker that has none; None if the config or the specs define all spaces."""
+    """Context of an environment for a worker without one; None if the config or the specs define all spaces."""
     declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()

@@ -1,6 +1,6 @@
 """`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution.
 
-The choice is written for arrays of NumPy and of JAX, whose library is `namespace(array)`. This module imports no JAX.
+The choice is written for arrays of NumPy and JAX, whose library is `namespace(array)`. JAX is not imported here.
 """
 
 from __future__ import annotations

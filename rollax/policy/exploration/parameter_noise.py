@@ -83,7 +83,7 @@ class ParameterNoise(ExplorationWrapper):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if not state:
-            return  # the state is from a run with another exploration
+            return  # from a run with another exploration
         where = "parameter noise"
         sigma = read_number(state, "sigma", where)
         steps = read_count(state, "steps", where, below=_STEPS)
