@@ -310,7 +310,7 @@ class SampleBatch(MutableMapping[str, Any]):
         return SampleBatch(columns, env_steps=env_steps)
 
     def _trajectory_starts(self) -> np.ndarray:
-        """[count] bool: the rows at which a sequence begins in any case."""
+        """[count] bool: the rows where a new sequence must begin."""
         return trajectory_starts(self)
 
     @property

@@ -82,7 +82,7 @@ class RunningMoments:
         self._add_rows(self._flat(np.asarray(rows)))
 
     def arrays(self, *, recent: bool = False) -> tuple[NDArray, ...]:
-        """Copies of count, mean and sum of squared deviations, of all rows or of the recent ones."""
+        """Copies of count, mean and sum of squared deviations, of all rows or the recent rows."""
         count, *others = (part[int(recent)] for part in self._parts)
         mean, squares = (part.reshape(self.shape).copy() for part in others)
         return np.array(count[0]), mean, squares

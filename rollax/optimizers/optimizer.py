@@ -130,7 +130,7 @@ class Optimizer(ABC):
         """Learns from at least one batch; returns the statistics of each policy that learns."""
 
     def iterate(self) -> Stats:
-        """Makes the steps of one iteration; returns the statistics of the last one.
+        """Makes the steps of one iteration; returns the statistics of the last step.
 
         An iteration has at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`. It ends
         earlier with the step that reaches `stop_at`, or when a step would wait while `waits` is false.

@@ -41,7 +41,7 @@ class ReplayShards(ActorPool):
 
     All fragments of a worker are sent to one shard, so that the steps of a trajectory stay together. Shards are drawn
     in proportion to their priorities: each row has the same probability as in a single buffer with all rows. Several
-    policies share each draw; their rows have these probabilities only if all are spread alike over the shards.
+    policies share each draw; their rows have these probabilities only if they are spread alike over the shards.
 
     A restarted shard is empty. Exceptions in a shard are raised here, and do not count as failures of the shard.
     `seed` is the seed of `choices`, the random generator that chooses shards.

@@ -1,4 +1,4 @@
-"""`Timings`: what the parts of an iteration take, and how old its samples are."""
+"""`Timings`: how long the parts of an iteration take, and how old its samples are."""
 
 from __future__ import annotations
 

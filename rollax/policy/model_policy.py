@@ -222,7 +222,7 @@ class ModelPolicy(Policy):
         return rows, columns, exploring
 
     def _checked_rows(self, obs_batch: Any) -> int:
-        """N of columns of observations; EnvError for those that do not fit the space, or a mask that allows nothing."""
+        """N of columns of observations; EnvError if they do not fit the space, or if a mask allows no action."""
         self._check_observations(obs_batch)
         self.check_masks(obs_batch)
         return self._shapes_of_obs.rows_of(obs_batch)

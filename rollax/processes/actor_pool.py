@@ -169,7 +169,7 @@ class ActorPool:
         return over
 
     def forget(self) -> None:
-        """Drops the pending calls: `ready` does not return them, and those that wait for a restart are not sent."""
+        """Drops the pending calls: `ready` does not return them, and calls that wait for a restart are not sent."""
         for call in self.pending:
             call.collected = False
         for restart in self._restarts.values():

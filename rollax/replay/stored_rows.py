@@ -42,7 +42,7 @@ class StoredRows:
         self.names = tuple(dict.fromkeys((_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
-        self._stacks, self._broken = 0, 0  # stacks in segments, and those that do not continue the previous stack
+        self._stacks, self._broken = 0, 0  # stacks in segments, and how many do not continue the previous stack
         self._warned = False
         self._forget()
 
@@ -68,7 +68,7 @@ class StoredRows:
         return trees.index(self._stored[name], slots)
 
     def checked(self, batch: SampleBatch) -> Fragment:
-        """The batch, if it is a fragment that can be added; memory is taken for the first one."""
+        """The batch, if it is a fragment that can be added; the first fragment allocates memory."""
         fragment = check_fragment(batch, self.names, self._where)
         if not self._stored:
             self._allocate({name: layout_of(fragment[name]) for name in self.names})

@@ -149,7 +149,7 @@ class BlockColumns:
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
-        """Writes observations of all sub-environments, and columns of those in the `selection`; None: of all."""
+        """Writes the observations of all sub-environments, and columns of the `selection`; None: of all."""
         if columns.keys() != self._columns.keys():
             self._make(obs, columns)
         if isinstance(self._obs, np.ndarray):

@@ -42,7 +42,7 @@ class CompiledFilter:
         return {path: Moments(*map(jnp.float32, arrays)) for path, arrays in parts.items()}
 
     def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
-        """The statistics after [N, ...] observations, of which the rows where [N] `counted` is true are added.
+        """The statistics after adding the rows of [N, ...] observations for which [N] `counted` is true.
 
         Source: as `MeanStdFilter`, divided by the count:
             V = V_a n_a / n + S_b / n + (m_b - m_a)² n_a n_b / n²

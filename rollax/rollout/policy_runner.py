@@ -97,7 +97,7 @@ class PolicyRunner(OtherNamesOfRunner):
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
     def without_recorded(self, fetches: dict[str, Any]) -> dict[str, Any]:
-        """The columns to learn from, without those that are only recorded."""
+        """The columns to learn from, without the columns that are only recorded."""
         return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
 
     def clipped(self, rewards: Any) -> Any:
@@ -172,7 +172,7 @@ class PolicyRunner(OtherNamesOfRunner):
             obs: columns of N filtered observations.
             explore: False for greedy actions.
             timestep: environment steps trained on so far.
-            context: further arguments of `compute_actions`; those that the policy accepts are passed.
+            context: further arguments of `compute_actions`, which are passed if the policy accepts them.
         Raises:
             PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
             NonFiniteError: a NaN or infinite action.

@@ -75,7 +75,7 @@ class StepRecorder(Protocol):
         ...
 
     def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
-        """Records the episodes that end with this poll; those that do not count are left out."""
+        """Records the episodes that end with this poll, without episodes that do not count."""
         ...
 
     def polled(self) -> None:
