@@ -85,7 +85,7 @@ def make_parents(folder: Path) -> None:
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes; OSError for others, such as a pipe, which might not end.
 
-    It is for files in a folder that another user may have made, not for a file or pipe that the user names.
+    It is for files in a folder that another user may have made; an argument of the user may be a pipe.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -252,7 +252,7 @@ def by_due_parts(
     intervals = sorted(set(every.values()) - {1})
     if not intervals:
         return version_of(frozenset())
-    # One for each set of intervals that are not due; the bits of a version's index say which intervals these are.
+    # One for each set of intervals that are not due; the bits of a version's index are its intervals.
     versions: list[Callable[[], Gradients]] = []
     for waits in itertools.product((False, True), repeat=len(intervals)):
         waiting = set(itertools.compress(intervals, waits))

@@ -209,7 +209,7 @@ class JaxPolicy(ModelPolicy):
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
         params, extra = self._arrays_for(self.actor.outputs, {SampleBatch.OBS: obs})
         actions = self.actor.modes(params, extra, obs, rows)
-        # `compute_actions` raises the error, if there is one.
+        # `compute_actions` raises the error, if any.
         return self.compute_actions(obs_batch, explore=False)[0] if actions is None else actions
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:

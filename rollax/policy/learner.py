@@ -113,7 +113,7 @@ class Learner:
         if not bad:
             before = before._replace(extra={**before.extra, **extra})
             after, finite = self.steps.apply(before, given, lr)
-            if finite:  # also waits for the device
+            if finite:  # waits for the device
                 self._assign(after, self.num_updates + 1)
                 return
             bad = _too_large(given, after.params)

@@ -22,7 +22,7 @@ _Form = tuple[tuple[int, ...], Any, int] | None
 """Shape, dtype and size of an action that is joined with the fetched columns; None if it is not joined."""
 
 _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
-"""Actor -> (shape of an observation, whether it explores) -> form. An equal actor finds the form without tracing."""
+"""Actor -> (shape of an observation, whether it explores) -> form. Equal actors share forms and need no tracing."""
 
 
 class PackedActing:

@@ -107,7 +107,7 @@ def _width(leaf: Space) -> int:
     return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
 
 
-_ANYWAY = 64 << 20  # bytes that are always allowed
+_ANYWAY = 64 << 20  # bytes always allowed
 _USES = 2  # evaluation may have policies of its own
 
 

@@ -26,7 +26,7 @@ class Decisions(NamedTuple):
 class TracedActing:
     """Acts like `compute_actions` of a policy for which `only_acts_stepwise` returns an empty string.
 
-    It reads private attributes of the policy, because the environment and the policy are compiled together.
+    It reads private attributes of the policy: environment and policy are compiled together.
     """
 
     def __init__(self, policy: JaxPolicy) -> None:

@@ -128,7 +128,7 @@ def check_processes_fit(ray: Any, number: int, where: str, fix: str) -> None:
 
 
 def refuse_lacking(ray: Any, reserved: Mapping[str, float], *, what: str, where: str, fix: str) -> None:
-    """Raises ConfigError if the cluster has fewer resources than are reserved.
+    """Raises ConfigError if the cluster lacks resources to reserve.
 
     Args:
         reserved: name of a resource -> total amount.

@@ -253,7 +253,7 @@ class Links:
         return np.unique(np.concatenate(reached))
 
     def _followers(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`(next slots, slots)`, for the slots that have a next slot."""
+        """`(next slots, slots)`, where a slot has a next one."""
         followers = self.following[slots].astype(np.int64)
         there = followers != _NONE
         return followers[there], slots[there]

@@ -114,7 +114,7 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
     """Refuses a function that does not take these keywords."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have no signature
+    except ValueError:  # no signature, as in some functions of C
         return
     except TypeError:  # not a function
         raise ConfigError("The callback is not callable.", where=where, got=function, expected=expected) from None

@@ -54,7 +54,7 @@ class WorkerSet:
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with cleanup_on_error(self.stop):
                 self.remote.make_all()
-        self._starts = 1  # the most starts of a worker in continued runs
+        self._starts = 1  # most starts of a worker in continued runs
         self._process = os.getpid()
         self._records = samples and config.recording_key is not None
         if self._records:
