@@ -223,7 +223,7 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a wrong state key, because members would then observe the state under the right key."""
+    """Refuses a state key that observations lack: their real state would stay in what the members observe."""
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
     member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found

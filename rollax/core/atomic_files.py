@@ -77,7 +77,7 @@ def make_parents(folder: Path) -> None:
     if folder.is_dir():
         return
     make_parents(folder.parent)
-    with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
+    with suppress(FileExistsError):  # another process may have created it; in a file, the next write fails
         os.mkdir(folder)
     sync_folder(folder.parent)
 

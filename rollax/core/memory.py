@@ -22,11 +22,11 @@ def available_memory_bytes() -> int:
 
 
 def gib(size: int) -> str:
-    return f"{size // 2**30:,} GiB" if size >= 2**60 else f"{size / 2**30:,.1f} GiB"  # a float has a limit
+    return f"{size // 2**30:,} GiB" if size >= 2**60 else f"{size / 2**30:,.1f} GiB"  # an int may exceed all floats
 
 
 def check_fits(what: str, wanted: int, where: str, fix: str) -> None:
-    """Raises ConfigError if so many bytes cannot fit into the memory."""
+    """Raises ConfigError if `wanted` bytes cannot fit into the memory."""
     there = available_memory_bytes()
     if wanted > there:
         raise ConfigError(

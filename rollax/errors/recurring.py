@@ -1,7 +1,8 @@
 """The errors that recur, as constructors of the error classes: `ConfigError.unknown("filter", name, known, where)`.
 
-Each words the parts that are the same everywhere, in the order of the message: where, got, expected, fix. A call can
-replace the last two: `ConfigError.is_not(...).fix("...")`, `.expected(expected, fix)`.
+Each constructor supplies the text that all errors of its kind share. Its arguments have the order of the message:
+where, got, expected, fix. A call can replace the last two: `ConfigError.is_not(...).fix("...")`, or
+`.expected(expected, fix)`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class RecurringErrors:
 
     @classmethod
     def untrusted(cls, what: str, where: Any, got: Any, expected: str, fix: str) -> Self:
-        """Something in a file that would run code, or reach other places, without the caller's trust in the file."""
+        """Something in an untrusted file that would run code, or read or contact something outside of the file."""
         return cls(f"{what} without trust in the file.", where, got).expected(
             f"{expected}, or trust_code=True",
             f"{fix}; or trust_code=True (--trust-code) if you trust where the file comes from",

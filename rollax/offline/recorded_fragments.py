@@ -146,7 +146,7 @@ class _Rows:
         acted = np.ones(int(lengths.sum()) + len(ends), np.bool_)
         acted[behind] = False
         given = [np.asarray(trajectory.columns[SampleBatch.REWARDS], np.float32) for trajectory in trajectories]
-        rewards = np.asarray(self._runner.clipped(np.concatenate(given)), np.float32)
+        rewards = np.asarray(self._runner.reward_map(np.concatenate(given)), np.float32)
         columns: dict[str, Any] = {
             SampleBatch.OBS: trees.index(obs, acted),
             SampleBatch.ACTIONS: trees.concat([self._actions(trajectory) for trajectory in trajectories]),

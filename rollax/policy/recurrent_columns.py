@@ -179,7 +179,7 @@ def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.ara
     """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too.
 
     Rows of burn-in are moved to a `BurnIn`. `target_steps`, positions in a sequence, become `target_rows`, positions in
-    all rows. `arange` makes an array that can be compared with the sequences' lengths.
+    all rows. `arange` is the function of NumPy, or of the library of the sequences.
     """
     sequences = with_burn_in_apart(sequences, arange)
     lengths = sequences[SampleBatch.SEQ_LENS]

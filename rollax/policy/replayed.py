@@ -18,8 +18,8 @@ TRANSITION = (
     *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS),
     SampleBatch.NEW_OBS,
 )
-"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`, which lead to a later row of the
-same sequence; a loss reads `target_rows`, the positions of these rows in its batch."""
+"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`, the positions in the sequence of
+the rows to bootstrap from; a loss reads `target_rows`, their positions in its batch."""
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
 
@@ -64,9 +64,9 @@ SINGLE_ROWS = Draw()
 class SequenceDraw(Draw):
     """Sequences of consecutive rows of a trajectory, for models with memory or for losses over several steps.
 
-    Each trajectory is divided into sequences of `length` rows that begin every `length - overlap` rows, so trajectories
-    of up to `length - overlap` rows are drawn whole. A sequence is drawn by one of its first `length - overlap` rows,
-    which share the priority of the sequence; `Replay.sequences` describes the batch.
+    Each trajectory is divided into sequences of `length` rows that begin every `length - overlap` rows: a trajectory of
+    at most `length - overlap` rows is a single sequence, a longer one has several. A sequence is drawn by one of
+    its first `length - overlap` rows, which share its priority; `Replay.sequences` describes the batch.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
         section 2.3: stored states, burn-in and overlap. Deviations: the first rows of a trajectory are learned from

@@ -250,7 +250,7 @@ class BlockSampler(Sampler):
         columns |= {name: make() for name, make in optional.items() if wanted is None or name in wanted}
         kept = {
             SampleBatch.TRAJECTORY_ID: repeated(numbers),
-            SampleBatch.REWARDS: runner.clipped(np.take(outcomes.rewards.ravel(), rows).astype(np.float32)),
+            SampleBatch.REWARDS: runner.reward_map(np.take(outcomes.rewards.ravel(), rows).astype(np.float32)),
             SampleBatch.TERMINATEDS: np.take(outcomes.terminateds.ravel(), rows),
             SampleBatch.TRUNCATEDS: np.take(outcomes.truncateds.ravel(), rows),
             SampleBatch.OFF_POLICY: np.zeros(len(rows), bool),

@@ -89,7 +89,7 @@ class _Memory:
         after = {
             SampleBatch.STATE_IN: tuple(states),
             SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
-            SampleBatch.PREV_REWARDS: self._runner.clipped(rewards),
+            SampleBatch.PREV_REWARDS: self._runner.reward_map(rewards),
         }
         return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
 
@@ -207,7 +207,7 @@ class CompiledPolicy:
             **columns.inputs,
             SampleBatch.ACTIONS: columns.actions,
             **self.acting.fetches(columns.packed),
-            SampleBatch.REWARDS: self.runner.clipped(played.rewards[:, self.places].ravel().astype(np.float32)),
+            SampleBatch.REWARDS: self.runner.reward_map(played.rewards[:, self.places].ravel().astype(np.float32)),
             SampleBatch.TERMINATEDS: self._of_agents(played.terminateds),
             SampleBatch.TRUNCATEDS: self._of_agents(played.truncateds),
             SampleBatch.EPS_ID: self._of_agents(played.episodes),

@@ -63,7 +63,7 @@ class SlotMemory:
         """The keyword arguments for `compute_actions`."""
         context = {ARGUMENT_OF[name]: trees.index(self._table[column], slots) for name, column in self._parts.items()}
         if _REWARD in self._parts:
-            context[ARGUMENT_OF[_REWARD]] = self._runner.clipped(context[ARGUMENT_OF[_REWARD]])
+            context[ARGUMENT_OF[_REWARD]] = self._runner.reward_map(context[ARGUMENT_OF[_REWARD]])
         return context
 
     def columns(self, context: dict[str, Any]) -> Inputs:

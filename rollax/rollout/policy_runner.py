@@ -19,6 +19,7 @@ from rollax.policy.policy import Policy
 from rollax.policy.raw_observations import columns_of, columns_of_one
 from rollax.rollout.actions import ActionMap, ActionRanges
 from rollax.rollout.filters import MeanStdFilter
+from rollax.rollout.rewards import RewardMap
 
 MOST_LOGP_CHANGE = 5.0
 """The largest difference between the log-probabilities of one action under two versions of a policy: a ratio of 148."""
@@ -56,7 +57,7 @@ class PolicyRunner(OtherNamesOfRunner):
         self.action_map = action_map
         self.learns = learns
         self.accepts_off_policy = accepts_off_policy
-        self.clip_rewards = clip_rewards
+        self.reward_map = RewardMap(clip_rewards)
         own = policy.running_statistics
         for moments in own.values():
             moments.frozen = not learns
@@ -100,18 +101,10 @@ class PolicyRunner(OtherNamesOfRunner):
         """The columns to learn from, without the columns that are only recorded."""
         return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
 
-    def clipped(self, rewards: Any) -> Any:
-        """The rewards that the policy acts on and learns from, in NumPy or JAX."""
-        bound = self.clip_rewards
-        if not bound:
-            return rewards
-        xp = trees.namespace(rewards)
-        return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
-
     @property
     def settings(self) -> dict[str, Any]:
         """How policy actions and rewards differ from the environment's actions and rewards, as JSON values."""
-        return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
+        return {**self.reward_map.settings, **self.action_map.settings}
 
     def check_off_policy(self) -> None:
         """Raises a PolicyError if the policy cannot learn from off-policy actions."""
@@ -264,7 +257,7 @@ class PolicyRunner(OtherNamesOfRunner):
 
     def _memory(self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
         actions = None if prev_actions is None else self.action_map.to_policy(self._columns(prev_actions))
-        rewards = None if prev_rewards is None else self.clipped(np.asarray(prev_rewards, np.float32))
+        rewards = None if prev_rewards is None else self.reward_map(np.asarray(prev_rewards, np.float32))
         return self.policy.memory_of(rows, states, actions, rewards)
 
     def _actions(

@@ -353,7 +353,7 @@ class RowSampler(Sampler):
             fragment = trajectories.cut(next_inputs_of, finished if self.complete_episodes else None)
             if fragment is not None:
                 # Clipped only now: a row may receive several rewards, and their sum is clipped.
-                fragment[SampleBatch.REWARDS] = self.runners[policy_id].clipped(fragment[SampleBatch.REWARDS])
+                fragment[SampleBatch.REWARDS] = self.runners[policy_id].reward_map(fragment[SampleBatch.REWARDS])
                 fragments[policy_id] = fragment
         return fragments, steps
 

@@ -240,8 +240,10 @@ class CandidatePlayer:
 
     def _counted(self, rewards: NDArray) -> NDArray:
         request = self._progress.request
-        rewards = rewards + request.reward_offset  # first, so that a bonus does not hide the sign of the reward
-        return np.sign(rewards) if request.sign_rewards else self._runner.clipped(rewards)
+        rewards = (
+            rewards + request.reward_offset
+        )  # before the sign: a bonus for each step would make all signs positive
+        return np.sign(rewards) if request.sign_rewards else self._runner.reward_map(rewards)
 
     def _end(self, slots: NDArray) -> None:
         """Ends the episodes of slots."""

@@ -153,7 +153,7 @@ class Actor:
         states = [np.stack(parts) for parts in zip(*(memory.state for memory in memories), strict=True)]
         zero = trees.index(self._zeros, 0)
         actions = trees.stack([zero if memory.prev_action is None else memory.prev_action for memory in memories])
-        clipped = self.runner.clipped(np.array(rewards, np.float32))
+        clipped = self.runner.reward_map(np.array(rewards, np.float32))
         return {"state_batches": states, "prev_action_batch": actions, "prev_reward_batch": clipped}
 
     def _remember(

@@ -154,7 +154,10 @@ class Sessions:
         return ended[2] if ended is not None and ended[1] == key else None
 
     def started_by(self, request_id: str) -> str | None:
-        """The id of the episode that this request started; None if used since: another client sent the same id."""
+        """The id of the episode that this request started.
+
+        None if there is none, or if it has acted or waits for an action: another client then sent the same id.
+        """
         session = self._running.get(self._started.get(request_id, ""))
         return None if session is None or session.acted or session.id in self.waiting else session.id
 

@@ -81,7 +81,7 @@ def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where:
 
 
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
-    """`parameter.key` -> array of the optimizer's state for each parameter; for Python numbers `parameter.key()`."""
+    """Name -> array of the optimizer's state. The name is `parameter.key`, of a Python number `parameter.key()`."""
     return {
         f"{names[parameter]}.{_stored_key(key, value)}": (
             to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
@@ -152,7 +152,7 @@ def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
 
 
 def _stored_key(key: str, value: Any) -> str:
-    # Optimizers compute in place with tensors [], but not with Python numbers: each must keep its type.
+    # Optimizers change scalar tensors in place, but replace Python numbers: a restored value has the type that it had.
     return key if isinstance(value, Tensor) else f"{key}{_NUMBER}"
 
 

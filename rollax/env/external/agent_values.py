@@ -63,8 +63,8 @@ class AgentValues:
         Args:
             by_agents: dicts by agent id.
             where: row -> the location of an observation in an error message.
-            awaited: whether the observations wait for actions: masks must then allow one, and the caller does not
-                change the values meanwhile.
+            awaited: whether the observations wait for actions. Then each mask must allow an action, and values are
+                not copied, because the caller does not change them until it has the actions.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         if self._of_agent is None:
@@ -97,7 +97,7 @@ class _Spaces:
 
     def __init__(self, observation: Space | None, action: Space | None) -> None:
         self.observation, self.action = observation, action
-        # The parts that may be infinite, as in stepped environments.
+        # Without bounds, `contains` accepts infinite values, so these parts are checked separately.
         parts = [] if observation is None else spaces.leaves(observation)
         self._unbounded = [(path, part) for path, part in parts if isinstance(part, Box) and not part.is_bounded()]
         self._mask_starts = mask_starts(observation, action)

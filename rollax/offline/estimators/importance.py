@@ -82,7 +82,8 @@ def _means(
     """Σ_i c_i w_i y_i / Σ_i c_i w_i of each step; NaN where all weights are 0.
 
     Weights differ by factors beyond float64. A common factor of a step cancels out, so they are divided by the largest
-    one. If a resample has no episode with such a weight, they are divided by the largest remaining one.
+    one. A resample may lack all episodes whose weights are near the largest: its weights are
+    divided by the largest of the others.
     """
     means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
     while np.isfinite(largest := logs.max(axis=0)).any():

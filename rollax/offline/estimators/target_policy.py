@@ -129,7 +129,7 @@ class TargetPolicy:
             }
             taken = trees.index(actions, rows)
             logp[rows], states = self._logp_of(taken, self.filtered(trees.index(episodes.obs, rows)), context)
-            rewards = self.runner.clipped(episodes.rewards[rows].astype(np.float32))
+            rewards = self.runner.reward_map(episodes.rewards[rows].astype(np.float32))
             context = policy.memory_of(len(rows), states, self.runner.action_map.received(taken), rewards)
         return logp
 

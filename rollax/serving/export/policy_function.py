@@ -85,7 +85,7 @@ class PolicyFunction:
         self._wide = wide
         self._clip = runner.filter.clip
         self._scales = {path: (leaf.mean, leaf.deviation) for path, leaf in runner.filter.leaves.items()}
-        self._boxes, self._clip_rewards = runner.action_map.boxes, runner.clip_rewards
+        self._boxes, self._clip_rewards = runner.action_map.boxes, runner.reward_map.clip_rewards
         self.obs = self._tensors(OBS, policy.observation_space)
         self.inputs: list[Tensor] = [*self.obs.values(), *self._memory_inputs()]
         states = policy.memory.initial_state
