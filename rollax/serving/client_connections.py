@@ -346,7 +346,7 @@ def _seconds(text: Any) -> float | None:
 class _Reading(io.RawIOBase):
     """The socket for `http.client`, with one deadline and one limit of bytes for all reads of an answer.
 
-    A socket's own timeout starts anew with each read: an answer of one byte a second would never end.
+    A socket's own timeout starts again with each read: an answer of one byte a second would never end.
     """
 
     def __init__(self, connected: socket.socket) -> None:
