@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
@@ -18,7 +19,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _MINUTES = 10
+_MAPS, _MOST_REGIONS = Path("/proc/self/maps"), 20_000
 _MOST_BYTES_COMPILED = 1 << 30
+_TESTS_RUN = pytest.StashKey[int]()
 _COMPILED_QUICKLY = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -102,6 +105,26 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.freeze()
         gc.set_threshold(10_000, 10, 10)
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Frees compiled functions before the process has as many mapped regions as Linux allows, 65,530: it would crash.
+
+    A compiled function of JAX has several of them.
+    """
+    count = item.config.stash[_TESTS_RUN] = item.config.stash.get(_TESTS_RUN, 0) + 1
+    if count % 20 or not _MAPS.exists() or "jax" not in sys.modules:
+        return
+    with _MAPS.open("rb") as maps:
+        regions = sum(1 for _ in maps)
+    if regions > _MOST_REGIONS:
+        import jax
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what earlier tests have left, which is no fault of this one
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.fixture(autouse=True)
