@@ -8,8 +8,8 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from rollax.errors import ConfigError, RollaxError
 
@@ -101,7 +101,22 @@ def _keep_memory() -> None:
         libc.mallopt(parameter, amount)
 
 
+_T = TypeVar("_T")
+_instances: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
 _traces: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def first_equal(value: _T) -> _T:
+    """Returns the first equal object that is still in use, `value` itself if there is none.
+
+    JAX finds a compiled function by its static arguments. It recognizes the same object without a call of `__eq__`;
+    Ctrl-C within such a call would become a ValueError.
+    """
+    found = _instances.get(value)
+    first = None if found is None else found()
+    if first is None:
+        _instances[value], first = ref(value), value
+    return first
 
 
 def note_trace(traced: Any) -> None:

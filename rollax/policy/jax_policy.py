@@ -16,7 +16,7 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.overrides import overrides
-from rollax.core.runtime import trace_count
+from rollax.core.runtime import first_equal, trace_count
 from rollax.core.stored_values import read_count, read_dict
 from rollax.models.catalog import check_model, check_module
 from rollax.models.outputs import Outputs, is_noisy
@@ -67,7 +67,7 @@ class JaxPolicy(ModelPolicy):
         self.split = SplitModel(model)
         params, extra = self.split.arrays_of(model)
         state_parts = len(self.memory.initial_state) if self._in_sequences else None
-        self._objective = AlgorithmObjective(algorithm, self.split, state_parts)
+        self._objective = first_equal(AlgorithmObjective(algorithm, self.split, state_parts))
         if algorithm.overrides("make_optimizer"):
             self._objective.check_optimizer(params)
         self.learner = Learner(self._objective, params, extra)
@@ -76,7 +76,7 @@ class JaxPolicy(ModelPolicy):
     @cached_property
     def actor(self) -> Actor:
         """Chooses the actions; made at the first use, when the columns to fetch are known."""
-        return Actor(self.algorithm, self.split, self._fetched_columns, self.noisy)
+        return first_equal(Actor(self.algorithm, self.split, self._fetched_columns, self.noisy))
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         def arrays() -> Columns:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.batch import Columns
 from rollax.core import trees
+from rollax.core.runtime import first_equal
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.checks import not_finite
 from rollax.policy.devices import Devices, OneFetch
@@ -35,7 +36,7 @@ class Learner:
         self, objective: Objective, params: Columns, extra: Columns, *, devices: Devices | None = None
     ) -> None:
         self.devices = Devices() if devices is None else devices
-        self.steps = GradientSteps(objective, self.devices)
+        self.steps = first_equal(GradientSteps(objective, self.devices))
         self.has_targets = objective.plan.updated_targets is not None
         optimizer_state = self.steps.first_state(self.devices.everywhere(dict(params)))
         params, extra = self.devices.first((dict(params), dict(extra)))

@@ -124,7 +124,8 @@ def check_rows_are_distributed_and_one_device_acts() -> None:
             jax.debug.inspect_array_sharding(leaf, callback=partial(seen_at, leaf.shape))
         return loss(model, out, batch, mask, coefficients)
 
-    policy.learner.devices.by_row, vars(policy.algorithm)["loss"] = place, spy
+    algorithm = policy.learner.steps.objective.algorithm  # equal policies share it
+    policy.learner.devices.by_row, vars(algorithm)["loss"] = place, spy
     jax.clear_caches()  # the loss is traced again
     policy.learn_on_batch(batch)
     (columns,) = placed
@@ -147,9 +148,8 @@ def check_acts_on_the_cpu_beside_a_gpu() -> None:
     (_, beside, _), (_, alone, _) = one_and_eight("minibatches"), one_and_eight("minibatches")
     device = beside.__dict__["_acting_device"] = ActingDevice(cpu)
     ran: list[Any] = []
-    for policy in (beside, alone):
-        for name in ("_act", "_modes", "values"):
-            vars(policy.actor)[name] = Noted(getattr(policy.actor, name), ran)
+    for name in ("_act", "_modes", "values"):  # of the actor of both policies, which are equal
+        vars(alone.actor)[name] = Noted(getattr(alone.actor, name), ran)
 
     def calls(policy: Any) -> list[Any]:
         ran.clear()

@@ -90,6 +90,19 @@ def test_a_second_policy_compiles_nothing_and_gives_the_same(kind):
     equal(together, alone)
 
 
+def test_an_interrupt_is_never_raised_in_a_comparison_of_arguments(monkeypatch):
+    """JAX would turn it into a ValueError."""
+    used(make(seed=1))
+    used(second := make(seed=2))
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    for kind in (type(second.actor), type(second.learner.steps), type(second.algorithm)):
+        monkeypatch.setattr(kind, "__eq__", interrupted)
+    used(second)
+
+
 def test_other_policies_do_not_change():
     first, second = make(seed=1), make(seed=2)
     used(first)

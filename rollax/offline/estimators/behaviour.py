@@ -91,7 +91,7 @@ class _Fitting:
         self._capacity = acting_bucket(self._rows)
         self._columns = trees.pad(columns, self._capacity)
         self._learner = Learner(AlgorithmObjective(algorithm, split, None), *split.arrays_of(network))
-        self._actor = Actor(algorithm, split, None)
+        self._actor = runtime.first_equal(Actor(algorithm, split, None))
         self._initial = self._copy()
 
     def logp_of(self, fitted: np.ndarray, held_out: np.ndarray, rng: np.random.Generator) -> np.ndarray:

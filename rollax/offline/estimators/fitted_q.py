@@ -192,7 +192,7 @@ class FittedQ:
             network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
         split = SplitModel(network)
         params, extra = split.arrays_of(network)
-        self._objective = _QObjective(split, target.is_discrete, self.config.target_rate(gamma))
+        self._objective = runtime.first_equal(_QObjective(split, target.is_discrete, self.config.target_rate(gamma)))
         self._learner = Learner(self._objective, params, extra)
         self._rng = np.random.default_rng(self.config.seed)
 
