@@ -17,6 +17,7 @@ from benchmarks.curves import (
 )
 from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
+from benchmarks.mujoco_table import mujoco_table
 from benchmarks.offline_table import offline_tables
 from benchmarks.peers import ROOT
 from benchmarks.readme import write_speed_table
@@ -58,6 +59,7 @@ def _sections(found: dict[str, Result]) -> list[str]:
     draw_learned(learned)
     return [
         learning_table(learned),
+        mujoco_table(found),
         search_table(found),
         driver_curve(found),
         pendulum_curve(found),

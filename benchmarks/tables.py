@@ -8,6 +8,7 @@ A table is a file of JSON lines, one for each result, sorted by the name of the 
 |---|---|
 | that of a benchmark | the rounds of each side, and the verdict of each target |
 | `offline/ENV/UPDATES/SEED` | data sets of one seed, and the scores of what learned from them |
+| `mujoco/ENV/METHOD/SIDE/SEED` | one learning curve of an algorithm on MuJoCo |
 | `search/ENV/SIDE/SEED` | one learning curve of augmented random search |
 | `larger_than_memory` | memory while learning from more data than fit in it |
 | `soak`, `soak_restarts`, `soak_serving`, `soak_serving_learn` | a long run of `tests/faults` |

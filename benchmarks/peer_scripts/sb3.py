@@ -3,8 +3,10 @@
 Libraries are imported by the functions, because the time of a whole run begins with the start of the process.
 """
 
+import importlib
 import itertools
 import sys
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -207,6 +209,51 @@ def ars_curve(link: Link, env: str, settings: dict, budget: int, evaluations: in
     link.send(answer=curve)
 
 
+def greedy_curve(
+    link: Link,
+    library: str,
+    algorithm: str,
+    settings: dict,
+    normalized: bool,
+    env: str,
+    budget: int,
+    evaluations: int,
+    episodes: int,
+    seed: int,
+) -> None:
+    """Greedy evaluations at equal intervals of a run, as a list of (steps, score).
+
+    Args:
+        library: the module of the algorithm.
+        normalized: whether observations and rewards are.
+    """
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
+
+    envs, evaluated = _envs(env, 1, seed), _envs(env, 1, 1000 * (seed + 1))
+    if normalized:
+        envs = VecNormalize(envs)
+        evaluated = VecNormalize(evaluated, training=False, norm_reward=False)
+    settings = dict(settings)
+    if algorithm == "TD3":
+        width = envs.action_space.shape[0]
+        settings["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, 0.1))
+    model = getattr(importlib.import_module(library), algorithm)("MlpPolicy", envs, device="cpu", seed=seed, **settings)
+    curve, seconds = [], 0.0
+    for number in range(1, evaluations + 1):
+        start = time.perf_counter()
+        model.learn(budget * number // evaluations - model.num_timesteps, reset_num_timesteps=number == 1)
+        seconds += time.perf_counter() - start
+        if normalized:
+            sync_envs_normalization(envs, evaluated)
+        returns, _ = evaluate_policy(model, evaluated, episodes, return_episode_rewards=True, warn=False)
+        curve.append((model.num_timesteps, float(np.mean(returns))))
+        print(f"{algorithm} of {library}, {env}, seed {seed}: {curve[-1]}", file=sys.stderr, flush=True)
+    installed = versions(library.replace("_", "-"), "torch", "gymnasium", "mujoco", "numpy")
+    link.send(answer={"curve": curve, "seconds": seconds, "peer_versions": installed})
+
+
 class RunningStat:
     """Welford's update of mean and deviation by one row, and the standardized row."""
 
@@ -301,4 +348,4 @@ def _facts(library: str) -> dict:
 
 
 if __name__ == "__main__":
-    run(sampling, ppo_iteration, ppo_run, off_policy, frames, ars, ars_curve, bare_search)
+    run(sampling, ppo_iteration, ppo_run, off_policy, frames, ars, ars_curve, greedy_curve, bare_search)

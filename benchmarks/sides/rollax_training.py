@@ -5,7 +5,11 @@ rollax is imported by the functions, because the time of the whole run begins wi
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.protocol import Link, run, versions
@@ -107,6 +111,47 @@ def ppo_run(link: Link, env: str, steps: int, seed: int = 0) -> None:
     link.send(event="facts", facts={"greedy_reward": reward, "versions": installed})
 
 
+def greedy_curve(
+    link: Link,
+    algorithm: str,
+    env: str,
+    config: Mapping[str, Any],
+    budget: int,
+    evaluations: int,
+    episodes: int,
+    seed: int,
+    folder: str,
+) -> None:
+    """Greedy evaluations at equal intervals of a run, as a list of (steps, score).
+
+    The run is saved at each of them, in `folder`, and continues there exactly if it was interrupted.
+    """
+    from rollax.algorithms.registry import get_trainer_class
+
+    trainer_class, points = get_trainer_class(algorithm), Path(folder) / "curve.json"
+    if "store_buffer_in_checkpoints" in trainer_class.config_class.model_fields:
+        config = {**config, "store_buffer_in_checkpoints": True}
+    with trainer_class(env, {**config, "evaluation_num_episodes": episodes, "seed": seed}) as trainer:
+        saved = sorted(Path(folder).glob("checkpoint_*"))
+        curve = json.loads(points.read_text()) if saved else []
+        if saved:
+            trainer.restore(saved[-1])
+            curve = [point for point in curve if point[0] <= trainer.optimizer.steps]
+        while len(curve) < evaluations:
+            steps = 0
+            while steps < budget * (len(curve) + 1) // evaluations:
+                steps = trainer.train()["timesteps_total"]
+            curve.append([steps, trainer.evaluate()["episode_reward_mean"]])
+            print(f"{algorithm}, {env}, seed {seed}: {curve[-1]}", file=sys.stderr, flush=True)
+            points.parent.mkdir(parents=True, exist_ok=True)
+            points.write_text(json.dumps(curve))
+            newest = trainer.save(folder, exact=True)
+            for old in set(Path(folder).glob("checkpoint_*")) - {newest}:
+                shutil.rmtree(old)
+        link.send(answer={"curve": curve, "seconds": trainer.time_total_s})
+    shutil.rmtree(folder)
+
+
 def recorded_updates(link: Link, algorithm: str, rows: int, config: Mapping[str, Any]) -> None:
     """Updates from a D4RL file."""
     from benchmarks.data import d4rl_file
@@ -132,4 +177,4 @@ def reading(link: Link, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    run(iterations, ppo_run, recorded_updates, reading)
+    run(iterations, ppo_run, greedy_curve, recorded_updates, reading)

@@ -1,0 +1,205 @@
+"""Algorithms on MuJoCo, beside the same ones of other libraries: greedy scores at equal settings, one run per seed.
+
+`python -m benchmarks.mujoco_table --env Hopper-v5 --method SAC` makes the missing runs of both sides, and stores each
+in the machine's table of results. A run of rollax that was interrupted continues exactly at its last evaluation, from a
+checkpoint in `runs/mujoco`; one of another library begins again. Ten evaluations of ten greedy episodes divide a run.
+
+The table has, for each environment and method, the mean of the last evaluations over the seeds and its standard error,
+and the interquartile mean of all scores, in units of the other side's mean, with an interval that holds 95 % of the
+interquartile means of runs drawn again with replacement within each environment (Agarwal et al., 2021,
+arXiv:2108.13264). Settings: RL Zoo's or defaults, as `METHODS` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import trim_mean
+
+from benchmarks.processes import answer
+from benchmarks.protocol import versions
+from benchmarks.rows.commands import own, peer
+from benchmarks.tables import Result, hardware, read_results, store
+
+_EVALUATIONS, _EPISODES, _DRAWN = 10, 10, 2000
+ENVIRONMENTS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", "InvertedDoublePendulum-v5")
+
+
+@dataclass(frozen=True)
+class Method:
+    """An algorithm with equal settings on both sides.
+
+    Args:
+        algorithm: rollax's name of it.
+        config: rollax's config.
+        peer: library and class of the other side; None if no library has it.
+        peer_settings: keyword arguments of the other side's class.
+        normalized: whether the other side normalizes observations and rewards by `VecNormalize`.
+        budget: environment steps.
+        by_env: environment -> changes of both sides' settings.
+    """
+
+    algorithm: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    peer: tuple[str, str] | None = None
+    peer_settings: Mapping[str, Any] = field(default_factory=dict)
+    normalized: bool = False
+    budget: int = 300_000
+    by_env: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
+
+
+_STARTS = {"learning_starts": 10_000, "random_steps": 10_000}
+_LONG_SIGHTED = {"Swimmer-v5": ({"gamma": 0.999}, {"gamma": 0.999})}
+_LONGEST_SIGHTED = {"Swimmer-v5": ({"gamma": 0.9999}, {"gamma": 0.9999})}
+METHODS = {
+    "PPO": Method(
+        "PPO",
+        {"observation_filter": "MeanStdFilter", "normalize_rewards": True},
+        ("stable_baselines3", "PPO"),
+        normalized=True,
+        budget=1_000_000,
+        by_env=_LONGEST_SIGHTED,
+    ),
+    "PPO without a config": Method("PPO", {}, ("stable_baselines3", "PPO"), budget=1_000_000),
+    "SAC": Method("SAC", _STARTS, ("stable_baselines3", "SAC"), {"learning_starts": 10_000}, by_env=_LONG_SIGHTED),
+    "SAC without a config": Method("SAC", {}, ("stable_baselines3", "SAC")),
+    "TD3": Method(
+        "TD3",
+        {"train_batch_size": 256},
+        ("stable_baselines3", "TD3"),
+        {"learning_starts": 10_000},  # its action noise is set by the side
+        by_env=_LONGEST_SIGHTED,
+    ),
+}
+
+
+def main() -> int:
+    """Makes the missing runs of one method in one environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Hopper-v5", choices=ENVIRONMENTS)
+    parser.add_argument("--method", default="PPO", choices=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    parser.add_argument("--side", help="rollax, or the other library; both if left out")
+    args = parser.parse_args()
+    fill(args.env, args.method, range(args.seeds), args.side)
+    print(mujoco_table(read_results()))
+    return 0
+
+
+def fill(env: str, method: str, seeds: Sequence[int], only: str | None = None) -> None:
+    """Makes the missing runs, one after another: two at once would compete for the cores."""
+    about, found = _about(env, method), read_results()
+    for seed in seeds:
+        for side in _sides(METHODS[method]):
+            name = f"mujoco/{env}/{method}/{side}/{seed}"
+            if only in (None, side) and not about.items() <= found.get(name, {}).items():
+                run = answer(_side(side, name, about, seed))
+                facts = {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium", "mujoco")}
+                store({"name": name, "side": side, "seed": seed, **about, **run, **facts})
+
+
+def _sides(method: Method) -> list[str]:
+    return ["rollax"] if method.peer is None else ["rollax", method.peer[0]]
+
+
+def _about(env: str, name: str) -> dict[str, Any]:
+    """Returns what is equal in all runs; a run with other settings is made again, and not shown."""
+    method = METHODS[name]
+    ours, theirs = method.by_env.get(env, ({}, {}))
+    return {
+        "env": env,
+        "method": name,
+        "budget": method.budget,
+        "config": {**method.config, **ours},
+        "peer_settings": {**method.peer_settings, **theirs},
+    }
+
+
+def _side(side: str, name: str, about: Mapping[str, Any], seed: int) -> Any:
+    """The process of one run."""
+    method = METHODS[about["method"]]
+    common = {
+        "env": about["env"],
+        "budget": about["budget"],
+        "evaluations": _EVALUATIONS,
+        "episodes": _EPISODES,
+        "seed": seed,
+    }
+    if side == "rollax":
+        config = {"algorithm": method.algorithm, "config": about["config"], "folder": f"runs/{name}"}
+        return own(side, "rollax_training.greedy_curve", {**common, **config})
+    assert method.peer is not None
+    library, algorithm = method.peer
+    settings = {"settings": about["peer_settings"], "normalized": method.normalized}
+    return peer(side, "sb3.greedy_curve", {**common, "library": library, "algorithm": algorithm, **settings})
+
+
+def mujoco_table(results: Mapping[str, Result]) -> str:
+    """Returns the table of all measured environments and methods."""
+    scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for result in results.values():
+        if result["name"].startswith("mujoco/") and _about(result["env"], result["method"]).items() <= result.items():
+            of_task = scores.setdefault((result["method"], result["env"]), {})
+            of_task.setdefault(result["side"], {})[result["seed"]] = result["curve"][-1][1]
+    return "\n".join(_lines(scores)) if scores else ""
+
+
+def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) -> Iterator[str]:
+    yield "### MuJoCo beside other libraries"
+    yield ""
+    yield (
+        f"Mean returns of {_EPISODES} greedy episodes at the end of each run, by seed from 0 on, and their mean ± "
+        "standard error, at equal settings, which are in `benchmarks/mujoco_table.py`. "
+        "`python -m benchmarks.mujoco_table --env ENVIRONMENT --method METHOD` repeats the runs of a row."
+    )
+    yield ""
+    yield "| method | environment | steps | side | by seed | mean |"
+    yield "|---|---|---|---|---|---|"
+    for (method, env), sides in sorted(scores.items()):
+        for side in filter(sides.get, _sides(METHODS[method])):
+            values = [score for _, score in sorted(sides[side].items())]
+            words = ", ".join(f"{value:.0f}" for value in values)
+            yield f"| {' | '.join((method, env, f'{METHODS[method].budget:,}', side, words, _with_error(values)))} |"
+    for method in METHODS:
+        pairs = [sides for (name, _), sides in sorted(scores.items()) if name == method and len(sides) == 2]
+        if pairs:
+            low, middle, high = interquartile_mean([_in_units(sides, METHODS[method]) for sides in pairs])
+            yield ""
+            yield (
+                f"{method}, {len(pairs)} environments: the interquartile mean of rollax's scores is {middle:.2f} of "
+                f"the other side's mean (95 %: {low:.2f} to {high:.2f})."
+            )
+
+
+def _with_error(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.0f}"
+    return f"{np.mean(values):.0f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.0f}"
+
+
+def _in_units(sides: Mapping[str, Mapping[int, float]], method: Method) -> np.ndarray:
+    """[seeds] rollax's scores divided by the other side's mean."""
+    ours, theirs = (np.array([*sides[side].values()]) for side in _sides(method))
+    return ours / theirs.mean()
+
+
+def interquartile_mean(by_env: Sequence[np.ndarray], seed: int = 0) -> tuple[float, float, float]:
+    """`(low, mean, high)`: the interquartile mean of all scores, and the bounds of 95 % of its stratified bootstrap.
+
+    Args:
+        by_env: for each environment the scores of its seeds.
+        seed: of the draws with replacement, within each environment.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [scores[rng.integers(len(scores), size=(_DRAWN, len(scores)))] for scores in by_env]
+    means = trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(trim_mean(np.concatenate(by_env), 0.25)), float(high)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
