@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.tables import store
 from rollax import EvaluationResult, Trainer
+from rollax.config import resolve_config
 
 SEEDS, EVALUATIONS = (0, 1, 2), 10
 Score = Callable[[EvaluationResult], float]
@@ -41,7 +42,13 @@ class Run(NamedTuple):
 
 
 def each_run(runs: Mapping[str, Run]) -> pytest.MarkDecorator:
-    """A parameter `run` for each; the result of the run `x` is named `test_x`."""
+    """A parameter `run` for each; the result of the run `x` is named `test_x`.
+
+    Raises:
+        ConfigError: a config is refused. The short part of the tests finds it too, because it imports the runs.
+    """
+    for run in runs.values():
+        resolve_config(run.trainer_class.config_class, run.config)
     return pytest.mark.parametrize("run", [pytest.param(run, id=name) for name, run in runs.items()])
 
 

@@ -57,7 +57,7 @@ ZOO_CONTROL = {
 # Rainbow's defaults, except for sizes and step sizes that suit the task, and for priorities: with the divergence as
 # priority, as in the paper, the mean of the best scores was 452.
 RAINBOW = {
-    **ZOO_CARTPOLE,
+    **{key: value for key, value in ZOO_CARTPOLE.items() if "epsilon" not in key},  # it explores by noisy layers
     "double_q": True,
     "dueling": True,
     "learning_starts": 1000,
