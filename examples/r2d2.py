@@ -7,14 +7,14 @@ steps, and of values on another scale:
 
     y = h(Σ_k γ^k r_{t+k} + γ^n h⁻¹(Q⁻(s_{t+n}, argmax_a Q(s_{t+n}, a)))),  h(x) = sign(x) (√(|x| + 1) - 1) + ε x.
 
-DQN with a model with memory has stored states, burn-in and the priorities with η = 0.9. This file adds the rest.
+The DQN of the library has all of this as options: `burn_in`, `overlap`, `priority_eta` and `use_h_function`. This file
+shows how an algorithm of one's own changes what is drawn from the replay buffer, and the targets.
 """
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from pydantic import Field
 
 from rollax import DQN, DQNConfig, DQNTrainer
 from rollax.ops.q_learning import chosen
@@ -37,7 +37,7 @@ class StatelessCartPole(gym.ObservationWrapper):
 
 
 class R2D2Config(DQNConfig):
-    overlap: int = Field(default=10, ge=0, description="steps that a sequence has in common with the next one")
+    defaults = {"overlap": 10}
 
 
 class R2D2(DQN):

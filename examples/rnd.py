@@ -4,7 +4,7 @@ Source: Burda et al. (2018), arXiv:1810.12894. The bonus of a step is the error 
 outputs of a fixed random network, for the next observation: new observations have larger errors. Bonuses are divided by
 the running deviation of their discounted sums, and have a value head whose advantages do not end with the episode. The
 policy learns from the sum of the advantages of both heads. Deviations: γ is the same for both, one-hot observations are
-not standardized, and the predictor learns from all rows.
+not standardized, and the predictor learns from all rows. The key `exploration_bonus` has the method without them.
 """
 
 import gymnasium as gym
@@ -22,27 +22,27 @@ SIZE = 10
 
 
 class DeepSea(gym.Env):
-    """A diver sinks one row at each step, to the left or, for 0.001, to the right. Only ten steps to the right find 1.
+    """A diver sinks one row at each step, to the left, or for 0.01 / size to the right. Only steps to the right find 1.
 
     Which of the two actions is right differs between cells. Osband et al. (2020), bsuite, arXiv:1908.03568.
     """
 
-    observation_space, action_space = gym.spaces.Box(0, 1, (SIZE * SIZE,), np.float32), gym.spaces.Discrete(2)
-    cells = np.eye(SIZE * (SIZE + 1), SIZE * SIZE, dtype=np.float32)  # one-hot, and zeros below the last row
-    right_actions = np.random.default_rng(0).integers(2, size=(SIZE, SIZE))
+    def __init__(self, size=SIZE):
+        self.size, self.action_space = size, gym.spaces.Discrete(2)
+        self.observation_space = gym.spaces.Box(0, 1, (size * size,), np.float32)
+        self.cells = np.eye(size * (size + 1), size * size, dtype=np.float32)  # one-hot, and zeros below the last row
+        self.right_actions = np.random.default_rng(0).integers(2, size=(size, size))
 
     def reset(self, *, seed=None, options=None):
         self.row = self.column = 0
-        return self.observation(), {}
+        return self.cells[0], {}
 
     def step(self, action):
         right = action == self.right_actions[self.row, self.column]
-        treasure = right and self.column == SIZE - 1
-        self.row, self.column = self.row + 1, min(max(self.column + (1 if right else -1), 0), SIZE - 1)
-        return self.observation(), treasure - 0.01 / SIZE * right, self.row == SIZE, False, {}
-
-    def observation(self):
-        return self.cells[self.row * SIZE + self.column]
+        treasure = right and self.column == self.size - 1
+        self.row, self.column = self.row + 1, min(max(self.column + (1 if right else -1), 0), self.size - 1)
+        obs = self.cells[self.row * self.size + self.column]
+        return obs, treasure - 0.01 / self.size * right, self.row == self.size, False, {}
 
 
 class RND(PPO):
@@ -67,7 +67,7 @@ class RND(PPO):
     def bonus(self, model, obs):
         return jnp.square(model.predictor(obs) - jax.lax.stop_gradient(model.target(obs))).mean(axis=-1)
 
-    def postprocess(self, fragment, values):
+    def postprocess(self, fragment, values):  # after `prepare`, so `normalize_rewards` has its effect
         bonuses, returns = values.run("bonus", fragment["new_obs"]), values.statistics["bonuses"]
         returns.add_rewards(fragment, bonuses)
         rewards = np.stack([fragment["rewards"], bonuses / returns.deviation], axis=1)

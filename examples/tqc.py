@@ -1,5 +1,7 @@
 """TQC on Pendulum-v1: -200 after at most 20,000 steps. It is SAC with quantile critics, without the largest quantiles.
 
+The library has TQC too (`rollax.TQCTrainer`): this is an algorithm of one's own, with public names only.
+
 Source: Kuznetsov et al. (2020), arXiv:2005.04269: N critics have M quantiles θ of the return each, τ_m = (m - ½) / M.
 The N M target quantiles of (s', a') are pooled, and the N d largest are left out. With the others, z_i, the targets are
 y_i = r + γ (z_i - α log π(a'|s')). Critics minimize the mean of |τ_m - 1{y_i < θ_m}| huber(y_i - θ_m). The actor
@@ -15,12 +17,11 @@ from pydantic import Field
 from rollax import SAC, SACConfig, SACTrainer
 from rollax.models.action_values import make_critic, make_critics
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.q_learning import huber
+from rollax.ops.q_learning import lowest_quantiles, quantile_huber
 
 
 class TQCConfig(SACConfig):
-    requires = {"twin_q": "TQC has num_critics critics"}
-    num_critics: int = Field(default=5, ge=1, description="N, number of critics")
+    defaults = {"num_critics": 2, "actor_q": "mean"}
     num_quantiles: int = Field(default=25, ge=1, description="M, quantiles of each critic")
     dropped_quantiles: int = Field(default=2, ge=0, description="d, quantiles left out of targets for each critic")
 
@@ -33,8 +34,8 @@ class TQC(SAC):
         one = partial(make_critic, *spaces, self.config.model, outputs=quantiles, rngs=rngs)
         return make_critics(self.config.num_critics, one)
 
-    def reduce_critics(self, values):
-        return values.mean(axis=(0, -1))
+    def expected_values(self, outputs):
+        return outputs.mean(axis=-1)
 
     def targets(self, model, target_model, batch, mask, coefficients):
         outputs = self.forward(model, {"obs": batch["new_obs"]}).policy
@@ -45,7 +46,7 @@ class TQC(SAC):
 
     def critic_loss(self, model, batch, mask):
         quantiles, target = model.critics(batch["obs"], batch["actions"]), batch["q_target"]
-        losses = quantile_huber(quantiles, target)
+        losses = jax.vmap(quantile_huber, in_axes=(0, None))(quantiles, target).mean(axis=0)
         errors = jnp.abs(quantiles.mean(axis=(0, 2)) - target.mean(axis=1))
         means = {"mean_q": quantiles.mean(axis=(0, 2)), "mean_target": target.mean(axis=1), "mean_td_error": errors}
         statistics = {name: masked_mean(values, mask) for name, values in means.items()}
@@ -53,24 +54,10 @@ class TQC(SAC):
 
 
 class TQCTrainer(SACTrainer):
-    name, config_class, policy_class = "TQC", TQCConfig, TQC
+    name, config_class, policy_class = "OwnTQC", TQCConfig, TQC
 
 
-def lowest_quantiles(quantiles: jax.Array, dropped: int) -> jax.Array:
-    """[B, N (M - d)] the quantiles [N, B, M] of all critics in ascending order, without the N d largest."""
-    count, rows, each = quantiles.shape
-    pooled = jnp.sort(quantiles.transpose(1, 0, 2).reshape(rows, -1), axis=-1)
-    return pooled[:, : count * (each - dropped)]
-
-
-def quantile_huber(quantiles: jax.Array, targets: jax.Array) -> jax.Array:
-    """[B] the quantile regression loss of quantiles [N, B, M] for targets [B, K], a mean over critics and pairs."""
-    fractions = (jnp.arange(quantiles.shape[-1]) + 0.5) / quantiles.shape[-1]
-    errors = targets[None, :, None, :] - quantiles[..., None]
-    return (jnp.abs(fractions[:, None] - (errors < 0)) * huber(errors)).mean(axis=(0, 2, 3))
-
-
-CONFIG = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500, "num_critics": 2}
+CONFIG = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
 
 
 def main(iterations: int = 10, seed: int = 0) -> float:

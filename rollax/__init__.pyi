@@ -15,6 +15,9 @@ from rollax.algorithms.apex import ApexDQNTrainer as ApexDQNTrainer
 from rollax.algorithms.appo import APPO as APPO
 from rollax.algorithms.appo import APPOConfig as APPOConfig
 from rollax.algorithms.appo import APPOTrainer as APPOTrainer
+from rollax.algorithms.crossq import CrossQ as CrossQ
+from rollax.algorithms.crossq import CrossQConfig as CrossQConfig
+from rollax.algorithms.crossq import CrossQTrainer as CrossQTrainer
 from rollax.algorithms.ddpg import DDPG as DDPG
 from rollax.algorithms.ddpg import TD3 as TD3
 from rollax.algorithms.ddpg import DDPGConfig as DDPGConfig
@@ -52,6 +55,9 @@ from rollax.algorithms.qmix import VDNTrainer as VDNTrainer
 from rollax.algorithms.sac import SAC as SAC
 from rollax.algorithms.sac import SACConfig as SACConfig
 from rollax.algorithms.sac import SACTrainer as SACTrainer
+from rollax.algorithms.tqc import TQC as TQC
+from rollax.algorithms.tqc import TQCConfig as TQCConfig
+from rollax.algorithms.tqc import TQCTrainer as TQCTrainer
 from rollax.algorithms.trainer import Trainer as Trainer
 from rollax.batch import Fragment as Fragment
 from rollax.batch import MultiAgentBatch as MultiAgentBatch

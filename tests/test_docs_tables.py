@@ -48,7 +48,7 @@ class Pair(MultiAgentEnv):
 
 
 ENVIRONMENTS = {
-    **dict.fromkeys(("SAC", "FlashSAC", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC"), "Pendulum-v1"),
+    **dict.fromkeys(("SAC", "FlashSAC", "TQC", "CrossQ", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC"), "Pendulum-v1"),
     **dict.fromkeys(("QMIX", "VDN"), lambda _: Pair().with_agent_groups({"pair": ["left", "right"]})),
 }
 

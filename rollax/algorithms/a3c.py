@@ -17,21 +17,21 @@ import jax
 from pydantic import Field
 
 from rollax.algorithms.critic_loss import with_critic_and_entropy
+from rollax.algorithms.exploration_bonus import BonusAdvantages
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.config.groups import CentralizedCriticFields, NormalizedRewardFields, StateValueFields
+from rollax.config.groups import BonusAdvantageFields, CentralizedCriticFields, NormalizedRewardFields, StateValueFields
 from rollax.models.outputs import Outputs
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 
-class A3CConfig(CentralizedCriticFields, NormalizedRewardFields, StateValueFields, TrainerConfig):
+class A3CConfig(CentralizedCriticFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields, TrainerConfig):
     """The fields of A3C in addition to the common fields, with the symbols of the module's equation."""
 
     defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
@@ -42,7 +42,7 @@ class A3CConfig(CentralizedCriticFields, NormalizedRewardFields, StateValueField
         return 1  # an update learns from one worker's fragment
 
 
-class A3C(NormalizedRewards):
+class A3C(NormalizedRewards, BonusAdvantages):
     """An actor and a critic, trained on advantages of whole fragments."""
 
     config_class = A3CConfig
@@ -50,15 +50,16 @@ class A3C(NormalizedRewards):
     reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        super().postprocess(fragment, values)
-        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return self.add_advantages(fragment, values)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         policy_loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
-        return with_critic_and_entropy(self, policy_loss, out, batch[SampleBatch.VALUE_TARGETS], mask, coefficients)
+        targets = batch[SampleBatch.VALUE_TARGETS]
+        loss, stats = with_critic_and_entropy(self, policy_loss, out, targets, mask, coefficients)
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
 
 class A3CTrainer(Trainer):

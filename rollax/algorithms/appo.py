@@ -20,12 +20,10 @@ from pydantic import Field
 from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.impala import IMPALA, IMPALAConfig, IMPALATrainer, learned_rows
 from rollax.algorithms.kl_penalty import KLPenalty
-from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
-from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
@@ -95,8 +93,7 @@ class APPO(KLPenalty, IMPALA):
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.vtrace:
             return super().postprocess(fragment, values)
-        NormalizedRewards.postprocess(self, fragment, values)
-        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return self.add_advantages(fragment, values)
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -123,7 +120,8 @@ class APPO(KLPenalty, IMPALA):
         kl = masked_mean(d.kl(old_dist_inputs, out.policy), mask)
         if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl
-        return loss, {**stats, **self.ratio_statistics(logp, batch, mask), "kl": kl}
+        stats = {**stats, **self.ratio_statistics(logp, batch, mask), "kl": kl}
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
 
 class APPOTrainer(IMPALATrainer):

@@ -1,10 +1,10 @@
-"""The value and entropy terms of the loss of algorithms with a critic of states."""
+"""The value and entropy terms of the loss of algorithms with a critic of states; statistics of critics of actions."""
 
 from __future__ import annotations
 
 import jax
 
-from rollax.batch import Columns
+from rollax.batch import Columns, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.values import explained_variance, value_loss
@@ -30,4 +30,16 @@ def with_critic_and_entropy(
         "vf_loss": vf_loss,
         "entropy": entropy,
         "vf_explained_var": explained_variance(targets, out.value, mask),
+    }
+
+
+def critic_statistics(
+    values: jax.Array, targets: jax.Array, errors: jax.Array, mask: jax.Array
+) -> dict[str, jax.Array]:
+    """The statistics of N critics, from values [N, B], targets [B] and mean absolute errors [B], all constant."""
+    return {
+        "mean_q": masked_mean(values.mean(axis=0), mask),
+        "mean_target": masked_mean(targets, mask),
+        "mean_td_error": masked_mean(errors, mask),
+        SampleBatch.TD_ERROR: errors,
     }

@@ -17,21 +17,20 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from flax import nnx
-from gymnasium import spaces
 from pydantic import Field
 
+from rollax.algorithms.critic_loss import critic_statistics
+from rollax.algorithms.hindsight import Hindsight
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.off_policy_groups import ActorCriticFields
-from rollax.errors import SpaceError
+from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.composite import check_box
+from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
@@ -44,7 +43,7 @@ from rollax.policy.update_plan import UpdatePlan
 _TARGET, _NOISE = "q_target", "target_noise"
 
 
-class DDPGConfig(ActorCriticFields):
+class DDPGConfig(RepeatedNoiseFields, ActorCriticFields):
     """The fields of DDPG, in addition to the fields that all actor-critics share."""
 
     defaults = {
@@ -54,6 +53,7 @@ class DDPGConfig(ActorCriticFields):
     }
     requires = {
         "parameter_noise": {"exploration": "ParameterNoise"},
+        "longest_repeat": {"exploration": "GaussianNoise"},
         ("target_noise", "target_noise_clip"): {"smooth_target_policy": True},
     }
     places = {("policy_delay", "smooth_target_policy", "target_noise", "target_noise_clip"): ("policy",)}
@@ -78,7 +78,7 @@ class DDPGConfig(ActorCriticFields):
     target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on the noise on target actions")
 
 
-class DDPG(Algorithm):
+class DDPG(Hindsight):
     """A deterministic actor with one or two critics."""
 
     config_class = DDPGConfig
@@ -87,15 +87,7 @@ class DDPG(Algorithm):
     reads = TRANSITION
 
     def check_spaces(self) -> None:
-        if not isinstance(self.action_space, spaces.Box):
-            raise SpaceError(
-                "The actions are not continuous.",
-                where=f"action_space of {type(self).__name__}",
-                got=self.action_space,
-                expected="a Box of floats with finite bounds",
-                fix="use DQN or SAC for Discrete actions, PPO for other ones",
-            )
-        check_box(self.action_space, f"action_space of {type(self).__name__}", bounded=True)
+        check_continuous(self.action_space, f"action_space of {type(self).__name__}")
         check_layers(self.config.model, type(self).__name__)
 
     def make_plan(self) -> UpdatePlan:
@@ -167,14 +159,7 @@ class DDPG(Algorithm):
         obs, target = batch[SampleBatch.OBS], batch[_TARGET]
         values = model.critics(obs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
-
-        statistics = {
-            "critic_loss": critic_loss,
-            "mean_q": masked_mean(values.mean(axis=0), mask),
-            "mean_target": masked_mean(target, mask),
-            "mean_td_error": masked_mean(errors, mask),
-            SampleBatch.TD_ERROR: errors,
-        }
+        statistics = {"critic_loss": critic_loss, **critic_statistics(values, target, errors, mask)}
         if "actor" not in coefficients["parts"]:
             return critic_loss, statistics
         actions = self.exploration.mode(out.policy)

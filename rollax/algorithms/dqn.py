@@ -6,7 +6,8 @@ n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017)
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam instead
 of RMSProp; time limits bootstrap; targets are computed without noise; all sub-environments of one acting call share one
 draw of noise; β of prioritized replay is constant. With memory, DQN learns from sequences of `max_seq_len` rows with
-stored states: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2).
+stored states: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2);
+`burn_in`, `overlap`, `priority_eta` and `use_h_function` are its other parts.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from flax import nnx
 from pydantic import Field
 
 from rollax.algorithms.action_values import ActionValues
+from rollax.algorithms.exploration_bonus import ExplorationBonus
+from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Columns, SampleBatch
+from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import BurnInFields, ReplayFields
-from rollax.config.off_policy_groups import QLearningFields
+from rollax.config.groups import ExplorationBonusFields, ReplayFields, SequenceFields
+from rollax.config.off_policy_groups import HindsightFields, QLearningFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError
 from rollax.models.config import MOST_LAYERS, Width
@@ -40,14 +44,13 @@ from rollax.ops.q_learning import (
     huber,
     projected,
     q_target,
-    sequence_errors,
+    rescaled,
+    unscaled,
 )
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
-from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 
@@ -57,7 +60,7 @@ GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
 _TARGET = "q_target"
 
 
-class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
+class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearningFields, ReplayFields):
     """The fields of DQN, in addition to the fields that all Q-learning shares."""
 
     requires = {
@@ -67,13 +70,16 @@ class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
         "distribution_error": {"num_atoms": NotIn(1), "prioritized_replay": True},
         ("hiddens", "dueling"): {"model.custom_model": None},
         "sigma0": {"noisy": True, "model.custom_model": None},
+        "use_h_function": {"num_atoms": 1},
+        "h_function_epsilon": {"use_h_function": True},
         "temperature": {"exploration": "SoftQ"},
         "parameter_noise": {"exploration": "ParameterNoise"},
+        "exploration_bonus": {"n_step": 1},
     }
     places = {
         (
             *("dueling", "hiddens", "noisy", "sigma0"),
-            *("num_atoms", "v_min", "v_max", "distribution_error"),
+            *("num_atoms", "v_min", "v_max", "distribution_error", "use_h_function", "h_function_epsilon"),
         ): ("policy",),
     }
     initial_values = {"sigma0": (), "parameter_noise": ("exploration",)}
@@ -92,6 +98,10 @@ class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
         description="error of a row in prioritized replay with num_atoms > 1: divergence, the KL divergence of the "
         "target from the prediction; cross_entropy, that plus the entropy of the target",
     )
+    use_h_function: bool = Field(
+        default=False, description="whether the model's values are h(Q), on a scale on which large returns differ less"
+    )
+    h_function_epsilon: float = Field(default=1e-3, ge=0, description="ε of h(x) = sign(x) (√(|x| + 1) - 1) + ε x")
     noisy: bool = Field(default=False, description="whether the layers of the streams are noisy; ε is then 0")
     sigma0: float = Field(default=0.5, gt=0, description="σ_0, initial scale of the noise of noisy layers")
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
@@ -113,14 +123,20 @@ class DQNConfig(BurnInFields, QLearningFields, ReplayFields):
                 expected="v_min < v_max",
                 fix="set them to the lowest and the highest possible return",
             )
+        if self.exploration_bonus is not None and not self.steps_the_env:
+            raise ConfigError(
+                "Bonuses are for exploration, and this run explores nothing.",
+                where=f"config key 'exploration_bonus' ({type(self).__name__})",
+                got="recorded data alone",
+                expected="fresh experience",
+                fix="leave exploration_bonus out, or add 'sampler' to the sources in input",
+            )
 
 
-class DQN(ActionValues):
+class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
     """Values of discrete actions, trained on targets from a target network."""
 
     config_class = DQNConfig
-    learns_off_policy = True
-    reads = TRANSITION
 
     @cached_property
     def support(self) -> np.ndarray | None:
@@ -129,9 +145,6 @@ class DQN(ActionValues):
         if config.num_atoms == 1:
             return None
         return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
-
-    def replayed(self, memory: RecurrentColumns) -> Draw:
-        return draw_for(memory, self.config.burn_in)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -161,7 +174,7 @@ class DQN(ActionValues):
 
     def make_model(self, rngs: nnx.Rngs) -> QNetwork | CustomQNetwork:
         config = self.config
-        return make_q_network(
+        model = make_q_network(
             self.observation_space,
             self.discrete,
             config.model,
@@ -171,21 +184,19 @@ class DQN(ActionValues):
             sigma0=config.sigma0 if config.noisy else None,
             rngs=rngs,
         )
+        return self.with_distillation(model, rngs)
 
     def _logits(self, out: Outputs) -> jax.Array:
         """[B, actions, atoms] the logits among the model's outputs; PolicyError if there are none."""
         return logits_of(out, f"{self.label}, make_model")
 
-    def next_outputs(self, model: Any, batch: Columns) -> Outputs:
-        """The outputs for the observation after each row's n steps: `new_obs`, or a later row of the sequence."""
-        if SampleBatch.TARGET_ROWS not in batch:
-            return self.forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
-        by_row = self.forward(model, batch)._replace(state=())
-        return jax.tree.map(lambda output: output[batch[SampleBatch.TARGET_ROWS]], by_row)
+    def add_bonuses(self, fragment: Fragment, bonuses: np.ndarray) -> None:
+        """Leaves the rewards as they are: bonuses fall while a row is stored, so they are added where it is drawn."""
 
-    def learned_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
-        """Returns [B], the mask without the rows that a sequence only bootstraps from."""
-        return mask * (batch[SampleBatch.WEIGHTS] > 0) if SampleBatch.TARGET_ROWS in batch else mask
+    def next_observations(self, batch: Columns) -> Any:
+        if SampleBatch.TARGET_ROWS not in batch:
+            return super().next_observations(batch)
+        return jax.tree.map(lambda column: column[batch[SampleBatch.TARGET_ROWS]], batch[SampleBatch.OBS])
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -193,11 +204,23 @@ class DQN(ActionValues):
         target = self.next_outputs(target_model, batch)
         selector = self.next_outputs(model, batch).policy if self.config.double_q else target.policy
         rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
+        if self.gives_bonuses:
+            bonuses = self.bonuses_of(model, self.next_observations(batch), coefficients)
+            rewards = rewards + self.config.bonus_coeff * jnp.where(discounts > 0, bonuses, 0.0)
         if self.support is None:
-            return {_TARGET: q_target(rewards, discounts, target.policy, selector)}
+            return {_TARGET: self.scaled_target(rewards, discounts, target.policy, selector)}
         best = jnp.argmax(selector, axis=-1)
         probabilities = jax.nn.softmax(self._logits(target)[jnp.arange(len(best)), best], axis=-1)
         return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
+
+    def scaled_target(
+        self, rewards: jax.Array, discounts: jax.Array, values: jax.Array, selector: jax.Array
+    ) -> jax.Array:
+        """Returns [B], `q_target` of values on the scale of the model, on the same scale."""
+        if not self.config.use_h_function:
+            return q_target(rewards, discounts, values, selector)
+        epsilon = self.config.h_function_epsilon
+        return rescaled(q_target(rewards, discounts, unscaled(values, epsilon), selector), epsilon)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -216,16 +239,18 @@ class DQN(ActionValues):
                 errors = losses - categorical_entropy(target)
             target = target @ jnp.asarray(self.support)
         mask = self.learned_rows(batch, mask)
-        if SampleBatch.TARGET_ROWS in batch:
-            errors = sequence_errors(errors, mask, len(batch[SampleBatch.STATE_IN][0]))
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
-        return loss, {
+        stats = {
             "q_loss": loss,
             "mean_q": masked_mean(values, mask),
             "mean_target": masked_mean(target, mask),
             "mean_td_error": masked_mean(jnp.abs(values - target), mask),
-            SampleBatch.TD_ERROR: errors,
+            SampleBatch.TD_ERROR: self.errors_for_replay(errors, mask, batch),
         }
+        # A buffer has no observation after a termination.
+        return self.with_predictor_loss(
+            loss, stats, model, batch, mask * (batch[SampleBatch.DISCOUNTS] > 0), coefficients
+        )
 
 
 class DQNTrainer(Trainer):

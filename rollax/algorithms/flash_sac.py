@@ -26,17 +26,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gymnasium import spaces
 from jax import lax
 from pydantic import Field
 
+from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import NotIn
 from rollax.core.running_statistics import RunningMoments
-from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_values import ActorWithCritics, make_actor, make_critic, make_critics
+from rollax.errors import ConfigError
+from rollax.models.action_values import (
+    ActorWithCritics,
+    joined,
+    make_actor,
+    make_critic,
+    make_critics,
+    values_of_both,
+)
 from rollax.models.config import MOST_LAYERS, ModelConfig, Width
+from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.unit_norm import ResidualActionValue, ResidualActor, with_unit_norms
 from rollax.ops.actor_critic import entropy_of_normals, reward_scale
@@ -44,9 +52,6 @@ from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution, projected
 from rollax.policy import gradient_transforms as optimizers
 from rollax.policy.base_algorithm import Values
-from rollax.policy.exploration.action_noise import with_action_noise
-from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.exploration.repeated_noise import RepeatedNoise
 from rollax.policy.running_returns import RunningReturns
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
@@ -63,13 +68,16 @@ class FlashSACConfig(SACConfig):
         "random_steps": 10_000,
         "learning_starts": 10_000,
         "initial_alpha": 0.01,
+        "policy_delay": 2,
+        "longest_repeat": 16,
     }
     requires = {
         "actor_hiddens": {"model.custom_model": None},
+        "critic_model": "model has the critics' blocks, and actor_hiddens the actor's",
         ("model.fcnet_activation", "model.normalization"): "the blocks have relu and batch normalization",
         "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
     }
-    places = {("num_atoms", "v_max", "policy_delay", "target_std", "longest_repeat", "actor_hiddens"): ("policy",)}
+    places = {("num_atoms", "v_max", "target_std", "actor_hiddens"): ("policy",)}
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256)),
@@ -82,16 +90,10 @@ class FlashSACConfig(SACConfig):
 
     num_atoms: int = Field(default=101, ge=2, description="K, atoms of the critics' distributions of the return")
     v_max: float = Field(default=5.0, gt=0, description="the atoms are evenly spaced from -v_max to v_max")
-    policy_delay: int = Field(
-        default=2, ge=1, lt=2**31, description="updates of the critics per update of actor and temperature"
-    )
     target_std: float = Field(
         default=0.15,
         gt=0,
         description="σ of the normal numbers whose entropy is the target entropy, in units of half an action's range",
-    )
-    longest_repeat: int = Field(
-        default=16, ge=1, le=10_000, description="largest number of steps with the same exploration noise"
     )
 
     def check(self) -> None:
@@ -122,15 +124,8 @@ class FlashSAC(SAC):
     statistics = (*SAC.statistics, "reward_scale")
 
     def check_spaces(self) -> None:
+        check_continuous(self.action_space, f"action_space of {type(self).__name__}")
         super().check_spaces()
-        if not isinstance(self.action_space, spaces.Box):
-            raise SpaceError(
-                "The actions are not continuous.",
-                where=f"action_space of {type(self).__name__}",
-                got=self.action_space,
-                expected="a Box of floats with finite bounds",
-                fix="use SAC or DQN for Discrete actions",
-            )
 
     @cached_property
     def support(self) -> np.ndarray:
@@ -143,19 +138,13 @@ class FlashSAC(SAC):
         return None if columns is None else columns | {SampleBatch.SLOT}
 
     def make_plan(self) -> UpdatePlan:
-        config, delay = self.config, self.config.policy_delay
+        config = self.config
         targets = polyak_average(config.tau, ("critics",), projection=with_unit_norms)
-        return UpdatePlan(config.train_batch_size, updated_targets=targets, every={"actor": delay, "log_alpha": delay})
+        return UpdatePlan(config.train_batch_size, updated_targets=targets, every=self.delayed_parts)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         one = optimizers.with_projection(optimizers.adam(self.config), with_unit_norms)
         return optimizers.by_part(dict.fromkeys(self.learning_rates(0.0), one), self.plan.every)
-
-    def make_exploration(self) -> Exploration:
-        sampled: Exploration = FromDistribution(self.distribution)
-        if self.config.longest_repeat > 1:
-            sampled = RepeatedNoise(sampled, self.config.longest_repeat)
-        return with_action_noise(sampled, self.action_space, self.config, self.config.schedule("noise_scale"))
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         arguments, outputs = (self.observation_space, self.action_space), self.exploration.num_inputs
@@ -172,20 +161,20 @@ class FlashSAC(SAC):
         make_one: Any = ResidualActionValue if config.model.custom_model is None else make_critic
         arguments = self.observation_space, self.action_space, config.model
         one = partial(make_one, *arguments, outputs=config.num_atoms, rngs=rngs)
-        return make_critics(2 if config.twin_q else 1, one)
+        return make_critics(self.num_critics, one)
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         return {_RETURNS: RunningReturns(self.config.gamma)}
 
-    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
+    def prepare(self, fragment: Fragment, values: Values) -> None:
+        super().prepare(fragment, values)
         values.statistics[_RETURNS].add_rewards(fragment, fragment[SampleBatch.REWARDS])
-        return fragment
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass; with `new_obs` the batch statistics cover both observations."""
         if SampleBatch.NEW_OBS not in columns:
             return super().forward(model, columns)
-        both = _together(columns[SampleBatch.OBS], columns[SampleBatch.NEW_OBS])
+        both = joined(columns[SampleBatch.OBS], columns[SampleBatch.NEW_OBS])
         out = super().forward(model, {SampleBatch.OBS: both})
         return out._replace(policy=jnp.split(out.policy, 2)[0])
 
@@ -195,7 +184,7 @@ class FlashSAC(SAC):
         outputs = super().forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}).policy
         actions, logp = self.distribution.sample_and_logp(outputs, batch[_NEXT_NOISE])
         target_model.critics.train()  # with the statistics of the batch
-        logits = self._of_both(target_model.critics, batch, actions)[1]
+        logits = self.chosen_critics(values_of_both(target_model.critics, batch, actions)[1], batch)
         support = jnp.asarray(self.support)
         lowest = lowest_distribution(jax.nn.softmax(logits), support)
         rewards, discounts = batch[SampleBatch.REWARDS] / self.reward_scale(coefficients), batch[SampleBatch.DISCOUNTS]
@@ -215,39 +204,20 @@ class FlashSAC(SAC):
         return loss, {**statistics, "reward_scale": self.reward_scale(coefficients)}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        logits, target = self._of_both(model.critics, batch, batch[_NEXT_ACTIONS])[0], batch[_TARGET]
+        logits, target = values_of_both(model.critics, batch, batch[_NEXT_ACTIONS])[0], batch[_TARGET]
         losses = jax.vmap(categorical_cross_entropy, in_axes=(None, 0))(target, logits).sum(axis=0)
-        values, targets = self._means(lax.stop_gradient(logits)), target @ self.support
+        values, targets = self.expected_values(lax.stop_gradient(logits)), target @ self.support
         errors = jnp.abs(values - targets).mean(axis=0)
-        return masked_mean(losses * batch[SampleBatch.WEIGHTS], mask), {
-            "mean_q": masked_mean(values.mean(axis=0), mask),
-            "mean_target": masked_mean(targets, mask),
-            "mean_td_error": masked_mean(errors, mask),
-            SampleBatch.TD_ERROR: errors,
-        }
+        loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
+        return loss, critic_statistics(values, targets, errors, mask)
 
-    def reduce_critics(self, values: jax.Array) -> jax.Array:
-        return self._means(values).min(axis=0)
+    def expected_values(self, outputs: jax.Array) -> jax.Array:
+        return jax.nn.softmax(outputs) @ self.support
 
     def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         if self.config.target_entropy is not None:
             return super().target_entropy(obs, logp)
         return jnp.full_like(logp, entropy_of_normals(self.config.target_std, self.distribution.num_noise))
-
-    def _means(self, logits: jax.Array) -> jax.Array:
-        return jax.nn.softmax(logits) @ self.support
-
-    def _of_both(self, critics: Any, batch: Columns, next_actions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[N, B, K] logits of (s, a), and of (s', a'), from one pass over both."""
-        obs = _together(batch[SampleBatch.OBS], batch[SampleBatch.NEW_OBS])
-        logits = critics(obs, jnp.concatenate([batch[SampleBatch.ACTIONS], next_actions]))
-        first, second = jnp.split(logits, 2, axis=1)
-        return first, second
-
-
-def _together(first: Any, second: Any) -> Any:
-    """The rows of two columns as one."""
-    return jax.tree.map(lambda *halves: jnp.concatenate(halves), first, second)
 
 
 class FlashSACTrainer(SACTrainer):

@@ -15,14 +15,16 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from pydantic import Field
 
 from rollax.algorithms.critic_loss import with_critic_and_entropy
+from rollax.algorithms.exploration_bonus import BONUS_DISCOUNTS, BONUSES, BonusAdvantages
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import AsyncSamplesFields, NormalizedRewardFields, StateValueFields
+from rollax.config.groups import AsyncSamplesFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
@@ -36,7 +38,7 @@ from rollax.policy.update_plan import UpdatePlan
 _MAX_LOG_RHO = 60.0
 
 
-class IMPALAConfig(NormalizedRewardFields, StateValueFields, AsyncSamplesFields):
+class IMPALAConfig(BonusAdvantageFields, NormalizedRewardFields, StateValueFields, AsyncSamplesFields):
     """The fields of IMPALA besides the common fields, with the symbols of the module's equation and `vtrace`."""
 
     defaults = {
@@ -77,7 +79,7 @@ class IMPALAConfig(NormalizedRewardFields, StateValueFields, AsyncSamplesFields)
             ).expected("a positive number of slots", "raise replay_buffer_num_slots, or set replay_proportion to 0")
 
 
-class IMPALA(NormalizedRewards):
+class IMPALA(NormalizedRewards, BonusAdvantages):
     """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
@@ -103,10 +105,15 @@ class IMPALA(NormalizedRewards):
         return UpdatePlan(epochs=self.config.num_sgd_iter)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        super().postprocess(fragment, values)
         check_critic_obs(fragment)
+        if self.gives_bonuses:
+            fragment = self.by_slot(fragment)
         fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
         return fragment.with_bootstrap_rows()
+
+    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        of_bonuses = (BONUSES, BONUS_DISCOUNTS) if BONUS_DISCOUNTS in batch else ()
+        return {**super().drawn(batch, rng), **{name: batch[name] for name in of_bonuses}}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
@@ -122,24 +129,37 @@ class IMPALA(NormalizedRewards):
         mask = learned_rows(batch, mask)
         policy_loss = policy_gradient_loss(logp, advantages, mask)
         loss, stats = with_critic_and_entropy(self, policy_loss, out, targets, mask, coefficients)
-        return loss, {**stats, **self.ratio_statistics(logp, batch, mask)}
+        stats = {**stats, **self.ratio_statistics(logp, batch, mask)}
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
     def vtrace(
         self, logp: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns targets and advantages [B] of the policy with log-probabilities `logp`; see `rollax.ops.vtrace`."""
+        """Returns targets and advantages [B] of the policy with log-probabilities `logp`; see `rollax.ops.vtrace`.
+
+        With bonuses, values and targets are [B, 2], and advantages are the sum of those of both heads.
+        """
         config = self.config
-        return vtrace(
-            logp - batch[SampleBatch.ACTION_LOGP],
-            batch[SampleBatch.DISCOUNTS],
-            batch[SampleBatch.REWARDS],
-            values,
-            batch[SampleBatch.BOOTSTRAP],
-            mask,
-            clip_rho_threshold=config.vtrace_clip_rho_threshold,
-            clip_pg_rho_threshold=config.vtrace_clip_pg_rho_threshold,
-            lambda_=config.lambda_,
-        )
+
+        def of_head(rewards: jax.Array, discounts: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return vtrace(
+                logp - batch[SampleBatch.ACTION_LOGP],
+                discounts,
+                rewards,
+                values,
+                batch[SampleBatch.BOOTSTRAP],
+                mask,
+                clip_rho_threshold=config.vtrace_clip_rho_threshold,
+                clip_pg_rho_threshold=config.vtrace_clip_pg_rho_threshold,
+                lambda_=config.lambda_,
+            )
+
+        rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
+        if not self.gives_bonuses:
+            return of_head(rewards, discounts, values)
+        targets, advantages = of_head(rewards, discounts, values[:, 0])
+        of_bonuses, bonus_advantages = of_head(batch[BONUSES], batch[BONUS_DISCOUNTS], values[:, 1])
+        return jnp.stack([targets, of_bonuses], axis=1), advantages + config.bonus_coeff * bonus_advantages
 
     def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:
         """Returns mean and maximum of π/μ over the rows, and the share of rows that ρ̄ clips."""

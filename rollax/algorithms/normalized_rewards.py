@@ -30,13 +30,13 @@ class NormalizedRewards(Algorithm):
         return columns | {SampleBatch.SLOT, SampleBatch.TRAJECTORY_ID}
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
-        return {_RETURNS: RunningReturns(self.config.gamma)} if self.config.normalize_rewards else {}
+        returns = {_RETURNS: RunningReturns(self.config.gamma)} if self.config.normalize_rewards else {}
+        return {**super().make_running_statistics(), **returns}
 
-    def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        """Normalizes the rewards of the fragment itself, before a subclass computes other columns from them."""
+    def prepare(self, fragment: Fragment, values: Values) -> None:
         if self.config.normalize_rewards:
             returns, rewards = values.statistics[_RETURNS], fragment[SampleBatch.REWARDS]
             returns.add_rewards(fragment, rewards)
             scaled = rewards / np.sqrt(returns.variance + _EPSILON)
             fragment[SampleBatch.REWARDS] = np.clip(scaled, -_LIMIT, _LIMIT).astype(np.float32)
-        return fragment
+        super().prepare(fragment, values)

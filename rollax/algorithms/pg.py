@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from rollax.algorithms.exploration_bonus import ExplorationBonus
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.config.groups import NormalizedRewardFields
+from rollax.config.groups import ExplorationBonusFields, NormalizedRewardFields
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import discounted_returns, standardized
 from rollax.ops.mean_over_rows import masked_mean
@@ -25,14 +26,14 @@ from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
 
 
-class PGConfig(NormalizedRewardFields, TrainerConfig):
+class PGConfig(ExplorationBonusFields, NormalizedRewardFields, TrainerConfig):
     """The common fields, with the defaults of PG."""
 
     defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
     requires = {"model.vf_share_layers": "there is no value function"}
 
 
-class PG(NormalizedRewards):
+class PG(NormalizedRewards, ExplorationBonus):
     """An actor trained on -log π(a|s) G."""
 
     config_class = PGConfig
@@ -40,7 +41,6 @@ class PG(NormalizedRewards):
     reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.ADVANTAGES)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        super().postprocess(fragment, values)
         fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 
@@ -53,7 +53,8 @@ class PG(NormalizedRewards):
     ) -> tuple[jax.Array, dict]:
         logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
-        return loss, {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(out.policy), mask)}
+        stats = {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(out.policy), mask)}
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
 
 class PGTrainer(Trainer):

@@ -18,12 +18,14 @@ import numpy as np
 from pydantic import Field
 
 from rollax.algorithms.critic_loss import with_critic_and_entropy
+from rollax.algorithms.exploration_bonus import BonusAdvantages
 from rollax.algorithms.kl_penalty import KLPenalty
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import ENABLED, SchedulePoints
 from rollax.config.groups import (
+    BonusAdvantageFields,
     CentralizedCriticFields,
     MinibatchFields,
     NormalizedRewardFields,
@@ -34,14 +36,15 @@ from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 _KL_MARGIN = 1.5
 
 
-class PPOConfig(CentralizedCriticFields, NormalizedRewardFields, StateValueFields, MinibatchFields):
+class PPOConfig(
+    CentralizedCriticFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields, MinibatchFields
+):
     """The fields of PPO in addition to the common fields, with the symbols of the paper."""
 
     defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
@@ -72,7 +75,7 @@ class PPOConfig(CentralizedCriticFields, NormalizedRewardFields, StateValueField
     )
 
 
-class PPO(KLPenalty, NormalizedRewards):
+class PPO(KLPenalty, NormalizedRewards, BonusAdvantages):
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
@@ -92,8 +95,7 @@ class PPO(KLPenalty, NormalizedRewards):
         return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        super().postprocess(fragment, values)
-        return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return self.add_advantages(fragment, values)
 
     def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         advantages = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
@@ -117,7 +119,7 @@ class PPO(KLPenalty, NormalizedRewards):
         kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], out.policy), mask)
         if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl
-        return loss, {**stats, "kl": kl}
+        return self.with_predictor_loss(loss, {**stats, "kl": kl}, model, batch, mask, coefficients)
 
 
 class PPOTrainer(Trainer):

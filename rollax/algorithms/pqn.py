@@ -5,8 +5,8 @@ sub-environments act ε-greedily, and several epochs of minibatches minimize ½ 
     G_t = r_t + γ (λ G_{t+1} + (1 - λ) max_a Q(s_{t+1}, a))
 of the values at the time of acting: Peng's Q(λ), which exploring actions do not cut. They are the value targets of
 generalized advantage estimation with V(s) = max_a Q(s, a). RAdam (Liu et al., 2020, arXiv:1908.03265); normalized
-layers replace the target network. Deviations: time limits bootstrap; layers are normalized after their activation, and
-convolutions are not; kernels are orthogonal. With memory, sequences begin with the recurrent state of acting.
+layers replace the target network. Deviations: time limits bootstrap; layers are normalized after their activation;
+kernels are orthogonal. With memory, sequences begin with the recurrent state of acting.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from flax import nnx
 from pydantic import Field
 
 from rollax.algorithms.action_values import ActionValues
+from rollax.algorithms.exploration_bonus import ExplorationBonus
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import LambdaFields, MinibatchFields, NormalizedRewardFields
+from rollax.config.groups import ExplorationBonusFields, LambdaFields, MinibatchFields, NormalizedRewardFields
 from rollax.config.off_policy_groups import EpsilonGreedyFields
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
@@ -38,7 +39,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.update_plan import UpdatePlan
 
 
-class PQNConfig(LambdaFields, NormalizedRewardFields, EpsilonGreedyFields, MinibatchFields):
+class PQNConfig(LambdaFields, ExplorationBonusFields, NormalizedRewardFields, EpsilonGreedyFields, MinibatchFields):
     """The fields of PQN in addition to the common fields, with the symbols of the module's equation."""
 
     defaults = {
@@ -58,14 +59,15 @@ class PQNConfig(LambdaFields, NormalizedRewardFields, EpsilonGreedyFields, Minib
     reward_scale: float = Field(default=1.0, gt=0, description="factor of the rewards in the returns")
 
 
-class PQN(ActionValues, NormalizedRewards):
+class PQN(ActionValues, NormalizedRewards, ExplorationBonus):
     """Values of discrete actions, trained on λ-returns of fresh experience."""
 
     config_class = PQNConfig
     reads = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.VALUE_TARGETS)
 
     def make_model(self, rngs: nnx.Rngs) -> QNetwork | CustomQNetwork:
-        return make_q_network(self.observation_space, self.discrete, self.config.model, dueling=False, rngs=rngs)
+        model = make_q_network(self.observation_space, self.discrete, self.config.model, dueling=False, rngs=rngs)
+        return self.with_distillation(model, rngs)
 
     def make_exploration(self) -> Exploration:
         return EpsilonGreedy(self.discrete, self.config.epsilon())
@@ -77,7 +79,6 @@ class PQN(ActionValues, NormalizedRewards):
         return optax.scale_by_radam(eps=self.config.adam_epsilon)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
-        super().postprocess(fragment, values)
         gamma, lambda_ = self.config.gamma, self.config.lambda_
         rewards = self.config.reward_scale * fragment[SampleBatch.REWARDS]
         return add_advantages(fragment, values, gamma=gamma, lambda_=lambda_, rewards=rewards)
@@ -89,12 +90,13 @@ class PQN(ActionValues, NormalizedRewards):
         every = logits_of(out, f"{self.label}, make_model")[..., 0]  # unmasked: a given action may be invalid
         values = chosen(every, self.indices(batch[SampleBatch.ACTIONS]))
         loss = 0.5 * masked_mean(jnp.square(values - targets), mask)
-        return loss, {
+        stats = {
             "q_loss": loss,
             "mean_q": masked_mean(values, mask),
             "mean_target": masked_mean(targets, mask),
             "mean_td_error": masked_mean(jnp.abs(values - targets), mask),
         }
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
 
 class PQNTrainer(Trainer):

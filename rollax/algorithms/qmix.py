@@ -18,9 +18,10 @@ from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field
 
+from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import MODEL_WITH_MEMORY, BurnInFields, ReplayFields
+from rollax.config.groups import ReplayFields, SequenceFields
 from rollax.config.off_policy_groups import QLearningFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import MOST_LAYERS, Width
@@ -28,30 +29,27 @@ from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.q_learning import chosen, sequence_errors
+from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.burn_in import after_burn_in
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, Draw, draw_for
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 
 _TARGET = "joint_target"
 
 
-class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
+class QMIXConfig(SequenceFields, QLearningFields, ReplayFields):
     """The fields of QMIX, in addition to the fields that all Q-learning shares."""
 
     defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
-    requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}, "zero_init_states": MODEL_WITH_MEMORY}
+    requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}}
     places = {
         (
             *("mixer", "mixing_embed_dim", "hypernet_hiddens"),
-            *("state_key", "agent_ids", "zero_init_states"),
+            *("state_key", "agent_ids"),
         ): ("policy",),
     }
 
@@ -74,18 +72,13 @@ class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
         description="whether the index of a member in the group is an input, so that one network can act differently "
         "for each member",
     )
-    zero_init_states: bool = Field(
-        default=False, description="whether sequences begin with a state of zeros instead of the state used when acting"
-    )
 
 
-class QMIX(Algorithm):
+class QMIX(ReplayLearning):
     """A group of agents: each member acts on its own values, and all are trained on the joint value."""
 
     config_class = QMIXConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
-    learns_off_policy = True
-    reads = TRANSITION
 
     def check_spaces(self) -> None:
         _check_state(self.config, self.view, self.observation_space)
@@ -99,9 +92,6 @@ class QMIX(Algorithm):
     @property
     def _first_action(self) -> int:
         return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
-
-    def replayed(self, memory: RecurrentColumns) -> Draw:
-        return draw_for(memory, self.config.burn_in, stored_state=not self.config.zero_init_states)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -162,18 +152,15 @@ class QMIX(Algorithm):
         errors = joint - target
         if self.config.mixer is None:
             errors = errors * self.view.present(obs)
-        learned = mask * (weights > 0)  # neither burn-in rows nor bootstrap rows
+        learned = self.learned_rows(batch, mask)
         loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
         sizes = jnp.abs(errors).mean(axis=-1)
-        by_draw = sizes
-        if SampleBatch.TARGET_ROWS in batch:
-            by_draw = sequence_errors(sizes, learned, len(batch[SampleBatch.STATE_IN][0]))
         return loss, {
             "q_loss": loss,
             "mean_q": masked_mean(joint.mean(axis=-1), learned),
             "mean_target": masked_mean(target.mean(axis=-1), learned),
             "mean_td_error": masked_mean(sizes, learned),
-            SampleBatch.TD_ERROR: by_draw,
+            SampleBatch.TD_ERROR: self.errors_for_replay(sizes, learned, batch),
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:

@@ -22,6 +22,7 @@ _OF_THE_CORE = {
     "APEX": "rollax.algorithms.apex:ApexDQNTrainer",
     "APEX_DDPG": "rollax.algorithms.apex:ApexDDPGTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
+    "CrossQ": "rollax.algorithms.crossq:CrossQTrainer",
     "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
     "FlashSAC": "rollax.algorithms.flash_sac:FlashSACTrainer",
@@ -33,6 +34,7 @@ _OF_THE_CORE = {
     "Rainbow": "rollax.algorithms.dqn:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
     "TD3": "rollax.algorithms.ddpg:TD3Trainer",
+    "TQC": "rollax.algorithms.tqc:TQCTrainer",
     "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }
 ALGORITHMS: dict[str, str] = dict(sorted({**_OF_THE_CORE, **contributed("ALGORITHMS")}.items()))

@@ -10,6 +10,7 @@ bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -20,10 +21,12 @@ from flax import nnx
 from gymnasium import spaces
 from pydantic import Field
 
+from rollax.algorithms.critic_loss import critic_statistics
+from rollax.algorithms.hindsight import Hindsight
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.off_policy_groups import ActorCriticFields
+from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
 from rollax.models.action_values import (
@@ -34,6 +37,7 @@ from rollax.models.action_values import (
     make_critics,
     values_of_actions,
 )
+from rollax.models.config import MOST_LAYERS, CriticConfig, LayersConfig
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.distributions.factory import make_distribution
@@ -41,28 +45,32 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.replayed import TRANSITION
-from rollax.policy.size_checks import check_layers
+from rollax.policy.size_checks import check_layers, check_layers_fit
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
-_TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
+_TARGET, _NOISE, _NEXT_NOISE, _SUBSET = "q_target", "noise", "next_noise", "critics_in_target"
 _SHARE_OF_ENTROPY = 0.98
 
 
-class SACConfig(ActorCriticFields):
+class SACConfig(RepeatedNoiseFields, ActorCriticFields):
     """The fields of SAC, in addition to the fields that all actor-critics share."""
 
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
     requires = {
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "alpha_lr")],
         "target_entropy": {"alpha_lr": NotIn(0)},
+        "twin_q": {"num_critics": None},
+        "target_critics": {"num_critics": NotIn(None)},
     }
-    places = {("alpha_lr", "initial_alpha", "target_entropy"): ("policy",)}
+    places = {
+        ("alpha_lr", "initial_alpha", "target_entropy"): ("policy",),
+        ("critic_model", "num_critics", "target_critics", "actor_q", "policy_delay"): ("policy",),
+    }
     initial_values = {"initial_alpha": ()}
 
     alpha_lr: float | None = Field(
@@ -79,9 +87,31 @@ class SACConfig(ActorCriticFields):
         description="StochasticSampling samples from the policy; GaussianNoise and OrnsteinUhlenbeckNoise also add "
         "noise",
     )
+    critic_model: CriticConfig | None = Field(
+        default=None, description="layers of the critics, with dropout if it has some; None: those of model"
+    )
+    num_critics: int | None = Field(
+        default=None, ge=1, le=MOST_LAYERS, description="N, number of critics; None: two with twin_q, otherwise one"
+    )
+    target_critics: int | None = Field(
+        default=None,
+        ge=1,
+        description="M, number of critics, drawn at random for each update, whose values are in the targets; None: all",
+    )
+    actor_q: Literal["min", "mean"] = Field(
+        default="min", description="whether the actor maximizes the lowest value of the critics, or their mean"
+    )
+    policy_delay: int = Field(
+        default=1, ge=1, lt=2**31, description="updates of the critics per update of actor and temperature"
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.target_critics is not None:
+            self.refuse_larger("target_critics", "num_critics")
 
 
-class SAC(Algorithm):
+class SAC(Hindsight):
     """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
@@ -101,6 +131,9 @@ class SAC(Algorithm):
     def check_spaces(self) -> None:
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="PPO")
         check_layers(self.config.model, type(self).__name__)
+        if self.config.critic_model is not None:
+            widths = (*self.config.critic_model.fcnet_hiddens, 1)
+            check_layers_fit(self.observation_space, widths, "observation_space and critic_model.fcnet_hiddens")
 
     @cached_property
     def distribution(self) -> ActionDistribution:
@@ -108,7 +141,14 @@ class SAC(Algorithm):
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
-        return UpdatePlan(config.train_batch_size, updated_targets=polyak_average(config.tau, ("critics",)))
+        targets = polyak_average(config.tau, ("critics",))
+        return UpdatePlan(config.train_batch_size, updated_targets=targets, every=self.delayed_parts)
+
+    @property
+    def delayed_parts(self) -> dict[str, int]:
+        """Part of the model -> k, if it makes every k-th update only, for `UpdatePlan.every`."""
+        delay = self.config.policy_delay
+        return {"actor": delay, "log_alpha": delay} if delay > 1 else {}
 
     def make_exploration(self) -> Exploration:
         if self.config.exploration != "StochasticSampling" and isinstance(self.action_space, spaces.Discrete):
@@ -127,10 +167,18 @@ class SAC(Algorithm):
         actor = make_actor(observations, actions, self.exploration.num_inputs, sizes, rngs=rngs)
         return ActorWithCritics(actor, self.make_critics(rngs), initial_alpha=self.config.initial_alpha)
 
+    @property
+    def num_critics(self) -> int:
+        return self.config.num_critics or (2 if self.config.twin_q else 1)
+
+    @property
+    def critic_layers(self) -> LayersConfig:
+        return self.config.critic_model or self.config.model
+
     def make_critics(self, rngs: nnx.Rngs) -> Any:
-        """Returns the critics that the loss calls, by default one or two of `make_critic`."""
-        one = partial(make_critic, self.observation_space, self.action_space, self.config.model, rngs=rngs)
-        return make_critics(2 if self.config.twin_q else 1, one)
+        """Returns the critics that the loss calls, by default `num_critics` of `make_critic`."""
+        one = partial(make_critic, self.observation_space, self.action_space, self.critic_layers, rngs=rngs)
+        return make_critics(self.num_critics, one)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
         config = self.config
@@ -142,6 +190,9 @@ class SAC(Algorithm):
             shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):
                 columns[name] = rng.random(shape, np.float32)
+        if self.config.target_critics is not None:
+            order = rng.random((len(batch), self.num_critics), np.float32).argsort(axis=1)
+            columns[_SUBSET] = order[:, : self.config.target_critics].astype(np.int32)
         return columns
 
     def targets(
@@ -155,7 +206,14 @@ class SAC(Algorithm):
         """Returns [B] target values and [B] log-probabilities of the actor's next actions."""
         obs = batch[SampleBatch.NEW_OBS]
         outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
-        return self.policy_values(outputs, target_model.critics, obs, batch.get(_NEXT_NOISE))
+        reduce = partial(self.reduce_targets, batch=batch)
+        return self.policy_values(outputs, self.target_critics(target_model), obs, batch.get(_NEXT_NOISE), reduce)
+
+    def target_critics(self, target_model: Any) -> Any:
+        """Returns the target critics, which have dropout as the critics do."""
+        if isinstance(self.critic_layers, CriticConfig):
+            target_model.critics.set_attributes(deterministic=False, raise_if_not_found=False)
+        return target_model.critics
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -180,16 +238,13 @@ class SAC(Algorithm):
     ) -> tuple[jax.Array, dict]:
         """Returns [] Σ_i ½ (Q_i - y)² of values [N, B] and targets [B], averaged over the rows, and statistics."""
         squares, errors = twin_errors(values, targets, batch[SampleBatch.WEIGHTS], mask)
-        return 0.5 * squares, {
-            "mean_q": masked_mean(values.mean(axis=0), mask),
-            "mean_target": masked_mean(targets, mask),
-            "mean_td_error": masked_mean(errors, mask),
-            SampleBatch.TD_ERROR: errors,
-        }
+        return 0.5 * squares, critic_statistics(values, targets, errors, mask)
 
     def actor_loss(self, model: Any, out: Outputs, batch: Columns, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns [] α log π(a|s) - Q(s, a), averaged over the rows, and [B] log π; only the actor has a gradient."""
-        values, logp = self.policy_values(out.policy, frozen(model.critics), batch[SampleBatch.OBS], batch.get(_NOISE))
+        obs, noise = batch[SampleBatch.OBS], batch.get(_NOISE)
+        reduce = self.reduce_critics if self.config.actor_q == "min" else partial(jnp.mean, axis=0)
+        values, logp = self.policy_values(out.policy, frozen(model.critics), obs, noise, reduce)
         alpha = jnp.exp(jax.lax.stop_gradient(model.log_alpha[...]))
         return masked_mean(alpha * logp - values, mask), logp
 
@@ -198,23 +253,41 @@ class SAC(Algorithm):
         target_entropy = self.target_entropy(batch[SampleBatch.OBS], logp)
         return temperature_loss(model.log_alpha[...], logp, target_entropy, mask)
 
-    def policy_values(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
-        """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete."""
+    def policy_values(
+        self, outputs: jax.Array, critics: Any, obs: Any, noise: Any, reduce: Callable[[jax.Array], jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete.
+
+        `reduce` is the value of an action from the values of all critics, such as `reduce_critics`.
+        """
         if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
-            return self.reduce_critics(critics(obs, actions)), logp
+            return reduce(self.expected_values(critics(obs, actions))), logp
         # A custom model may mask by minus infinity: 0 · ∞ is NaN.
         log_probs = jax.nn.log_softmax(jnp.maximum(outputs, MASKED_LOGIT), axis=-1)
         probabilities = jnp.exp(log_probs)
-        values = jnp.maximum(self.reduce_critics(critics(obs)), MASKED_LOGIT)
+        values = jnp.maximum(reduce(self.expected_values(critics(obs))), MASKED_LOGIT)
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
 
-    def reduce_critics(self, values: jax.Array) -> jax.Array:
-        """Returns [B] or [B, A], the minimum of the values [N, B] or [N, B, A] of N critics.
+    def expected_values(self, outputs: jax.Array) -> jax.Array:
+        """Returns values [N, B] or [N, B, A] from the critics' outputs, by default the outputs themselves.
 
-        An override is also called with the values [N, B, K] or [N, B, A, K] of critics with K outputs.
+        An override is for critics with K outputs, [N, B, K] or [N, B, A, K], such as quantiles of the return.
         """
+        return outputs
+
+    def reduce_critics(self, values: jax.Array) -> jax.Array:
+        """Returns [B] or [B, A], the minimum of the values [N, B] or [N, B, A] of N critics."""
         return values.min(axis=0)
+
+    def reduce_targets(self, values: jax.Array, batch: Columns) -> jax.Array:
+        """Returns `reduce_critics` of the critics whose values are in the targets of this update."""
+        return self.reduce_critics(self.chosen_critics(values, batch))
+
+    def chosen_critics(self, outputs: jax.Array, batch: Columns) -> jax.Array:
+        """Returns [M, B, ...] the outputs [N, B, ...] of the critics that are in the targets of this update."""
+        # Each row has a subset; the rows of an update are in random order, and it takes the subset of the first one.
+        return outputs[batch[_SUBSET][0]] if _SUBSET in batch else outputs
 
     def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""

@@ -187,7 +187,7 @@ def _value(config: BaseModel, key: str) -> Any:
     """The value of a key; None where the config does not have it."""
     outer, _, inner = key.partition(".")
     value = getattr(config, outer, None)
-    return getattr(value, inner) if inner else value
+    return getattr(value, inner) if inner and value is not None else value
 
 
 def _failing(config: BaseModel, condition: Condition) -> Condition:

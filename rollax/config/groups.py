@@ -6,6 +6,8 @@ default, it names the default in `defaults` (see `FieldGroup`).
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
@@ -14,6 +16,7 @@ from rollax.config.field_group import ENABLED, FieldGroup, NotIn
 from rollax.config.field_types import Lambda, SchedulePoints
 from rollax.config.trainer import TrainerConfig
 from rollax.errors import ConfigError
+from rollax.models.config import MOST_LAYERS, Width
 
 _PRIORITIES = tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps"))
 OWN_NETWORKS = {
@@ -98,6 +101,40 @@ class BurnInFields(FieldGroup):
     )
 
 
+class SequenceFields(BurnInFields, TrainerConfig):
+    """How a model with memory learns from replayed sequences; the options of R2D2."""
+
+    requires = {
+        ("zero_init_states", "overlap"): MODEL_WITH_MEMORY,
+        "priority_eta": [{**memory, "prioritized_replay": True} for memory in MODEL_WITH_MEMORY],
+    }
+    places = {("zero_init_states", "overlap", "priority_eta"): ("policy",)}
+
+    zero_init_states: bool = Field(
+        default=False, description="whether sequences begin with a state of zeros instead of the state used when acting"
+    )
+    overlap: int = Field(
+        default=0, ge=0, description="rows that a sequence has in common with the next one; less than max_seq_len"
+    )
+    priority_eta: float = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="η: the priority of a sequence is η times its largest error plus 1 - η times their mean",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.overlap >= self.model.max_seq_len:
+            raise ConfigError(
+                "A sequence cannot have all of its rows in common with the next one.",
+                where="config keys 'overlap' and 'model.max_seq_len'",
+                got=f"overlap={self.overlap}, max_seq_len={self.model.max_seq_len}",
+                expected="overlap < max_seq_len",
+                fix="lower overlap: half of max_seq_len is usual",
+            )
+
+
 class NormalizedRewardFields(FieldGroup):
     """Whether an on-policy algorithm learns from normalized rewards."""
 
@@ -107,6 +144,41 @@ class NormalizedRewardFields(FieldGroup):
         default=False,
         description="whether rewards are divided by the running standard deviation of their discounted sum, and then "
         "clipped to [-10, 10], before learning; results report the rewards of the environment",
+    )
+
+
+class ExplorationBonusFields(FieldGroup):
+    """Bonuses for observations that are new; see `ExplorationBonus`."""
+
+    requires = {("bonus_coeff", "bonus_hiddens", "predictor_share"): {"exploration_bonus": "rnd"}}
+    places = {("exploration_bonus", "bonus_coeff", "bonus_hiddens", "predictor_share"): ("policy",)}
+
+    exploration_bonus: Literal["rnd"] | None = Field(
+        default=None,
+        description="rnd: random network distillation, bonuses for next observations whose features a network cannot "
+        "predict yet; None: no bonuses",
+    )
+    bonus_coeff: float = Field(
+        default=0.5, ge=0, description="weight of bonuses, which have the deviation of their discounted sums as unit"
+    )
+    bonus_hiddens: Annotated[tuple[Width, ...], Field(min_length=1, max_length=MOST_LAYERS)] = Field(
+        default=(128, 64),
+        description="widths of the hidden layers and of the output of the random network; the predictor has two more "
+        "hidden layers",
+    )
+    predictor_share: float = Field(
+        default=0.25, gt=0, le=1, description="share of the rows of a batch that the predictor learns from"
+    )
+
+
+class BonusAdvantageFields(ExplorationBonusFields):
+    """Bonuses for observations that are new, with a value function of their own; see `BonusAdvantages`."""
+
+    requires = {"bonus_gamma": {"exploration_bonus": "rnd"}}
+    places = {"bonus_gamma": ("policy",)}
+
+    bonus_gamma: float = Field(
+        default=0.99, ge=0, le=1, description="γ of bonuses, whose sums do not end with the episode"
     )
 
 
@@ -199,8 +271,8 @@ class ReplayFields(FieldsOfReplay, TrainerConfig):
     )
     frame_stack_axis: int | None = Field(
         default=None,
-        description="axis along which observations are stacks of images, 0 or -1; each image is then stored once. None "
-        "stores whole observations",
+        description="axis along which the environment's observations are stacks of images, 0 or -1; each image is then "
+        "stored once, as with frame_stack. None stores whole observations",
     )
     store_buffer_in_checkpoints: bool = Field(
         default=False,

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from rollax.config.field_group import NotIn
+from rollax.config.field_group import ENABLED, FieldGroup, NotIn
 from rollax.config.field_types import ProbabilityPoints, SchedulePoints
 from rollax.config.groups import OWN_NETWORKS, ReplayFields, StreamFields
 from rollax.config.hooks import ConfigHooks
 from rollax.core.schedules import Schedule
+from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
+
+
+class HindsightFields(ConfigHooks):
+    """Goals that replace the goals of replayed transitions; see `HindsightDraw`."""
+
+    requires = {"hindsight_strategy": {"hindsight_goals": ENABLED}}
+    places = {("hindsight_goals", "hindsight_strategy"): ("policy",)}
+
+    hindsight_goals: int = Field(
+        default=0,
+        ge=0,
+        description="k of hindsight experience replay: k of k + 1 replayed rows get a goal that their trajectory "
+        "reached later; 0 changes no goal",
+    )
+    hindsight_strategy: Literal["future", "final"] = Field(
+        default="future",
+        description="the new goal: future, one that was reached in the row or a later one, with equal probability; "
+        "final, the last one",
+    )
+
+    def check(self) -> None:
+        super().check()
+        for key, value in (("n_step", 1), ("observation_filter", "NoFilter"), ("clip_rewards", None)):
+            got = getattr(self, key, value)
+            if self.hindsight_goals and got != value and got is not False:
+                raise ConfigError(
+                    "Rewards of other goals are computed for one step, from goals as the environment returns them.",
+                    where=f"config key '{key}' ({type(self).__name__}), with hindsight_goals",
+                    got=got,
+                    expected=value,
+                    fix=f"set {key} to {value!r}, or leave hindsight_goals out",
+                )
 
 
 class AsyncReplayFields(StreamFields, ReplayFields):
@@ -95,7 +130,21 @@ class QLearningFields(EpsilonGreedyFields):
     )
 
 
-class ActorCriticFields(ReplayFields):
+class RepeatedNoiseFields(FieldGroup):
+    """How long exploration keeps its noise; see `RepeatedNoise`."""
+
+    places = {"longest_repeat": ("policy",)}
+
+    longest_repeat: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="largest number k of steps with the same exploration noise, of which shorter ones are more likely, "
+        "as 1/k²; 1: new noise at each step",
+    )
+
+
+class ActorCriticFields(HindsightFields, ReplayFields):
     """Step sizes of actor and critics, target networks, and the noise of actions: DDPG, TD3 and SAC."""
 
     defaults = {

@@ -30,6 +30,7 @@ _INTENSITY = "training_intensity: updates for each step sampled, gradient steps 
 _ITERATION = "buffer_size? timesteps_per_iteration | train_batch_size"
 _BATCH = "sgd_minibatch_size | train_batch_size"
 _VALUE_CLIP = "vf_clip_param: a bound on each row's squared value error, not on how far the value moves"
+_BONUS_WEIGHT = "bonus_coeff: the weight of bonuses against rewards, such as int_coef / ext_coef"
 _BLOCKS = ": the width of each residual block, such as (256, 256)"
 _LAYERS, _ACTIVATION = "model.fcnet_hiddens", "model.fcnet_activation"
 
@@ -86,6 +87,11 @@ SYNONYMS: dict[str, str] = {
         'observation_filter: "MeanStdFilter" standardizes observations',
     ),
     **each("clip_reward max_abs_reward", "clip_rewards"),
+    **each(
+        "n_stack num_stack framestack num_framestacks stack_size",
+        "frame_stack: the number of observations; of an Atari game, stack in env_config",
+    ),
+    **each("frame_skip frameskip num_repeats", "action_repeat: of an Atari game, frame_skip in env_config"),
     **each("restart_failed_env_runners recreate_failed_env_runners", "recreate_failed_workers"),
     "ignore_env_runner_failures": "ignore_worker_failures",
     "callbacks_class": "callbacks",
@@ -112,10 +118,19 @@ SYNONYMS: dict[str, str] = {
     "dueling_dqn": "dueling",
     "n_atoms": "num_atoms",
     "priority_exponent": "prioritized_replay_alpha",
+    **each("replay_burn_in burn_in_length", "burn_in"),
+    "sequence_period": "overlap: max_seq_len - sequence_period",
+    "max_priority_weight": "priority_eta",
+    **each("value_rescaling tx_pair", "use_h_function"),
     **each("beta importance_sampling_exponent", "prioritized_replay_beta"),
     # Rewards
     **each("norm_reward reward_normalization rew_norm reward_scale", "normalize_rewards"),
     **each("rew_scale reward_scaling", "reward_scale | normalize_rewards"),
+    # Bonuses
+    **each("curiosity intrinsic_reward use_rnd use_icm", "exploration_bonus: 'rnd' is random network distillation"),
+    **each("int_coef int_coeff ext_coef intrinsic_coef intrinsic_reward_coeff", _BONUS_WEIGHT),
+    **each("int_gamma gamma_int intrinsic_gamma", "bonus_gamma | gamma: bonuses have the γ of the rewards"),
+    "update_proportion": "predictor_share",
     # Recorded data
     **each("input_ offline_data dataset dataset_path", "input"),
     "input_read_method_kwargs": "input_config",
@@ -156,10 +171,16 @@ SYNONYMS: dict[str, str] = {
     "alpha": f"{_TEMPERATURE} | prioritized_replay_alpha",
     **each("autotune auto_alpha", "alpha_lr: 0 keeps the temperature as it is"),
     "initial_temperature": "initial_alpha",
-    "n_critics": "twin_q",
+    **each("n_critics num_q ensemble_size num_qvalue_nets num_qs", "num_critics | twin_q"),
+    **each("subset_size num_min num_min_qs sub_sample_len", "target_critics"),
+    **each("n_quantiles", "num_quantiles"),
+    **each("dropout_rate critic_dropout_rate", "critic_model.dropout"),
+    **each("critic_hiddens qf_hidden_sizes critic_hidden_dims", "critic_model.fcnet_hiddens"),
+    **each("renorm_warmup batch_norm_warmup", "renorm_warmup_steps"),
+    **each("quantiles_to_drop n_target_quantiles_to_drop", "top_quantiles_to_drop_per_net: of each critic"),
     **each("policy_noise target_policy_noise", "target_noise"),
     "noise_clip": "target_noise_clip",
-    **each("policy_frequency update_actor_freq", "policy_delay"),
+    **each("policy_frequency update_actor_freq policy_update_delay actor_delay", "policy_delay"),
     # Distributions of returns, blocks and scales of FlashSAC and SimBaV2
     **each("num_bins critic_num_bins n_bins", "num_atoms"),
     **each("max_v critic_max_v", "v_max"),
@@ -246,6 +267,7 @@ ADVICE: dict[str, str] = {
     **each("wrapper_class env_wrapper", _WRAPPED),
     **each("total_timesteps total_steps num_iterations max_epoch epochs", _ITERATIONS),
     **each("norm_reward normalize_reward normalize_rewards reward_normalization rew_norm", _UNNORMALIZED),
+    "num_iterations_obs_norm_init": "leave it out: the first fragment's observations are added before its bonuses",
     **each("reward_scale reward_scaling", _UNNORMALIZED),
     **each("norm_adv normalize_advantage normalize_advantages advantage_normalization", _STANDARDIZED),
     "standardize_advantages": _STANDARDIZED,

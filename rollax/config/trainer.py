@@ -53,6 +53,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
             "observation_filter",  # policies act on the observations that they were trained on
         ): ("policy",),
         (
+            *("action_repeat", "frame_stack"),  # policies act on the steps and observations that they were trained on
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
             *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
             *("train_batch_size", "metrics_num_episodes_for_smoothing"),
@@ -76,6 +77,18 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     )
     action_space: Space | None = Field(
         default=None, description="space of one agent's actions; None: the environment's"
+    )
+    action_repeat: int = Field(
+        default=1,
+        ge=1,
+        description="environment steps for which each action is taken, or until the episode ends; their rewards are "
+        "summed, and count as one step",
+    )
+    frame_stack: int = Field(
+        default=1,
+        ge=1,
+        description="number of latest observations that a policy sees at once, the newest last; an episode begins with "
+        "copies of its first observation",
     )
     clip_rewards: bool | PositiveFloat | None = Field(
         default=None,

@@ -26,6 +26,12 @@ DTYPES = frozenset(["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}"
 ACTION_MASK = "action_mask"
 """The key of the action mask in a Dict observation."""
 
+EMBEDDINGS = "avail_actions"
+"""The key of embeddings of the available actions in a Dict observation: a padded Box [slots, E], one row per action."""
+
+NOT_FEATURES = frozenset({ACTION_MASK, EMBEDDINGS})
+"""The keys of a Dict observation that describe the available actions."""
+
 Path = tuple[Any, ...]
 """The keys of Dicts and positions in Tuples that lead to a part of a nested space."""
 
@@ -223,6 +229,16 @@ def choices(space: spaces.Space) -> list[int]:
 def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
     """[N, discrete actions] whether masks [N, choices] allow a choice; the entries of each action begin at `starts`."""
     return np.logical_or.reduceat(mask > 0, starts, axis=1)
+
+
+def channels_come_first(shape: tuple[int, ...]) -> bool:
+    """Whether the channels of an image of rank 3 are its first axis, not its last.
+
+    They are the last axis if the first two sides are equal, else the first axis if the last two are, else the shorter
+    of these two axes (the last on a tie).
+    """
+    first, second, last = shape
+    return first != second and (second == last or first < last)
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:

@@ -98,6 +98,8 @@ def is_stepped(env: Any) -> bool:
 
 
 JAX_ENV_CLASS = "rollax.env.jax.jax_env.JaxEnv"
+SINGLE_ENV_CLASS = "gymnasium.Env"
+EXTERNAL_CLASSES = tuple(f"rollax.env.external.external_env.External{kind}" for kind in ("Env", "MultiAgentEnv"))
 _base_env = partial(EnvAdapter, makes_base_env=True)
 _EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
 _MULTI_AGENT = "rollax.env.multi_agent"
@@ -116,12 +118,11 @@ _BUILT_IN = (
     EnvAdapter("the old Gym interface", "rollax.env.legacy:adapt", is_legacy),
     _base_env("gymnasium.vector.VectorEnv", "rollax.env.vector.native_vector_env:NativeVectorEnv"),
     _base_env("rollax.env.vector.vector_env.VectorEnv", "rollax.env.vector.vector_base_env:VectorBaseEnv"),
-    _base_env("rollax.env.external.external_env.ExternalEnv", _EXTERNAL),
-    _base_env("rollax.env.external.external_env.ExternalMultiAgentEnv", _EXTERNAL),
+    *(_base_env(external, _EXTERNAL) for external in EXTERNAL_CLASSES),
     _base_env(
         f"{_MULTI_AGENT}.multi_agent_env.MultiAgentEnv", f"{_MULTI_AGENT}.multi_agent_base_env:MultiAgentBaseEnv"
     ),
-    _base_env("gymnasium.Env", "rollax.env.vector.vector_base_env:VectorBaseEnv", is_stepped),
+    _base_env(SINGLE_ENV_CLASS, "rollax.env.vector.vector_base_env:VectorBaseEnv", is_stepped),
 )
 _registered: dict[str, EnvAdapter] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import gymnasium as gym
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.importing import named_by_caller
 from rollax.env import checks
-from rollax.env.adapters import adapted, adapter_of, is_recognized
+from rollax.env.adapters import EXTERNAL_CLASSES, JAX_ENV_CLASS, SINGLE_ENV_CLASS, adapted, adapter_of, is_recognized
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext, env_creator
@@ -42,6 +42,8 @@ class EnvSettings:
     restart_failed_sub_environments: bool = False
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
+    action_repeat: int = 1
+    frame_stack: int = 1
     ray_address: str | None = None
 
 
@@ -206,6 +208,8 @@ def to_base_env(
     restart_failed_sub_environments: bool = False,
     observation_space: gym.Space | None = None,
     action_space: gym.Space | None = None,
+    action_repeat: int = 1,
+    frame_stack: int = 1,
 ) -> BaseEnv:
     """The environment, with copies of it if it is a single one, as a `BaseEnv`.
 
@@ -222,6 +226,8 @@ def to_base_env(
         restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
             episode is dropped. A remote one whose process dies is recreated in any case.
         observation_space, action_space: for single environments that have none before their first reset.
+        action_repeat: steps for which each action is taken, or until the episode ends.
+        frame_stack: number of latest observations in an observation; see `rollax.env.stacking`.
     Raises:
         EnvError: an object that is not an environment, or the creator raised.
         ConfigError: an unknown id, or `make_env` together with a creator.
@@ -233,6 +239,8 @@ def to_base_env(
         restart_failed_sub_environments=restart_failed_sub_environments,
         observation_space=observation_space,
         action_space=action_space,
+        action_repeat=action_repeat,
+        frame_stack=frame_stack,
     )
     # An instance may be callable too.
     if not (isinstance(env, str | type) or (callable(env) and not is_recognized(env))):
@@ -255,7 +263,52 @@ def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: in
 
         copies = EnvCopies(() if env is None else (env,), make_env, *copied)
         wait_ms, timeout_s = settings.remote_env_batch_wait_ms, settings.remote_env_timeout_s
-        return RemoteBaseEnv(copies, batch_wait_ms=wait_ms, timeout_s=timeout_s, ray_address=settings.ray_address)
+        remote = RemoteBaseEnv(copies, batch_wait_ms=wait_ms, timeout_s=timeout_s, ray_address=settings.ray_address)
+        return _wrapped(remote, settings)
     first = adapted(env)
-    make_adapted = None if make_env is None else lambda index: adapted(make_env(index), f"sub-environment {index}")
-    return adapter_of(first)(EnvCopies((first,), make_adapted, *copied))
+    adapter, as_copy = adapter_of(first), adapted
+    if adapter.kind == JAX_ENV_CLASS:
+        first, settings = _wrapped(first, settings), DEFAULT_SETTINGS
+    elif adapter.kind == SINGLE_ENV_CLASS and isinstance(first, gym.Env) and settings.action_repeat > 1:
+        from rollax.env.action_repeat import RepeatedSteps  # loaded only where it is used
+
+        times, settings = settings.action_repeat, replace(settings, action_repeat=1)
+        first, as_copy = RepeatedSteps(first, times), lambda env, where: RepeatedSteps(adapted(env, where), times)
+    make_copy = None if make_env is None else lambda index: as_copy(make_env(index), f"sub-environment {index}")
+    base = adapter(EnvCopies((first,), make_copy, *copied))
+    with cleanup_on_error(base.stop):
+        if adapter.kind in EXTERNAL_CLASSES:
+            _refuse_wrappers(base, settings)
+        return _wrapped(base, settings)
+
+
+def _refuse_wrappers(env: BaseEnv, settings: EnvSettings) -> None:
+    """Raises ConfigError for wrappers around an external environment, whose clients may act without it."""
+    for key in ("action_repeat", "frame_stack"):
+        if getattr(settings, key) > 1:
+            raise ConfigError.no_effect(
+                key,
+                "an external environment decides when it asks for actions, and what it sends",
+                f"config key {key!r}, env {env!r}",
+                getattr(settings, key),
+            ).fix("leave it out, and repeat actions or stack observations in the simulator")
+
+
+def _wrapped(env: Any, settings: EnvSettings) -> Any:
+    """A `BaseEnv` or `JaxEnv` with repeated actions, and around it with stacks of what agents then observe.
+
+    The classes of the wrappers are loaded only where they are used.
+    """
+    if settings.action_repeat > 1:
+        if isinstance(env, BaseEnv):
+            from rollax.env.action_repeat import ActionRepeat
+        else:
+            from rollax.env.jax.wrappers import ActionRepeat
+        env = ActionRepeat(env, settings.action_repeat)
+    if settings.frame_stack > 1:
+        if isinstance(env, BaseEnv):
+            from rollax.env.frame_stack import FrameStack
+        else:
+            from rollax.env.jax.wrappers import FrameStack
+        env = FrameStack(env, settings.frame_stack)
+    return env

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from rollax.core.frozen import thawed
 from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
@@ -165,6 +165,10 @@ class _IdCreator:
     def __init__(self, env_id: str) -> None:
         self.env_id = env_id
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # With its registration, which another process may lack.
+        return _of_spec, (self.env_id, gym.spec(self.env_id))
+
     def __call__(self, context: EnvContext) -> gym.Env:
         # rollax checks the results of environments, so Gymnasium's checker would only cost a call per step.
         return gym.make(self.env_id, **{"disable_env_checker": True, **context})
@@ -174,6 +178,11 @@ class _IdCreator:
         """The class or function that makes the environment."""
         found: Any = gym.spec(self.env_id).entry_point
         return found if callable(found) else load_env_creator(found)
+
+
+def _of_spec(env_id: str, spec: EnvSpec) -> _IdCreator:
+    gym.registry.setdefault(spec.id, spec)
+    return _IdCreator(env_id)
 
 
 def import_atari_if_named(env_id: str) -> None:

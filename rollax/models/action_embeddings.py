@@ -1,14 +1,11 @@
-"""Embeddings of the available actions in observations: their key, and a check of the spaces. It imports no JAX."""
+"""Embeddings of the available actions in observations: a check of the spaces. It imports no JAX."""
 
 from __future__ import annotations
 
 from gymnasium import spaces
 
-from rollax.core.spaces import ACTION_MASK
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
 from rollax.errors import SpaceError
-
-EMBEDDINGS = "avail_actions"
-"""The key of the embeddings in a Dict observation: a padded Box [slots, E], one row per action."""
 
 
 def is_parametric(observation_space: spaces.Space) -> bool:

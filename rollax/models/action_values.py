@@ -14,14 +14,15 @@ from gymnasium import spaces
 from jax import core, lax
 from jaxtyping import Array, Float
 
+from rollax.batch import Columns, SampleBatch
 from rollax.core.numbers import is_whole
 from rollax.errors import PolicyError, SpaceError
 from rollax.models.action_embeddings import check_parametric, is_parametric
 from rollax.models.catalog import make_custom_model
-from rollax.models.config import ModelConfig
+from rollax.models.config import LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
-from rollax.models.layers import MLP, dense
+from rollax.models.layers import dense, make_mlp
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric_head import make_policy_head, policy_outputs
@@ -78,7 +79,7 @@ class ActionValue(nnx.Module):
         self,
         observation_space: spaces.Space,
         action_space: spaces.Box,
-        config: ModelConfig,
+        config: LayersConfig,
         *,
         outputs: int | None = None,
         rngs: nnx.Rngs,
@@ -86,9 +87,7 @@ class ActionValue(nnx.Module):
         self.outputs = outputs
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         width = self.encoder.features + math.prod(action_space.shape)
-        self.mlp = MLP(
-            width, config.fcnet_hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
-        )
+        self.mlp = make_mlp(width, config.fcnet_hiddens, config, rngs=rngs)
         self.head = dense(self.mlp.features, outputs or 1, gain=VALUE_GAIN, rngs=rngs)
 
     def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R *K"]:
@@ -259,7 +258,7 @@ def _shapes(module: nnx.Module) -> set[tuple[str, tuple[int, ...]]]:
 def make_critic(
     observation_space: spaces.Space,
     action_space: spaces.Space,
-    config: ModelConfig,
+    config: LayersConfig,
     *,
     outputs: int | None = None,
     rngs: nnx.Rngs,
@@ -274,7 +273,7 @@ def make_critic(
     """
     num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
     width = (num_actions or 1) * (outputs or 1)
-    if config.custom_model is not None:
+    if isinstance(config, ModelConfig) and config.custom_model is not None:
         options: dict[str, Any] = {"takes_actions": num_actions is None, "memory": False}
         network = make_custom_model(observation_space, action_space, width, config, rngs, **options)
         return NetworkValues(network, outputs)
@@ -306,6 +305,28 @@ def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces
     if values.ndim == 3:
         return of_members(values, places)
     return jax.vmap(of_members, in_axes=(-1, None), out_axes=-1)(values, places)
+
+
+def joined(first: Any, second: Any) -> Any:
+    """The rows of two columns as one column."""
+    return jax.tree.map(lambda *halves: jnp.concatenate(halves), first, second)
+
+
+def values_of_both(
+    critics: Any, batch: Columns, next_actions: Any
+) -> tuple[Float[Array, "N B *K"], Float[Array, "N B *K"]]:
+    """The critics' outputs for (s, a), and for (s', a'), from one pass, whose batch statistics are those of both.
+
+    Source: Bhatt et al. (2024), "CrossQ", section 3.1, arXiv:1902.05605.
+
+    Args:
+        critics: `critics(obs, actions)` -> [N, R, *K].
+        batch: the columns `obs`, `actions` and `new_obs`.
+        next_actions: [B, ...] a'.
+    """
+    obs = joined(batch[SampleBatch.OBS], batch[SampleBatch.NEW_OBS])
+    first, second = jnp.split(critics(obs, joined(batch[SampleBatch.ACTIONS], next_actions)), 2, axis=1)
+    return first, second
 
 
 def frozen(module: Any) -> Any:

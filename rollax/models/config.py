@@ -29,10 +29,8 @@ def _checked_model(value: Any) -> Any:
 CustomModel = Annotated[type | InstanceOf[str] | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)]
 
 
-class ModelConfig(FrozenModel):
-    """The network from observations to the inputs of the action distribution."""
-
-    part = "model"
+class LayersConfig(FrozenModel):
+    """The layers between observations and heads."""
 
     fcnet_hiddens: tuple[Width, ...] = Field(
         default=(64, 64),
@@ -43,14 +41,9 @@ class ModelConfig(FrozenModel):
     fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
     normalization: Normalization | None = Field(
         default=None,
-        description="what follows each activation of fcnet_hiddens: layer, batch (also of their input), or "
-        "batch_renorm, batch renormalization (also of their input); None: nothing. Batch statistics are those of "
-        "minibatches in updates, and running statistics everywhere else",
-    )
-    vf_share_layers: bool = Field(
-        default=False,
-        description="whether the value head uses the hidden layers of the policy; false: it has separate layers, "
-        "including convolutions",
+        description="what follows each activation of fcnet_hiddens: layer (also of convolutions and conv_dense), batch "
+        "(also of their input), or batch_renorm, batch renormalization (also of their input); None: nothing. Batch "
+        "statistics are those of minibatches in updates, and running statistics everywhere else",
     )
     conv_filters: Annotated[tuple[ConvFilter, ...], Field(max_length=MOST_LAYERS)] | None = Field(
         default=None,
@@ -61,6 +54,36 @@ class ModelConfig(FrozenModel):
     conv_dense: Width | None = Field(
         default=None,
         description="width of the layer after the last convolution; None: by the shorter side of the image",
+    )
+
+
+class CriticConfig(LayersConfig):
+    """The layers of critics, where they differ from those of the actor."""
+
+    part = "critic_model"
+
+    fcnet_hiddens: tuple[Width, ...] = Field(
+        default=(256, 256), max_length=MOST_LAYERS, description="widths of the hidden layers; (): none"
+    )
+    fcnet_activation: Activation = Field(default="relu", description="activation after each of fcnet_hiddens")
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="probability with which an update drops an output of fcnet_hiddens, in targets too. With dropout "
+        "the order is: outputs, dropout, normalization, activation",
+    )
+
+
+class ModelConfig(LayersConfig):
+    """The network from observations to the inputs of the action distribution."""
+
+    part = "model"
+
+    vf_share_layers: bool = Field(
+        default=False,
+        description="whether the value head uses the hidden layers of the policy; false: it has separate layers, "
+        "including convolutions",
     )
     free_log_std: bool = Field(
         default=False,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from rollax.core.spaces import Path, at, path_text, space_text
 from rollax.errors import SpaceError
-from rollax.models.config import ModelConfig
+from rollax.models.config import LayersConfig
 from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
 from rollax.models.layers import CNN
 
@@ -27,7 +27,7 @@ class Encoder(nnx.Module):
     An unsupported space, or one without features, raises SpaceError.
     """
 
-    def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, observation_space: spaces.Space, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
         parts = feature_leaves(observation_space)
         self.paths = tuple(path for path, _ in parts)
         self.parts = nnx.List([_encoder_of(leaf, path, config, rngs) for path, leaf in parts])
@@ -72,10 +72,11 @@ class OneHotEncoder(nnx.Module):
 class ImageEncoder(nnx.Module):
     """A `CNN` over pixels mapped to [0, 1]."""
 
-    def __init__(self, space: spaces.Box, layout: ImageLayout, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, space: spaces.Box, layout: ImageLayout, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
         self.layout = layout
         self.unit = UnitInterval.of(space)
-        self.cnn = CNN(layout.shape, config.conv_filters, config.conv_dense, config.conv_activation, rngs=rngs)
+        layers = config.conv_filters, config.conv_dense, config.conv_activation, config.normalization
+        self.cnn = CNN(layout.shape, *layers, rngs=rngs)
         self.features = self.cnn.features
 
     def pixels(self, column: Array) -> Float[Array, "B height width channels"]:
@@ -88,7 +89,7 @@ class ImageEncoder(nnx.Module):
 
 
 def _encoder_of(
-    space: spaces.Space, path: Path, config: ModelConfig, rngs: nnx.Rngs
+    space: spaces.Space, path: Path, config: LayersConfig, rngs: nnx.Rngs
 ) -> FlatEncoder | OneHotEncoder | ImageEncoder:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return OneHotEncoder(space)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rollax.core.spaces import ACTION_MASK, Path, leaves, path_text
+from rollax.core.spaces import NOT_FEATURES, Path, channels_come_first, leaves, path_text
 from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_embeddings import EMBEDDINGS
 from rollax.models.config import ConvFilter
 
 HIDDEN_GAIN = math.sqrt(2)
@@ -20,8 +19,6 @@ HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
-# Keys of a Dict observation that describe the available actions.
-NOT_FEATURES = frozenset({ACTION_MASK, EMBEDDINGS})
 # A rank-3 Box with a smaller side is not an image and is flattened.
 MIN_IMAGE_SIDE = 5
 # A wider range, such as in Box(-finfo.max, finfo.max), stands for "unbounded".
@@ -98,16 +95,15 @@ class ImageLayout:
     def of(cls, space: spaces.Box) -> ImageLayout | None:
         """The layout of a Box; None if it is not an image.
 
-        An image is a rank-3 Box with two sides of at least 5. Its channels are the last axis if the first two sides are
-        equal, else the first axis if the last two are, else the shorter of these two axes (the last on a tie). A uint8
-        Box of rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
+        An image is a rank-3 Box with two sides of at least 5; `channels_come_first` finds its channels. A uint8 Box of
+        rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
         """
         shape, pixels = space.shape, space.dtype == np.uint8
         if len(shape) == 2 and pixels:
             layout = cls((*shape, 1), (0, 1, 2))
         elif len(shape) == 3:
             first, second, last = shape
-            if first != second and (second == last or first < last):
+            if channels_come_first(shape):
                 layout = cls((second, last, first), (0, 2, 3, 1))
             else:
                 layout = cls((first, second, last), (0, 1, 2, 3))

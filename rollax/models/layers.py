@@ -17,7 +17,7 @@ from flax import nnx
 from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.models.config import Activation, ConvFilter, Normalization
+from rollax.models.config import Activation, ConvFilter, CriticConfig, LayersConfig, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -163,7 +163,8 @@ def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs
 class MLP(nnx.Module):
     """Dense layers, each followed by the activation and by the normalization, if any (see `model.normalization`).
 
-    `features` is the width of the output.
+    With dropout each is followed by dropout, normalization and activation, as in Hiraoka et al. (2022), "DroQ",
+    arXiv:2110.02034. `features` is the width of the output.
     """
 
     def __init__(
@@ -173,11 +174,15 @@ class MLP(nnx.Module):
         activation: Activation,
         normalization: Normalization | None = None,
         *,
+        dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
         widths = (in_features, *hiddens)
         self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
         self.norms = nnx.List(make_norms(normalization, widths, rngs))
+        # Each with a random stream of its own, seeded as weights are.
+        streams = [nnx.Rngs(dropout=rngs.params()) for _ in hiddens] if dropout else []
+        self.dropouts = nnx.List([nnx.Dropout(dropout, rngs=stream) for stream in streams])
         self.activation: Activation = activation
         self.features = widths[-1]
 
@@ -185,10 +190,20 @@ class MLP(nnx.Module):
         activation, norms = ACTIVATIONS[self.activation], [*self.norms]
         if len(norms) > len(self.layers):
             x = norms.pop(0)(x)
-        for layer, norm in itertools.zip_longest(self.layers, norms):
-            x = activation(layer(x))
-            x = x if norm is None else norm(x)
+        for layer, norm, drop in itertools.zip_longest(self.layers, norms, self.dropouts):
+            normalized = norm or _identity
+            x = activation(normalized(drop(layer(x)))) if drop else normalized(activation(layer(x)))
         return x
+
+
+def _identity(x: Array) -> Array:
+    return x
+
+
+def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> MLP:
+    """An `MLP` with the activation, normalization and dropout of the config."""
+    dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
+    return MLP(in_features, hiddens, config.fcnet_activation, config.normalization, dropout=dropout, rngs=rngs)
 
 
 class CNN(nnx.Module):
@@ -198,6 +213,8 @@ class CNN(nnx.Module):
         shape: height, width and channels of an image.
         filters: (output channels, kernel, stride) of each convolution; None, here and for `dense_features`: chosen by
             the image's shorter side. A kernel that is larger than its input raises ConfigError.
+        normalization: of `model.normalization`, "layer" normalizes each layer after its activation, a convolution at
+            each position over its channels; the others have no effect.
     """
 
     def __init__(
@@ -206,6 +223,7 @@ class CNN(nnx.Module):
         filters: Sequence[ConvFilter] | None = None,
         dense_features: int | None = None,
         activation: Activation = "relu",
+        normalization: Normalization | None = None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -226,13 +244,15 @@ class CNN(nnx.Module):
         self.convolutions = nnx.List(convolutions)
         self.features = plan.dense_features
         self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN, rngs=rngs)
+        widths = (shape[2], *(layer.out_features for layer in convolutions), self.features)
+        self.norms = nnx.List(make_norms("layer", widths, rngs) if normalization == "layer" else [])
         self.activation: Activation = activation
 
     def __call__(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B F"]:
-        activation = ACTIVATIONS[self.activation]
-        for convolution in self.convolutions:
-            images = activation(_convolved(convolution, images))
-        return activation(self.dense(images.reshape(images.shape[0], -1)))
+        activation, norms = ACTIVATIONS[self.activation], [*self.norms] or [lambda x: x] * (len(self.convolutions) + 1)
+        for convolution, norm in zip(self.convolutions, norms, strict=False):
+            images = norm(activation(_convolved(convolution, images)))
+        return norms[-1](activation(self.dense(images.reshape(images.shape[0], -1))))
 
 
 _AS_PRODUCTS: ContextVar[bool] = ContextVar("convolutions as matrix products on the CPU", default=True)

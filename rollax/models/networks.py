@@ -12,10 +12,10 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.errors import ConfigError
-from rollax.models.config import ModelConfig
+from rollax.models.config import LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
-from rollax.models.layers import MLP, dense
+from rollax.models.layers import dense, make_mlp
 from rollax.models.outputs import Outputs
 from rollax.models.parametric_head import make_policy_head, policy_outputs
 
@@ -23,12 +23,10 @@ from rollax.models.parametric_head import make_policy_head, policy_outputs
 class Trunk(nnx.Module):
     """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images."""
 
-    def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, observation_space: spaces.Space, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         hiddens = () if self.encoder.images_only else config.fcnet_hiddens
-        self.mlp = MLP(
-            self.encoder.features, hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
-        )
+        self.mlp = make_mlp(self.encoder.features, hiddens, config, rngs=rngs)
         self.features = self.mlp.features
 
     def __call__(self, obs: Any) -> Float[Array, "B F"]:

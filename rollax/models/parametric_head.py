@@ -10,8 +10,8 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, Shaped
 
-from rollax.core.spaces import ACTION_MASK
-from rollax.models.action_embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
+from rollax.models.action_embeddings import embedding_size, is_parametric
 from rollax.models.layers import dense
 
 WIDTH = 64

@@ -15,10 +15,11 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
+from rollax.core.spaces import EMBEDDINGS
 from rollax.errors import ConfigError, PolicyError
-from rollax.models.action_embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
+from rollax.models.action_embeddings import check_parametric, embedding_size, is_parametric
 from rollax.models.catalog import make_custom_model
-from rollax.models.config import Activation, ModelConfig
+from rollax.models.config import Activation, LayersConfig, ModelConfig
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
@@ -36,7 +37,7 @@ class Stream(nnx.Module):
         features: int,
         hiddens: Sequence[int],
         outputs: int,
-        config: ModelConfig,
+        config: LayersConfig,
         sigma0: float | None,
         *,
         rngs: nnx.Rngs,
@@ -76,7 +77,7 @@ class QNetwork(nnx.Module):
         self,
         observation_space: spaces.Space,
         num_actions: int,
-        config: ModelConfig,
+        config: LayersConfig,
         *,
         hiddens: Sequence[int] = (),
         dueling: bool = True,

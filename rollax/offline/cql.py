@@ -28,8 +28,8 @@ from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.field_group import FieldGroup
-from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics
+from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.q_network import expected_values
 from rollax.ops.actor_critic import td_target
@@ -75,10 +75,7 @@ class CQL(SAC):
     statistics = (*SAC.statistics, "conservative_gap", "conservative_weight")
 
     def check_spaces(self) -> None:
-        if isinstance(self.action_space, spaces.Discrete):
-            what = "CQL requires continuous actions, but the action space is discrete."
-            where, expected = f"action_space of {type(self).__name__}", "a Box of floats with finite bounds"
-            raise SpaceError(what, where, self.action_space, expected=expected, fix="use DiscreteCQL")
+        check_continuous(self.action_space, f"action_space of {type(self).__name__}", discrete="DiscreteCQL")
         super().check_spaces()
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:

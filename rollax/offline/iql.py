@@ -21,6 +21,8 @@ from flax import nnx
 from gymnasium import spaces
 from pydantic import Field
 
+from rollax.algorithms.critic_loss import critic_statistics
+from rollax.algorithms.hindsight import Hindsight
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.field_group import NotIn
@@ -42,7 +44,6 @@ from rollax.ops.imitation import advantage_weights, expectile_loss
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values, rates_by_part
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
@@ -73,7 +74,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
     )
 
 
-class IQL(Algorithm):
+class IQL(Hindsight):
     """A stochastic actor, two critics and a state value."""
 
     config_class = IQLConfig
@@ -116,7 +117,7 @@ class IQL(Algorithm):
             low, high = (-1, 1) if config.normalize_actions else (space.low, space.high)
             actions = np.asarray(fragment[SampleBatch.ACTIONS])
             fragment[SampleBatch.ACTIONS] = np.clip(actions, low, high, dtype=actions.dtype)
-        return fragment
+        return super().postprocess(fragment, values)
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -144,10 +145,7 @@ class IQL(Algorithm):
             "entropy": masked_mean(self.distribution.entropy(out.policy), mask),
             "mean_weight": masked_mean(weights, mask),
             "mean_value": masked_mean(values, mask),
-            "mean_q": masked_mean(taken.mean(axis=0), mask),
-            "mean_target": masked_mean(batch[_TARGET], mask),
-            "mean_td_error": masked_mean(errors, mask),
-            SampleBatch.TD_ERROR: errors,
+            **critic_statistics(taken, batch[_TARGET], errors, mask),
         }
 
     def _values(self, model: Any, batch: Columns) -> jax.Array:

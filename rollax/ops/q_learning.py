@@ -55,6 +55,42 @@ def huber(errors: Float[Array, "*S"], *, delta: float = 1.0) -> Float[Array, "*S
     return 0.5 * inside**2 + delta * (size - inside)
 
 
+def quantile_huber(
+    quantiles: Float[Array, "B M"], targets: Float[Array, "B K"], *, delta: float = 1.0
+) -> Float[Array, "B"]:
+    """Quantile regression loss, whose minimum is the quantiles of the targets; the mean over all pairs of a row.
+
+    Source: Dabney et al. (2018), Eq. 10, arXiv:1710.10044, with τ_m = (m - ½) / M and u = y_k - θ_m:
+        mean_k mean_m |τ_m - 1{u < 0}| huber(u).  Deviations: the mean over the quantiles, where the paper has the sum.
+
+    Args:
+        quantiles: [B, M] θ, in ascending order of τ.
+        targets: [B, K] y. Constant.
+        delta: where the loss becomes linear.
+    """
+    count = quantiles.shape[-1]
+    fractions = (jnp.arange(count) + 0.5) / count
+    errors = lax.stop_gradient(targets)[:, None, :] - quantiles[:, :, None]
+    weights = jnp.abs(fractions[:, None] - (errors < 0))
+    return (weights * huber(errors, delta=delta)).mean(axis=(1, 2))
+
+
+def lowest_quantiles(quantiles: Float[Array, "N B M"], dropped: int) -> Float[Array, "B K"]:
+    """Returns the quantiles of N critics as one sample of the return, without the largest ones.
+
+    Source: Kuznetsov et al. (2020), "TQC", section 3, arXiv:2005.04269.
+
+    Args:
+        quantiles: [N, B, M] quantiles of each critic.
+        dropped: d < M; the N d largest quantiles of each row are left out.
+    Returns:
+        [B, N (M - d)] in ascending order.
+    """
+    count, rows, each = quantiles.shape
+    pooled = jnp.sort(quantiles.transpose(1, 0, 2).reshape(rows, -1), axis=-1)
+    return pooled[:, : count * (each - dropped)]
+
+
 def projected(
     probabilities: Float[Array, "B K"],
     rewards: Float[Array, "B"],
@@ -144,8 +180,36 @@ def dueling(
     return values + advantages - counted / valid.sum(axis=1, keepdims=True)
 
 
+def rescaled(values: Float[Array, "*S"], epsilon: float) -> Float[Array, "*S"]:
+    """Returns h(x), on a scale on which large returns differ less; `unscaled` is its inverse.
+
+    Source: Pohlen et al. (2018), "Observe and look further", arXiv:1805.11593, proposition A.2:
+        h(x) = sign(x) (√(|x| + 1) - 1) + ε x = x / (√(|x| + 1) + 1) + ε x.
+
+    Args:
+        values: [*S] x.
+        epsilon: ε >= 0, a lower bound of the slope.
+    """
+    return values / (jnp.sqrt(jnp.abs(values) + 1) + 1) + epsilon * values
+
+
+def unscaled(values: Float[Array, "*S"], epsilon: float) -> Float[Array, "*S"]:
+    """Returns h⁻¹(x), the inverse of `rescaled`.
+
+    Source: Pohlen et al. (2018), arXiv:1805.11593, proposition A.2:
+        h⁻¹(x) = sign(x) (((√(1 + 4ε y) - 1) / (2ε))² - 1),  y = |x| + 1 + ε.
+    Deviations: the fraction is written as 2y / (√(1 + 4ε y) + 1), which does not subtract nearly equal numbers.
+
+    Args:
+        values: [*S] x.
+        epsilon: ε >= 0.
+    """
+    y = jnp.abs(values) + 1 + epsilon
+    return jnp.sign(values) * ((2 * y / (jnp.sqrt(1 + 4 * epsilon * y) + 1)) ** 2 - 1)
+
+
 def sequence_errors(
-    errors: Float[Array, "BT"], mask: Float[Array, "M"], sequences: int, *, eta: float = 0.9
+    errors: Float[Array, "BT"], mask: Float[Array, "M"], sequences: int, *, eta: float
 ) -> Float[Array, "B"]:
     """Returns [B], the error of each of B sequences, for prioritized replay.
 

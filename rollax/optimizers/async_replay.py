@@ -67,10 +67,11 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
         buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self.policies.items()}
-        draws = {policy_id: policy.replayed for policy_id, policy in self.policies.items()}
-        sizes = {policy_id: draws[policy_id].units(self.rows_of_update(p)) for policy_id, p in self.policies.items()}
+        sizes = {
+            policy_id: self.draws[policy_id].units(self.rows_of_update(p)) for policy_id, p in self.policies.items()
+        }
         beta, seed = self.config.prioritized_replay_beta, self.config.seed
-        settings = ShardSettings(buffers, capacities, draws, sizes, beta, seed)
+        settings = ShardSettings(buffers, capacities, self.draws, sizes, beta, seed)
         for index in range(1, len(capacities) + 1):
             ReplayShard(settings, index)  # raises errors here that it would raise in its process; takes no memory yet
         return settings

@@ -36,7 +36,8 @@ MOST_EPISODES = 1_000_000
 OWN_TRAINER = "leave it out of policies_to_train, and train it in a trainer of its own algorithm (docs/two-trainers.md)"
 _WORKER_KEYS = frozenset(
     {
-        *("env_config", "observation_space", "action_space", "clip_rewards", "normalize_actions", "clip_actions"),
+        *("env_config", "observation_space", "action_space", "action_repeat", "frame_stack"),
+        *("clip_rewards", "normalize_actions", "clip_actions"),
         *("num_envs_per_worker", "remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s"),
         *("restart_failed_sub_environments", "rollout_fragment_length", "batch_mode", "explore", "sample_async"),
         *("max_policy_lag", "callbacks", "sampler", "output"),

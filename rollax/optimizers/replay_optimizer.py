@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollax.core.stored_values import generator_state
+from rollax.env.stacking import stack_axis
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.exact import inexact
 from rollax.optimizers.optimizer import OWN_TRAINER, Optimizer
@@ -29,11 +30,15 @@ class ReplayOptimizer(Optimizer):
 
     Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
     steps again.
+
+    Attributes:
+        draws: policy id -> how its experience is drawn.
     """
 
     def _set_up(self) -> None:
         super()._set_up()
         self.num_updates = 0
+        self.draws = {policy_id: policy.replayed.in_run(policy.config) for policy_id, policy in self.policies.items()}
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
     def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
@@ -65,7 +70,7 @@ class ReplayOptimizer(Optimizer):
             "n_step": policy.config.n_step,
             "where": f"replay buffer of policy {policy.name!r}",
             "columns": (*columns, *policy.replayed_columns, *policy.replayed.columns),
-            "frames": None if config.frame_stack_axis is None else _stacked_frames(policy, config.frame_stack_axis),
+            "frames": _stacked_frames(policy, config),
         }
         if not config.prioritized_replay:
             return partial(UniformReplay, **settings)
@@ -85,8 +90,16 @@ class ReplayOptimizer(Optimizer):
             )
 
 
-def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
-    shape = policy.observation_space.shape
+def _stacked_frames(policy: Policy, config: Any) -> StackedFrames | None:
+    """The stacks of images of `frame_stack_axis`, or of `frame_stack`; None if observations are stored whole."""
+    shape, axis = policy.observation_space.shape, config.frame_stack_axis
+    if axis is None:
+        count = config.frame_stack
+        # The filter changes, and with it the images that two stacks have in common.
+        if count == 1 or config.observation_filter != "NoFilter":
+            return None
+        axis = stack_axis(policy.observation_space, count)
+        return None if axis is None else StackedFrames(count, axis, shape[axis] // count)
     if not shape or not -len(shape) <= axis < len(shape):
         raise ConfigError(
             "The observations are not stacks of images along this axis.",

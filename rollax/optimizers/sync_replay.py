@@ -13,7 +13,6 @@ from rollax.core.memory import check_buffers_fit
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
-from rollax.policy.policy import Policy
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
@@ -79,24 +78,25 @@ class SyncReplayOptimizer(ReplayOptimizer):
                     continue
                 at_once = 1 if policy.minibatch_size is None else max(left, 1)
                 for _ in range(0, left, at_once):
-                    self._note(policy_id, self._learn_from(policy, buffer, at_once))
+                    self._note(policy_id, self._learn_from(policy_id, buffer, at_once))
                     self._ahead[policy_id] += at_once
         self.num_updates += count
         self._ahead = {policy_id: max(made - count, 0) for policy_id, made in self._ahead.items()}
         self.version += 1
 
-    def _learn_from(self, policy: Policy, buffer: Replay | MixedReplay, count: int) -> dict[str, Any]:
+    def _learn_from(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
-        drawn = self._drawn(policy, buffer, count)
-        stats = dict(policy.learn_on_batch(drawn) or {})
+        drawn = self._drawn(policy_id, buffer, count)
+        stats = dict(self.policies[policy_id].learn_on_batch(drawn) or {})
         errors = stats.pop(SampleBatch.TD_ERROR, None)
         if errors is not None:
             buffer.update_priorities(drawn[SampleBatch.INDICES], errors)
         return stats
 
-    def _drawn(self, policy: Policy, buffer: Replay | MixedReplay, count: int) -> SampleBatch:
-        count *= policy.replayed.units(self.rows_of_update(policy))
-        return buffer.sample(count, self._rng, beta=self.config.prioritized_replay_beta, draw=policy.replayed)
+    def _drawn(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> SampleBatch:
+        draw = self.draws[policy_id]
+        count *= draw.units(self.rows_of_update(self.policies[policy_id]))
+        return buffer.sample(count, self._rng, beta=self.config.prioritized_replay_beta, draw=draw)
 
     def report(self) -> dict[str, Any]:
         """The drawable transitions by policy, and the updates made so far."""

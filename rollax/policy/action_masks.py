@@ -9,9 +9,18 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from rollax.core import trees
-from rollax.core.spaces import ACTION_MASK, at, bounds, choices, have_choices, leaves, path_text, space_text
+from rollax.core.spaces import (
+    ACTION_MASK,
+    EMBEDDINGS,
+    at,
+    bounds,
+    choices,
+    have_choices,
+    leaves,
+    path_text,
+    space_text,
+)
 from rollax.errors import EnvError, ShapeError, SpaceError
-from rollax.models.action_embeddings import EMBEDDINGS
 
 
 def has_mask(observation_space: Space) -> bool:

@@ -78,10 +78,10 @@ class Values:
 class BaseAlgorithm(ABC):
     """An algorithm: how a policy is made, what it reads, and its loss. See `Algorithm` for JAX.
 
-    In a training iteration its methods run in this order: `postprocess`, for each sampled fragment, where it is sampled
-    (NumPy); `drawn`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward pass, for each
-    minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay, `replayed` draws the
-    batches.
+    In a training iteration its methods run in this order: `prepare` and `postprocess`, for each sampled fragment, where
+    it is sampled (NumPy); `drawn`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward pass,
+    for each minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay, `replayed`
+    draws the batches.
 
     An algorithm has the spaces and its config, and no attribute is set later. Algorithms of one class with equal spaces
     and configs are equal, so they share compiled functions. Their results may depend only on the spaces and the config;
@@ -277,6 +277,13 @@ class BaseAlgorithm(ABC):
         """
         return lr
 
+    def prepare(self, fragment: Fragment, values: Values) -> None:  # noqa: B027  by default there is nothing to do
+        """Updates running statistics from a sampled fragment, and changes its rewards; then `postprocess` is called.
+
+        It is separate so that a subclass with a `postprocess` of its own keeps it. An override calls its parent's.
+        Arguments as for `postprocess`.
+        """
+
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         """Adds columns, such as advantages, to all trajectory segments of a fragment at once.
 
@@ -289,7 +296,7 @@ class BaseAlgorithm(ABC):
         return fragment
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
-        """Returns name -> new running moments, which `postprocess` updates; by default none.
+        """Returns name -> new running moments, which `prepare` or `postprocess` updates; by default none.
 
         Each worker has its own; they are merged like observation filters, and stored in checkpoints. For rows that are
         stored as they were sampled, the loss reads the current statistics from its coefficients.

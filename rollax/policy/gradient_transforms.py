@@ -17,10 +17,10 @@ from rollax.policy.update_plan import part_of, rate_of
 _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are accumulated
 
 
-def adam(config: Any) -> optax.GradientTransformation:
+def adam(config: Any, *, b1: float = 0.9) -> optax.GradientTransformation:
     """Adam without learning rate, with the config's `adam_epsilon`."""
     # `identity` keeps the names in checkpoints, where Adam's state belongs to the second part.
-    return optax.chain(optax.identity(), optax.scale_by_adam(eps=config.adam_epsilon))
+    return optax.chain(optax.identity(), optax.scale_by_adam(b1, eps=config.adam_epsilon))
 
 
 def by_part(

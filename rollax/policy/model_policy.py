@@ -298,10 +298,16 @@ class ModelPolicy(Policy):
         self._check_observations(obs_batch)
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
+    def prepare_rows(self, fragment: Fragment) -> None:
+        self.algorithm.prepare(fragment, self._values)
+
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         check_batch(fragment, Fragment, f"{self.label}, postprocess")
-        values = Values(self.compute_values, self.run_method, self.running_statistics)
-        return self.algorithm.postprocess(fragment, values)
+        return self.algorithm.postprocess(fragment, self._values)
+
+    @property
+    def _values(self) -> Values:
+        return Values(self.compute_values, self.run_method, self.running_statistics)
 
     @abstractmethod
     def run_method(self, method: str, *columns: Any) -> np.ndarray:

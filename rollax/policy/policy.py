@@ -81,8 +81,8 @@ class Policy(ABC):
     the base classes name; all others are stored by `own_arrays`."""
 
     running_statistics: Mapping[str, RunningMoments] = MappingProxyType({})
-    """Name -> running moments that `postprocess_rows` updates. They are merged over workers like observation filters,
-    and stored in checkpoints."""
+    """Name -> running moments that `prepare_rows` or `postprocess_rows` updates. They are merged over workers like
+    observation filters, and stored in checkpoints."""
 
     name: str = DEFAULT_POLICY
     """The policy id."""
@@ -213,6 +213,13 @@ class Policy(ABC):
         """
         names = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
         return {name: fetches[name] for name in names if name in fetches} if explore else {}
+
+    def prepare_rows(self, fragment: Fragment) -> None:  # noqa: B027  by default there is nothing to do
+        """Updates running statistics from a sampled fragment, and changes its rewards, before columns are added.
+
+        Args:
+            fragment: N rows, with the columns of `sampled_columns`, and the row after each segment.
+        """
 
     def postprocess_trajectory(
         self,

@@ -11,6 +11,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rollax.config import TrainerConfig
     from rollax.policy.recurrent_columns import RecurrentColumns
     from rollax.replay.replay import Replay
 
@@ -38,6 +39,10 @@ class Draw:
 
     _: KW_ONLY
     columns: tuple[str, ...] = ()
+
+    def in_run(self, config: TrainerConfig) -> Draw:
+        """This draw for a run with this config of the policy: an override may add what depends on the environment."""
+        return self
 
     def units(self, rows: int) -> int:
         """The number of transitions, or sequences, in an update of this many rows."""
@@ -102,12 +107,13 @@ class SequenceDraw(Draw):
         return replay.sequences(replay.draw_slots(count, rng), self, beta)
 
 
-def draw_for(memory: RecurrentColumns, burn_in: int = 0, *, stored_state: bool = True) -> Draw:
-    """Returns single transitions, and for a model with memory sequences of `max_seq_len` rows without overlap.
+def draw_for(memory: RecurrentColumns, burn_in: int = 0, overlap: int = 0, *, stored_state: bool = True) -> Draw:
+    """Returns single transitions, and for a model with memory sequences of `max_seq_len` rows.
 
     Args:
         memory: describes the model.
         burn_in: rows before a sequence, which only advance the recurrent state.
+        overlap: rows that a sequence has in common with the next one.
         stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
     Raises:
         ConfigError: rows of burn-in for a model without memory.
@@ -121,4 +127,4 @@ def draw_for(memory: RecurrentColumns, burn_in: int = 0, *, stored_state: bool =
     if not memory.present:
         return SINGLE_ROWS
     columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
-    return SequenceDraw(memory.max_seq_len, burn_in, columns=columns)
+    return SequenceDraw(memory.max_seq_len, burn_in, overlap, columns=columns)

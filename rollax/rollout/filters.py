@@ -9,10 +9,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.core.running_statistics import RunningMoments, RunningStatistics, State
-from rollax.core.spaces import Path, at, leaves, walk
+from rollax.core.spaces import NOT_FEATURES, Path, at, leaves, walk
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, EnvError
-from rollax.models.features import NOT_FEATURES, ImageLayout
+from rollax.models.features import ImageLayout
 
 
 class MeanStdFilter(RunningStatistics):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
@@ -12,6 +14,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
+from rollax.policy.policy_spec import PolicySpec
 from rollax.rollout.block_sampler import BlockSampler, why_not_in_blocks
 from rollax.rollout.callbacks import Callbacks, check_returned
 from rollax.rollout.episodes import EpisodeTable
@@ -30,16 +33,47 @@ MOST_WAITING_STEPS = 10_000
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
     """All sub-environments of a worker."""
-    settings = EnvSettings(
+    return make_base_env(creator, context, config.num_envs_per_worker, _settings(config))
+
+
+def _settings(config: TrainerConfig) -> EnvSettings:
+    """How the sub-environments of a worker with this config run."""
+    stacks = config.frame_stack > 1
+    return EnvSettings(
         remote_envs=config.remote_worker_envs,
         remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
         remote_env_timeout_s=config.remote_env_timeout_s,
         restart_failed_sub_environments=config.restart_failed_sub_environments,
-        observation_space=config.observation_space,
+        # The config has the spaces of policies, which see stacks.
+        observation_space=None if stacks else config.observation_space,
         action_space=config.action_space,
+        action_repeat=config.action_repeat,
+        frame_stack=config.frame_stack,
         ray_address=config.ray_address,
     )
-    return make_base_env(creator, context, config.num_envs_per_worker, settings)
+
+
+@contextmanager
+def env_with_spaces(
+    creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
+) -> Iterator[BaseEnv | None]:
+    """Context of an environment for a worker without one; None if the config or the specs define all spaces."""
+    declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
+    known = all(
+        getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
+    )
+    # A centralized critic needs the ids of all agents.
+    sees_all = getattr(config, "centralized_critic", False)
+    if known and not (sees_all or any(spec.config.get("centralized_critic") for spec in specs.values())):
+        yield None
+        return
+    env = make_base_env(
+        creator, context, 1, replace(_settings(config), remote_envs=False, restart_failed_sub_environments=False)
+    )
+    try:
+        yield env
+    finally:
+        env.stop()
 
 
 def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sampler:

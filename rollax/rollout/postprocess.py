@@ -52,6 +52,7 @@ def postprocess(
         for name, next_name in _NEXT.items():
             if name in fragment and (read is None or next_name in read):
                 fragment[next_name] = fragment.following(name)
+        policies[policy_id].prepare_rows(fragment)
     by_trajectory = {policy_id for policy_id in fragments if overrides_trajectory(policies[policy_id])}
     agents = _by_episode(fragments, policies) if by_trajectory else {}
     done = {}

@@ -19,7 +19,7 @@ from rollax.errors import ConfigError, EnvError
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import after_sample, make_callbacks
-from rollax.rollout.make_sampler import make_env, make_sampler, make_sampling
+from rollax.rollout.make_sampler import env_with_spaces, make_env, make_sampler, make_sampling
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_mapping import policy_mapping
@@ -27,7 +27,7 @@ from rollax.rollout.postprocess import postprocess
 from rollax.rollout.sampler import Sampler
 from rollax.rollout.seeds import first_ids
 from rollax.rollout.whole_episodes import play_episodes, write_episodes
-from rollax.rollout.worker_policies import env_with_spaces, make_policies, resolved_config, specs_of
+from rollax.rollout.worker_policies import make_policies, resolved_config, specs_of
 
 Result = TypeVar("Result")
 PATIENCE_S = 0.5

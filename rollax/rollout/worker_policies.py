@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from rollax.config.multiagent import SharedParts
 from rollax.core.running_statistics import State
 from rollax.core.spaces import check_space, same_space
 from rollax.env.base_env import BaseEnv, in_order
-from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.models.config import ModelConfig
@@ -178,27 +176,6 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: Polic
     known = (policy_class.config_class for policy_class in classes if policy_class is not None)
     config_class = next((found for found in known if found is not None), TrainerConfig)
     return resolve_config(config_class, config)
-
-
-@contextmanager
-def env_with_spaces(
-    creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
-) -> Iterator[BaseEnv | None]:
-    """Context of an environment for a worker without one; None if the config or the specs define all spaces."""
-    declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
-    known = all(
-        getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
-    )
-    # A centralized critic needs the ids of all agents.
-    sees_all = getattr(config, "centralized_critic", False)
-    if known and not (sees_all or any(spec.config.get("centralized_critic") for spec in specs.values())):
-        yield None
-        return
-    env = make_base_env(creator, context, 1, EnvSettings(**declared))
-    try:
-        yield env
-    finally:
-        env.stop()
 
 
 def make_policies(

@@ -73,7 +73,8 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.layout = layout
         self.unit = UnitInterval.of(space)
-        self.cnn = CNN(layout.shape, config.conv_filters, config.conv_dense, config.conv_activation)
+        layers = config.conv_filters, config.conv_dense, config.conv_activation, config.normalization
+        self.cnn = CNN(layout.shape, *layers)
         self.features = self.cnn.features
 
     def forward(self, column: Tensor) -> Tensor:

@@ -128,6 +128,7 @@ class CNN(nn.Module):
         filters: Sequence[ConvFilter] | None,
         dense_features: int | None,
         activation: Activation,
+        normalization: Normalization | None = None,
     ) -> None:
         super().__init__()
         plan = convolution_plan(shape, filters, dense_features)
@@ -135,15 +136,19 @@ class CNN(nn.Module):
         self.convolutions = nn.ModuleList([_orthogonal(layer, HIDDEN_GAIN) for layer in layers])
         self.features = plan.dense_features
         self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN)
+        widths = (shape[2], *(layer.out_channels for layer in layers), self.features)
+        self.norms = _make_norms("layer" if normalization == "layer" else None, widths)
         self._activation = ACTIVATIONS[activation]
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, features] for images [B, height, width, channels]."""
-        x = images.permute(0, 3, 1, 2)  # a view in the memory format `channels_last`
-        for convolution in self.convolutions:
-            x = self._activation(convolution(x))
+        norms = [*self.norms] or [nn.Identity()] * (len(self.convolutions) + 1)
+        x = images
+        for convolution, norm in zip(self.convolutions, norms, strict=False):
+            # A view in the memory format `channels_last`.
+            x = norm(self._activation(convolution(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)))
         # In the order of JAX's images, so that dense layers can have the same weights.
-        return self._activation(self.dense(x.permute(0, 2, 3, 1).flatten(1)))
+        return norms[-1](self._activation(self.dense(x.flatten(1))))
 
 
 class Recurrent(nn.Module):

@@ -13,9 +13,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rollax.core import trees
-from rollax.core.spaces import ACTION_MASK
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
 from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_embeddings import EMBEDDINGS, check_parametric, embedding_size, is_parametric
+from rollax.models.action_embeddings import check_parametric, embedding_size, is_parametric
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_box
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN

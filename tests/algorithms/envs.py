@@ -205,6 +205,15 @@ class Film(gym.Env):
         return self._obs(), 1.0, self.step_number == 9, False, {}
 
 
+class Slides(Film):
+    """The images [8, 8] of a `Film`, one at a time."""
+
+    observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
+
+    def _obs(self):
+        return super()._obs()[-1]
+
+
 class MultiAgentPendulum(MultiAgentEnv):
     """Two agents, each with a Pendulum-v1 of its own. Both have the same time limit, which ends the episode."""
 

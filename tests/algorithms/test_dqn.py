@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer, RainbowConfig, RainbowTrainer
-from tests.algorithms.envs import Film, MaskedCartPole
+from tests.algorithms.envs import Film, MaskedCartPole, Slides
 from tests.algorithms.tables import f32, set_tables
 
 LINE = spaces.Discrete(3)
@@ -223,22 +223,27 @@ class TestRuns:
             result = trainer.train()
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
-    def test_stacked_images_are_stored_once(self):
+    @pytest.mark.parametrize(
+        ("env", "key", "axis"), [(Film, {"frame_stack_axis": 0}, 1), (Slides, {"frame_stack": 4}, -1)]
+    )
+    def test_stacked_images_are_stored_once(self, env, key, axis):
         config = {
             "env_config": {},
             "learning_starts": 8,
             "timesteps_per_iteration": 24,
             "train_batch_size": 4,
-            "frame_stack_axis": 0,
+            **key,
             "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8},
         }
-        with DQNTrainer(Film, config) as trainer:
+        with DQNTrainer(env, config) as trainer:
             result = trainer.train()
             buffer = trainer.optimizer.buffers["default_policy"]
             batch = buffer.sample(16, np.random.default_rng(0))
+            (stored,) = buffer.get_state()["columns"]["obs"]["arrays"]
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
-        newest = batch["obs"][:, -1, 0, 0].astype(int)
-        np.testing.assert_array_equal(batch["obs"][:, 0, 0, 0], np.maximum(newest - 3, 0))
+        assert stored.shape[1:] == (8, 8)
+        stacks = np.moveaxis(batch["obs"], axis, 1)[:, :, 0, 0].astype(int)
+        np.testing.assert_array_equal(stacks[:, 0], np.maximum(stacks[:, -1] - 3, 0))
 
     @pytest.mark.long
     def test_rainbow_is_dqn_with_all_extensions(self):

@@ -117,13 +117,13 @@ class TestLosses:
         np.testing.assert_allclose(stats["mean_target"], (2.157814 + 2) / 2, rtol=1e-5)
 
 
-def test_running_statistics_of_postprocessing():
+def test_running_statistics_of_sampled_rows():
     # γ = ½: 4, 6 + 2 = 8 in one slot; -6 in the other.
     policy = FlashSAC.make_policy(STATES, BOX, {**SMALL, "gamma": 0.5})
     columns = {"slot": [0, 0, 1], "trajectory_id": [3, 3, 4], "rewards": f32(4, 6, -6)}
     rows = Fragment({name: np.array(column) for name, column in columns.items()}, np.array([1, 2]), {})
-    result = policy.postprocess_rows(rows)
-    np.testing.assert_array_equal(result["rewards"], [4, 6, -6])  # as they were sampled
+    policy.prepare_rows(rows)
+    np.testing.assert_array_equal(rows["rewards"], [4, 6, -6])  # as they were sampled
     returns = policy.coefficients()["running_statistics"]["returns"]
     np.testing.assert_allclose(returns["largest"], 8)
     np.testing.assert_allclose(returns["deviation"], np.std([4, 8, -6]), rtol=1e-6)

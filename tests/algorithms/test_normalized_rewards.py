@@ -11,6 +11,7 @@ from gymnasium import spaces
 from rollax import PQN, load_policy
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.batch import Fragment
+from rollax.rollout.postprocess import postprocess
 from tests.algorithms.contract.cases import settings
 from tests.algorithms.tables import TABLE, f32
 from tests.marks import long_except
@@ -44,6 +45,11 @@ def fragment(rewards, slots, trajectories, ends, *, terminated):
     )
 
 
+def postprocessed(policy, rows):
+    """The rows as sampling passes them to a policy."""
+    return postprocess({"default_policy": rows}, {"default_policy": policy})["default_policy"]
+
+
 def test_by_hand_over_two_fragments():
     # γ = ½. Trajectory 0 terminates, trajectory 1 goes on in the second fragment.
     #   fragment  trajectory  r        R = ½ R + r
@@ -52,14 +58,26 @@ def test_by_hand_over_two_fragments():
     #      2          1       3        2.5          from -1
     #      2          2       6        6            from 0, in the slot of trajectory 0
     policy = policy_of(gamma=0.5)
-    first = policy.postprocess_rows(fragment([4, 2, 2, -2], [0, 0, 1, 1], [0, 0, 1, 1], [1, 3], terminated=[1]))
+    first = postprocessed(policy, fragment([4, 2, 2, -2], [0, 0, 1, 1], [0, 0, 1, 1], [1, 3], terminated=[1]))
     deviation = np.std([4, 4, 2, -1])
     np.testing.assert_allclose(first["rewards"], np.array([4, 2, 2, -2]) / deviation, rtol=1e-6)
-    second = policy.postprocess_rows(fragment([3, 6], [1, 0], [1, 2], [0, 1], terminated=[]))
+    second = postprocessed(policy, fragment([3, 6], [1, 0], [1, 2], [0, 1], terminated=[]))
     deviation = np.std([4, 4, 2, -1, 2.5, 6])
     np.testing.assert_allclose(second["rewards"], np.array([3, 6]) / deviation, rtol=1e-6)
     # The returns are of the normalized rewards: r with λ = 0, and values of 0.
     np.testing.assert_allclose(second["value_targets"], second["rewards"], rtol=1e-6)
+
+
+def test_an_own_postprocess_gets_normalized_rewards():
+    # γ = 0: the sums are the rewards, of which 4 and 0 have the deviation 2.
+    class Own(PQN):
+        def postprocess(self, fragment, values):
+            fragment["value_targets"] = fragment["rewards"]
+            return fragment
+
+    policy = Own.make_policy(STATES, spaces.Discrete(2), {**TABLE, "gamma": 0.0, "normalize_rewards": True})
+    rows = postprocessed(policy, fragment([4, 0], [0, 0], [0, 0], [1], terminated=[]))
+    np.testing.assert_allclose(rows["value_targets"], [2, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("reward", "expected"), [(5.0, 10.0), (-5.0, -10.0), (0.0, 0.0)])
@@ -68,7 +86,7 @@ def test_a_rare_reward_is_clipped(reward, expected):
     # Without any, the variance is 0.
     rewards = np.zeros(200)
     rewards[-1] = reward
-    rows = policy_of(gamma=0.0).postprocess_rows(fragment(rewards, [0] * 200, [0] * 200, [199], terminated=[]))
+    rows = postprocessed(policy_of(gamma=0.0), fragment(rewards, [0] * 200, [0] * 200, [199], terminated=[]))
     assert rows["rewards"][-1] == expected
     assert not rows["rewards"][:-1].any()
 
@@ -126,7 +144,7 @@ def test_the_driver_has_the_statistic_of_workers(name, small_ray):
 
 def test_it_is_off_by_default():
     policy = policy_of(normalize_rewards=False)
-    rows = policy.postprocess_rows(fragment([4, 2], [0, 0], [0, 0], [1], terminated=[]))
+    rows = postprocessed(policy, fragment([4, 2], [0, 0], [0, 0], [1], terminated=[]))
     np.testing.assert_array_equal(rows["rewards"], [4, 2])
     assert not policy.running_statistics
     assert "slot" not in policy.algorithm.samples

@@ -11,7 +11,7 @@ from rollax.algorithms import registry
 from rollax.config import resolve_config
 from rollax.config.synonyms import SYNONYMS, counterpart, counterparts
 from rollax.errors import ConfigError
-from rollax.models.config import ModelConfig
+from rollax.models.config import CriticConfig, ModelConfig
 
 
 def test_an_unknown_name_suggests_the_nearest():
@@ -56,7 +56,7 @@ def test_names_of_other_libraries_map_to_existing_keys():
     configs = [registry.get_trainer_class(name).config_class for name in registry.ALGORITHMS]
     keys = {"lambda" if key == "lambda_" else key for config in configs for key in config.model_fields}
     keys |= {f"model.{key}" for key in ModelConfig.model_fields}
-    keys |= {"multiagent.policies"}
+    keys |= {f"critic_model.{key}" for key in CriticConfig.model_fields} | {"multiagent.policies"}
     needed = {key for name in SYNONYMS for _, group in counterparts(name) for key in group}
     assert needed <= keys
 
@@ -68,6 +68,11 @@ HINTS = [
     ("DQN", "normalize_rewards", "gymnasium.wrappers.NormalizeReward"),
     ("PPO", "norm_reward", "in rollax it is 'normalize_rewards'"),
     ("PPO", "reward_scale", "in rollax it is 'normalize_rewards'"),
+    ("PPO", "int_coef", "in rollax it is 'bonus_coeff': the weight of bonuses"),
+    ("PPO", "int_gamma", "in rollax it is 'bonus_gamma'"),
+    ("DQN", "int_gamma", "in rollax it is 'gamma': bonuses have"),
+    ("DQN", "update_proportion", "in rollax it is 'predictor_share'"),
+    ("PPO", "use_rnd", "in rollax it is 'exploration_bonus': 'rnd'"),
     ("PPO", "norm_obs", "in rollax it is 'observation_filter'"),
     ("PPO", "normalize_advantage", "PPO standardizes advantages"),
     ("PPO", "ent_coef", "in rollax it is 'entropy_coeff'"),
@@ -86,6 +91,12 @@ HINTS = [
     ("FlashSAC", "normalize_reward", "in rollax it is 'v_max': rewards are always scaled"),
     ("FlashSAC", "actor_hidden_dim", "in rollax it is 'actor_hiddens': the width of each residual block"),
     ("FlashSAC", "critic_hidden_dim", "in rollax it is 'model.fcnet_hiddens'"),
+    ("SAC", "dropout_rate", "in rollax it is 'critic_model.dropout'"),
+    ("TQC", "n_quantiles", "in rollax it is 'num_quantiles'"),
+    ("TQC", "n_critics", "in rollax it is 'num_critics'"),
+    ("TQC", "quantiles_to_drop", "in rollax it is 'top_quantiles_to_drop_per_net'"),
+    ("SAC", "subset_size", "in rollax it is 'target_critics'"),
+    ("TD3", "n_critics", "in rollax it is 'twin_q'"),
     ("SAC", "normalize_reward", "does not normalize rewards"),
     ("SAC", "batch_size", "in rollax it is 'train_batch_size'"),
     ("SAC", "target_update_interval", "in rollax it is 'tau'"),
@@ -141,7 +152,7 @@ HINTS = [
     ("PPO", "nmu_workers", "did you mean 'num_workers'?"),
     ("PPO", "evaluation_steps", "similar keys: evaluation_interval, evaluation_num_episodes, evaluation_config, "),
     # Keys of other algorithms
-    ("PPO", "policy_delay", "leave it out; it is a key of TD3, DDPG, TD3BC, FlashSAC, APEX_DDPG\n"),
+    ("PPO", "policy_delay", "leave it out; it is a key of CQL, SAC, TD3, TQC, "),
     ("PPO", "buffer_size", "has no replay buffer; it is a key of BC, CQL, DQN, IQL, SAC, TD3, "),
     ("SAC", "clip_param", "leave it out; it is a key of PPO, APPO"),
     ("DQN", "sgd_minibatch_size", "in rollax it is 'train_batch_size'"),

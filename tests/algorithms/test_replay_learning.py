@@ -1,4 +1,4 @@
-"""DQN, Rainbow, SAC, FlashSAC, TD3, DDPG, Ape-X reach published scores within published budgets (`make learning`)."""
+"""DQN, R2D2, Rainbow, SAC, TQC, FlashSAC, TD3, DDPG and Ape-X reach published scores within published budgets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import pytest
 
 from examples import multi_agent_cartpole
 from examples.multi_agent_cartpole import MultiAgentCartPole
+from examples.stateless_cartpole import StatelessCartPole
 from rollax import (
     ApexDDPGTrainer,
     ApexDQNTrainer,
+    CrossQTrainer,
     DDPGTrainer,
     DQNTrainer,
     FlashSACTrainer,
     RainbowTrainer,
     SACTrainer,
     TD3Trainer,
+    TQCTrainer,
 )
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum
 from tests.algorithms.test_on_policy_learning import TWO_PENDULUMS, ParametricCartPole, weaker_policys_reward
@@ -109,6 +112,20 @@ PENDULUM: dict[str, Any] = {
     "exploration": "GaussianNoise",
 }
 SAC_PENDULUM = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
+# The warm-up is a tenth of the run, as in the paper.
+CROSSQ_PENDULUM = {
+    "learning_starts": 500,
+    "random_steps": 500,
+    "renorm_warmup_steps": 2000,
+    "critic_model": {"fcnet_hiddens": (256, 256), "normalization": "batch_renorm"},
+}
+DROQ_PENDULUM = {
+    **SAC_PENDULUM,
+    "training_intensity": 4,
+    "policy_delay": 4,
+    "critic_model": {"normalization": "layer", "dropout": 0.01},
+    "actor_q": "mean",
+}
 # Smaller than the networks and batches of the paper, which are for tasks with many more dimensions.
 FLASH_SAC_PENDULUM = {
     **SAC_PENDULUM,
@@ -174,6 +191,34 @@ SAC_CARTPOLE = {
     "buffer_size": 50_000,
     "model": SMALL_NETWORK,
 }
+# R2D2, with sizes that suit the task.
+R2D2 = {
+    "num_envs_per_worker": 16,
+    "rollout_fragment_length": 16,
+    "timesteps_per_iteration": 10_240,
+    "training_intensity": 1 / 16,
+    "train_batch_size": 640,
+    "buffer_size": 100_000,
+    "learning_starts": 2000,
+    "lr_schedule": [[0, 1e-3], [100_000, 1e-4]],
+    "target_network_update_freq": 100,
+    "epsilon_timesteps": 20_000,
+    "prioritized_replay": True,
+    "prioritized_replay_alpha": 0.9,
+    "prioritized_replay_beta": 0.6,
+    "n_step": 5,
+    "burn_in": 10,
+    "overlap": 10,
+    "use_h_function": True,
+    "observation_filter": "MeanStdFilter",
+    "model": {
+        "use_lstm": True,
+        "lstm_cell_size": 64,
+        "lstm_use_prev_action": True,
+        "fcnet_hiddens": (64,),
+        "max_seq_len": 20,
+    },
+}
 
 WORKERS: dict[str, Any] = {
     "num_workers": 2,
@@ -217,6 +262,7 @@ RUNS = {
         DQNTrainer, MultiAgentCartPole, 150, 500_000, SEVERAL_AGENTS, weaker_policys_reward
     ),
     "rainbow_cartpole": Run(RainbowTrainer, "CartPole-v1", 475, 80_000, RAINBOW),
+    "r2d2_stateless_cartpole": Run(DQNTrainer, StatelessCartPole, 350, 102_400, R2D2),
     "sac_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "sac_multi_agent_pendulum": Run(
         SACTrainer, MultiAgentPendulum, -400, 10_000, {**SAC_PENDULUM, "multiagent": TWO_PENDULUMS}
@@ -224,6 +270,9 @@ RUNS = {
     "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
     "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
     "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
+    "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
+    "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 20_000, CROSSQ_PENDULUM),
+    "droq_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, DROQ_PENDULUM),
     "td3_pendulum": Run(TD3Trainer, "Pendulum-v1", -200, 20_000, PENDULUM),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),

@@ -30,6 +30,16 @@ class Middle(np.random.Generator):
         return np.full(shape, 0.5, dtype)
 
 
+class Noiseless(np.random.Generator):
+    """A random generator that returns the median as the noise of one action element."""
+
+    def __init__(self, seed):
+        super().__init__(np.random.PCG64(seed))
+
+    def random(self, shape, dtype):
+        return np.full(shape, 0.5, dtype) if shape[1] == 1 else super().random(shape, dtype)
+
+
 def tables(policy, actor, critics):
     """All zeros but for the kernels of the actor's and the critics' last layers."""
     found = {name: np.zeros(np.shape(value), np.float32) for name, value in policy.get_weights().items()}
@@ -41,9 +51,9 @@ def tables(policy, actor, critics):
     return found
 
 
-def policy_with(actions, actor, critics, target_critics, observations=LINE, algorithm=SAC, **options):
+def policy_with(actions, actor, critics, of_targets, observations=LINE, algorithm=SAC, **options):
     policy = algorithm.make_policy(observations, actions, {**SMALL, **options})
-    set_tables(policy, tables(policy, actor, critics), tables(policy, actor, target_critics))
+    set_tables(policy, tables(policy, actor, critics), tables(policy, actor, of_targets))
     return policy
 
 
@@ -115,6 +125,37 @@ class TestContinuous:
             policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
             policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
+
+    def test_a_random_subset_of_the_critics_in_targets(self):
+        # Row 0: Q⁻(1, 0.5) = 4, 4.5 and 6. The lower value of two of them is 4 or 4.5: y = 1 + ½ (min - ½ · -0.631257).
+        # Row 1 is terminated: y = 2.
+        critics, targets = (*self.critics, [0, 0, 0, 0]), (*self.target_critics, [0, 6, 0, 0])
+        policy = policy_with(BOX, self.actor, critics, targets, num_critics=3, target_critics=2)
+        policy.learning_rng = Noiseless(0)
+        batch, found = two_rows(actions=f32(0.2, -0.4)[:, None]), set()
+        for _ in range(20):
+            _, stats = policy.compute_gradients(batch)
+            found.add(round(float(stats["mean_target"]), 4))
+        assert found == {round((y + 2) / 2, 4) for y in (3.157814, 3.407814)}
+        subsets = policy.algorithm.drawn(batch, policy.learning_rng)["critics_in_target"]
+        assert subsets.shape == (2, 2)
+
+    def test_an_actor_of_the_mean(self):
+        # State 0: Q = 1, 0; state 1: 0.5, 1.5.
+        _, stats = self.found(actor_q="mean")
+        np.testing.assert_allclose(stats["actor_loss"], np.mean(0.5 * self.logp - [0.5, 1]), rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_target"], (3.157814 + 2) / 2, rtol=1e-5)
+
+    def test_actor_and_temperature_make_every_third_update(self):
+        policy = self.policy(policy_delay=3)
+        before = policy.get_weights()
+        for number in (1, 2, 3):
+            stats = policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
+            after = policy.get_weights()
+            assert (after["critics.members.head.kernel"] != before["critics.members.head.kernel"]).any()
+            for name in ("actor.head.kernel", "log_alpha"):
+                assert (after[name] != before[name]).any() == (number == 3), (number, name)
+            assert (stats.get("actor_loss") is not None) == (number == 3)
 
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)

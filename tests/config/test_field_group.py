@@ -27,7 +27,7 @@ from rollax.algorithms.sac import SACConfig
 from rollax.config import SchedulePoints, TrainerConfig, resolve_config
 from rollax.config.field_group import FieldGroup, inherited, refuse_first_values
 from rollax.errors import ConfigError
-from rollax.models.config import ModelConfig
+from rollax.models.config import CriticConfig, ModelConfig
 from rollax.offline.iql import IQLConfig
 from rollax.offline.marwil import BCConfig, MARWILConfig
 
@@ -211,7 +211,9 @@ def test_first_values():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_rule_names_fields(name: str):
     config_class = get_trainer_class(name).config_class
-    fields = {*config_class.model_fields, *(f"model.{key}" for key in ModelConfig.model_fields), "centralized_critic"}
+    parts = {"model": ModelConfig, "critic_model": CriticConfig}
+    inner = (f"{part}.{key}" for part, config in parts.items() for key in config.model_fields)
+    fields = {*config_class.model_fields, *inner, "centralized_critic"}
     assert inherited(config_class, "initial_values").keys() <= fields
     for key, conditions in inherited(config_class, "requires").items():
         assert key in fields
@@ -300,7 +302,7 @@ MEAN_DIFFERENT_THINGS = {
     *("train_batch_size", "learner_queue_size"),
     *("num_sgd_iter", "clip_param", "kl_coeff", "kl_target"),
     *("num_atoms", "v_max"),  # FlashSAC has at least two atoms, on both sides of 0
-    "policy_delay",  # of target networks too in TD3, of the temperature in FlashSAC
+    "policy_delay",  # of target networks too in TD3, of the temperature in SAC
 }
 
 

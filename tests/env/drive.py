@@ -174,22 +174,22 @@ class DictReader:
 
 def clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock."""
-    return _trace(AsAgents(Clock(), DEFAULT_AGENT), seed, moments)
+    return trace_of(AsAgents(Clock(), DEFAULT_AGENT), seed, moments)
 
 
 def party_trace(seed: int, moments: int) -> Trace:
     """The history of one party."""
-    return _trace(Party(), seed, moments)
+    return trace_of(Party(), seed, moments)
 
 
 def old_clock_trace(seed: int, moments: int) -> Trace:
     """The history of one clock, as far as the old interface can express it."""
-    return _trace(_Old(AsAgents(Clock(), DEFAULT_AGENT)), seed, moments)
+    return trace_of(_Old(AsAgents(Clock(), DEFAULT_AGENT)), seed, moments)
 
 
 def old_party_trace(seed: int, moments: int) -> Trace:
     """The history of one party, as far as the old interface can express it."""
-    return _trace(_Old(Party()), seed, moments)
+    return trace_of(_Old(Party()), seed, moments)
 
 
 class _Old:
@@ -206,7 +206,8 @@ class _Old:
         return obs, rewards, {agent: flag and not truncs[agent] for agent, flag in terms.items()}, truncs, infos
 
 
-def _trace(env: Any, seed: int, moments: int) -> Trace:
+def trace_of(env: Any, seed: int, moments: int) -> Trace:
+    """The history of a multi-agent environment in a bare loop."""
     trace: Trace = []
     reader, first_seed = DictReader(), seed
     while len(trace) < moments:

@@ -118,5 +118,5 @@ def test_the_key_of_target_networks_is_refused():
 
 
 @pytest.mark.learning
-def test_crossq_pendulum(reaches):
+def test_own_crossq_pendulum(reaches):
     reaches(CrossQTrainer, "Pendulum-v1", -200, 20_000, CONFIG)

@@ -10,6 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from examples.r2d2 import CONFIG, R2D2, R2D2Trainer, StatelessCartPole, rescaled, unscaled
+from rollax import DQN
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from rollax.policy.replayed import SequenceDraw
@@ -41,11 +42,13 @@ class Constant(nnx.Module):
         return Outputs(jnp.broadcast_to(self.values[...], (len(obs), 2)), state=(state[0] + 1,))
 
 
-def test_targets_are_scaled_after_the_sum():
+@pytest.mark.parametrize(("algorithm", "options"), [(R2D2, {}), (DQN, {"use_h_function": True})], ids=["R2D2", "DQN"])
+def test_targets_are_scaled_after_the_sum(algorithm, options):
     # h⁻¹(1.003) = 3, γ = ½ and n = 2. Row 0: y = h(1 + 2 / 2 + 3 / 4) = h(2.75). Row 1: h(2 + 3 / 2 + 3 / 4) = h(4.25).
     # Row 2, which the time limit ends: h(3 + 3 / 2) = h(4.5).
-    config = {"model": {"custom_model": Constant, "max_seq_len": 4}, "overlap": 2, "train_batch_size": 100, "seed": 0}
-    policy = R2D2.make_policy(spaces.Discrete(3), spaces.Discrete(2), {**config, "gamma": 0.5, "n_step": 2})
+    config = {**options, "train_batch_size": 100, "overlap": 2, "gamma": 0.5, "n_step": 2, "seed": 0}
+    config["model"] = {"custom_model": Constant, "max_seq_len": 4}
+    policy = algorithm.make_policy(spaces.Discrete(3), spaces.Discrete(2), config)
     assert policy.replayed == SequenceDraw(4, 0, 2, columns=("state_in",))
     columns = {
         "obs": np.arange(3),

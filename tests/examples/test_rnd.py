@@ -41,7 +41,7 @@ def test_only_ten_steps_to_the_right_find_the_treasure():
 
 def known_policy():
     """Its target network returns 0 everywhere, its predictor the bias 0.5, 0, 0, ...; all state values are 0."""
-    policy = RND.make_policy(DeepSea.observation_space, DeepSea.action_space, SMALL)
+    policy = RND.make_policy((env := DeepSea()).observation_space, env.action_space, SMALL)
     weights = {name: np.zeros_like(value) for name, value in policy.get_weights().items()}
     (bias,) = (name for name in weights if name.startswith("predictor") and weights[name].shape == (32,))
     weights[bias][0] = 0.5

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from examples.tqc import CONFIG, TQC, TQCConfig, TQCTrainer, lowest_quantiles, quantile_huber
+from examples.tqc import CONFIG, TQC, TQCConfig, TQCTrainer
 from rollax import ConfigError
 from tests.algorithms.tables import f32, two_rows
 from tests.learning_curves import learning_run, reaches
@@ -18,29 +17,6 @@ __all__ = ["learning_run", "reaches"]
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 OPTIONS = {"model": {"fcnet_hiddens": ()}, "train_batch_size": 2, "initial_alpha": 0.5, "seed": 0}
 THREE_OF_FOUR = {"num_critics": 2, "num_quantiles": 4, "dropped_quantiles": 1}
-
-
-def test_the_largest_quantiles_of_all_critics_together_are_dropped():
-    # Two critics (N = 2), two rows, three quantiles (M = 3), d = 1: the two largest of each row's six. In row 0 both
-    # are those of critic 1, in row 1 each critic has one.
-    quantiles = jnp.array([[[3.0, 1.0, 2.0], [9.0, 0.0, 5.0]], [[8.0, 4.0, 7.0], [6.0, 10.0, 1.0]]])
-    expected = [[1, 2, 3, 4], [0, 1, 5, 6]]
-    np.testing.assert_array_equal(lowest_quantiles(quantiles, 1), expected)
-    np.testing.assert_array_equal(lowest_quantiles(quantiles, 0)[0], [1, 2, 3, 4, 7, 8])
-
-
-def test_quantile_loss_and_its_gradient():
-    # M = 2: τ = ¼, ¾. Targets 1 and 5; errors u = y - θ, and |τ - 1{u < 0}| huber(u):
-    #   critic 0   θ = 0:  u = 1, 5:   ¼ · ½ = 0.125,  ¼ · 4.5 = 1.125
-    #              θ = 2:  u = -1, 3:  ¼ · ½ = 0.125,  ¾ · 2.5 = 1.875      sum 3.25
-    #   critic 1   θ = 1:  u = 0, 4:   0,              ¼ · 3.5 = 0.875
-    #              θ = 6:  u = -5, -1: ¼ · 4.5 = 1.125, ¼ · ½ = 0.125       sum 2.125
-    # The mean over 2 critics, 2 quantiles and 2 targets: 5.375 / 8.
-    # By θ: -|τ - 1{u < 0}| clip(u, -1, 1) / 8: critic 0: -(¼ + ¼), ¼ - ¾; critic 1: -(0 + ¼), ¼ + ¼.
-    quantiles, targets = jnp.array([[[0.0, 2.0]], [[1.0, 6.0]]]), jnp.array([[1.0, 5.0]])
-    loss, gradient = jax.value_and_grad(lambda theta: quantile_huber(theta, targets).sum())(quantiles)
-    np.testing.assert_allclose(loss, 5.375 / 8, rtol=1e-6)
-    np.testing.assert_allclose(gradient, np.array([[[-0.5, -0.5]], [[-0.25, 0.5]]]) / 8, rtol=1e-6)
 
 
 class Middle(np.random.Generator):
@@ -94,5 +70,5 @@ def test_the_key_of_two_critics_is_refused():
 
 
 @pytest.mark.learning
-def test_tqc_pendulum(reaches):
+def test_own_tqc_pendulum(reaches):
     reaches(TQCTrainer, "Pendulum-v1", -200, 20_000, CONFIG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,13 @@ from rollax.ops.q_learning import (
     dueling,
     huber,
     lowest_distribution,
+    lowest_quantiles,
     projected,
     q_target,
+    quantile_huber,
+    rescaled,
     sequence_errors,
+    unscaled,
 )
 
 each_way = pytest.mark.parametrize(
@@ -162,6 +167,31 @@ def test_categorical_entropy(way):
 
 
 @each_way
+def test_quantile_huber(way):
+    # M = 2: τ = ¼, ¾. Targets 1 and 5; errors u = y - θ, and |τ - 1{u < 0}| huber(u):
+    #   row 0   θ = 0:  u = 1, 5:   ¼ · ½ = 0.125,  ¼ · 4.5 = 1.125
+    #           θ = 2:  u = -1, 3:  ¼ · ½ = 0.125,  ¾ · 2.5 = 1.875      sum 3.25
+    #   row 1   θ = 1:  u = 0, 4:   0,              ¼ · 3.5 = 0.875
+    #           θ = 6:  u = -5, -1: ¼ · 4.5 = 1.125, ¼ · ½ = 0.125       sum 2.125
+    quantiles, targets = array([0, 2], [1, 6]), array([1, 5], [1, 5])
+    np.testing.assert_allclose(way(quantile_huber)(quantiles, targets), [3.25 / 4, 2.125 / 4], rtol=1e-6)
+    # By θ: -|τ - 1{u < 0}| clip(u, -1, 1) / 4. Row 0: -(¼ + ¼), ¼ - ¾; row 1: -(0 + ¼), ¼ + ¼.
+    by_theta, by_y = jax.jit(jax.grad(lambda *args: quantile_huber(*args).sum(), (0, 1)))(quantiles, targets)
+    np.testing.assert_allclose(by_theta, array([-0.5, -0.5], [-0.25, 0.5]) / 4, rtol=1e-6)
+    np.testing.assert_array_equal(by_y, 0)
+
+
+@each_way
+def test_the_largest_quantiles_of_all_critics_together_are_dropped(way):
+    # Two critics (N = 2), two rows, three quantiles (M = 3), d = 1: the two largest of each row's six. In row 0 both
+    # are those of critic 1, in row 1 each critic has one.
+    quantiles = array([[3, 1, 2], [9, 0, 5]], [[8, 4, 7], [6, 10, 1]])
+    found = way(partial(lowest_quantiles, dropped=1))(quantiles)
+    np.testing.assert_array_equal(found, [[1, 2, 3, 4], [0, 1, 5, 6]])
+    np.testing.assert_array_equal(lowest_quantiles(quantiles, 0)[0], [1, 2, 3, 4, 7, 8])
+
+
+@each_way
 def test_dueling(way):
     # row 0: 10 + (1, 2, 6) - 3 = (8, 9, 13); row 1: 1 + (0, 0, 3) - 1 = (0, 0, 3)
     advantages = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
@@ -183,9 +213,19 @@ def test_the_distribution_with_the_smallest_mean():
     np.testing.assert_array_equal(lowest_distribution(probabilities, support), [second[0], first[1]])
 
 
+def test_scaled_values():
+    # h(3) = √4 - 1 + 0.003;  h(-8) = -(√9 - 1) - 0.008
+    np.testing.assert_allclose(rescaled(array(3, -8, 0), 1e-3), [1.003, -2.008, 0], rtol=1e-6)
+    np.testing.assert_allclose(unscaled(array(1.003, -2.008, 0), 1e-3), [3, -8, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(unscaled(array(1, -2), 0.0), [3, -8], rtol=1e-6)
+    # h'(x) = 1 / (2 √(|x| + 1)) + ε
+    slopes = jax.vmap(jax.grad(rescaled), in_axes=(0, None))(array(3, -8, 0), 1e-3)
+    np.testing.assert_allclose(slopes, [1 / 4 + 1e-3, 1 / 6 + 1e-3, 1 / 2 + 1e-3], rtol=1e-6)
+
+
 def test_errors_of_sequences():
     # η = ¾. Rows 3, -1 and one outside of the mask:  ¾ · 3 + ¼ · 2 = 2.75.  Rows -4 alone: 4.  None: 0.
     errors, mask = array(3, -1, 9, -4, 9, 9, 9, 9, 9), array(1, 1, 0, 1, 0, 0, 0, 0, 0)
     np.testing.assert_allclose(sequence_errors(errors, mask, 3, eta=0.75), [2.75, 4, 0], rtol=1e-6)
     with pytest.raises(ShapeError):
-        sequence_errors(errors, mask[:3], 3)
+        sequence_errors(errors, mask[:3], 3, eta=0.9)

@@ -88,7 +88,7 @@ def of_each_algorithm():
         # The steps of ARS and ES are taken elsewhere; ε counts from the sixth step of PQN on: tests of PQN.
         if name not in ("ARS", "ES", "PQN"):
             kinds = {"QMIX": pair, "VDN": pair}.get(name, [OBS, CHOICES])
-            continuous = name in ("APEX_DDPG", "CQL", "DDPG", "FlashSAC", "IQL", "SAC", "TD3", "TD3BC")
+            continuous = name in ("APEX_DDPG", "CQL", "CrossQ", "DDPG", "FlashSAC", "IQL", "SAC", "TD3", "TD3BC", "TQC")
             yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name)
 
 

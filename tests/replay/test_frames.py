@@ -150,3 +150,14 @@ def test_axis_of_the_stack_is_kept():
         drawn = everything(buffer)
         assert drawn["obs"].tolist() == batch["obs"].tolist()
         assert drawn["obs"].flags.c_contiguous
+
+
+@pytest.mark.parametrize("axis", [0, 2, -1])
+def test_images_that_have_the_axis_of_the_stack(axis: int):
+    """As images with colours: here each has the length 2 along the axis of three of them."""
+    images = np.random.default_rng(0).integers(255, size=(6, 2, 3, 4), dtype=np.uint8)
+    along = images if axis == 0 else np.moveaxis(images, 1, 3)
+    obs = np.stack([np.concatenate(along[i : i + 3], axis=axis) for i in range(4)])
+    buffer = DrawsAll(6, frames=StackedFrames(3, axis, width=2))  # two images before the first stack, and one for each
+    buffer.add(with_obs(trajectory(["aaa"] * 4), obs))
+    assert everything(buffer)["obs"].tolist() == obs.tolist()

@@ -293,12 +293,12 @@ class TestModels:
         twin = networks.make_model(space, VECTOR, 6, sizes)
         same_outputs_and_gradients(ours, twin, {"obs": seen(space, B)})
 
-    @pytest.mark.parametrize("kind", ["layer", "batch_renorm"])
-    def test_normalization(self, kind):
+    @pytest.mark.parametrize(("kind", "space"), [("layer", VECTOR), ("batch_renorm", VECTOR), ("layer", IMAGE)])
+    def test_normalization(self, kind, space):
         sizes = ModelConfig(fcnet_hiddens=(8, 5), normalization=kind)
-        ours = catalog.make_model(VECTOR, VECTOR, 6, sizes, nnx.Rngs(0))
-        twin = networks.make_model(VECTOR, VECTOR, 6, sizes)
-        same_outputs_and_gradients(ours, twin.eval(), {"obs": seen(VECTOR, B)})
+        ours = catalog.make_model(space, VECTOR, 6, sizes, nnx.Rngs(0))
+        twin = networks.make_model(space, VECTOR, 6, sizes)
+        same_outputs_and_gradients(ours, twin.eval(), {"obs": seen(space, B)})
 
     @pytest.mark.parametrize("kind", ["use_lstm", "use_gru"])
     @pytest.mark.parametrize("shared", [False, True])

@@ -77,8 +77,24 @@ class MultiAgentJaxEnv(JaxEnv):
     action_spaces: Mapping[str, Space]
 
 
-class TimeLimit(JaxEnv):
-    """Truncates episodes after a number of steps. All other attributes come from the environment.
+class JaxWrapper(JaxEnv):
+    """An environment around another one, of one agent or of several, from which all attributes come.
+
+    Args:
+        env: the environment inside.
+    """
+
+    def __init__(self, env: JaxEnv) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+
+class TimeLimit(JaxWrapper):
+    """Truncates episodes after a number of steps.
 
     Args:
         env: the environment, of one agent or of several.
@@ -92,12 +108,8 @@ class TimeLimit(JaxEnv):
             raise ConfigError.is_not(
                 "The time limit", "a positive integer", f"TimeLimit of {env!r}, max_episode_steps", max_episode_steps
             ).fix("leave the limit out for episodes that end by themselves")
-        self.env, self.max_episode_steps = env, max_episode_steps
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
+        super().__init__(env)
+        self.max_episode_steps = max_episode_steps
 
     def __repr__(self) -> str:
         return f"TimeLimit({self.env!r}, {self.max_episode_steps})"
@@ -119,7 +131,7 @@ class TimeLimit(JaxEnv):
 
 def agents_of(env: JaxEnv) -> tuple[str, ...] | None:
     """The ids of the agents; None for an environment of one agent, which has no id."""
-    while isinstance(env, TimeLimit):
+    while isinstance(env, JaxWrapper):
         env = env.env
     return tuple(getattr(env, "agents", ())) if isinstance(env, MultiAgentJaxEnv) else None
 

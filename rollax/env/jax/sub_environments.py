@@ -92,7 +92,7 @@ class SubEnvironments:
         return EpisodeState(_arrays(state), self._observed(obs), key, draws + 1)
 
     def _step(self, running: EpisodeState, actions: ByAgent) -> tuple[EpisodeState, Outcome]:
-        actions = {agent: walk(_to_dtype, space, actions[agent]) for agent, space in self.action_spaces.items()}
+        actions = {agent: to_dtypes(space, actions[agent]) for agent, space in self.action_spaces.items()}
         key = jax.random.fold_in(running.key, running.draws)
         outcome = self.env.step(running.state, actions if self.several else actions[DEFAULT_AGENT], key)
         rewards = self._by_agent(outcome.reward)
@@ -110,7 +110,7 @@ class SubEnvironments:
 
     def _observed(self, obs: Any) -> ByAgent:
         obs = self._by_agent(obs)
-        return {agent: walk(_to_dtype, space, obs[agent]) for agent, space in self.observation_spaces.items()}
+        return {agent: to_dtypes(space, obs[agent]) for agent, space in self.observation_spaces.items()}
 
     def _space_of(self, agent: str, kind: str) -> spaces.Space:
         space = space_of(self.env, kind, agent)
@@ -242,6 +242,11 @@ def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
 
     apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, len(agents), *leaf.shape[1:]), 1, 0), rows)
     return {agent: jax.tree.map(itemgetter(place), apart) for place, agent in enumerate(agents)}
+
+
+def to_dtypes(space: spaces.Space, tree: Tree) -> Tree:
+    """The tree as arrays in the dtypes of its space that JAX has; traced by JAX."""
+    return walk(_to_dtype, space, tree)
 
 
 def replaced(rows: Any, chosen: jax.Array, new: Any) -> Any:

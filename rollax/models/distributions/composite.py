@@ -77,6 +77,15 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
         ).expected("finite low and high", "give the Box finite bounds, or wrap the env so that it has them")
 
 
+def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or SAC") -> None:
+    """Raises SpaceError for all but bounded Boxes of floats; the error advises `discrete` for Discrete actions."""
+    if not isinstance(space, spaces.Box):
+        raise SpaceError("The actions are not continuous.", where, space).expected(
+            "a Box of floats with finite bounds", f"use {discrete} for Discrete actions, PPO for other ones"
+        )
+    check_box(space, where, bounded=True)
+
+
 def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
     """Raises SpaceError for all but bounded Boxes of floats and Discrete spaces; the error advises `composite`."""
     if isinstance(space, spaces.Box):

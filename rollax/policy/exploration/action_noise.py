@@ -155,13 +155,18 @@ def with_action_noise(
 ) -> Exploration:
     """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`.
 
-    A policy that has learned before (`is_pretrained`) does not begin with random actions.
+    With `config.longest_repeat` sampled actions and `GaussianNoise` keep their noise; `OrnsteinUhlenbeckNoise` is
+    correlated by itself. A policy that has learned before (`is_pretrained`) does not begin with random actions.
     """
     exploration = greedy
     if config.exploration == "GaussianNoise":
         exploration = GaussianNoise(greedy, action_space.shape, scale)
-    elif config.exploration == "OrnsteinUhlenbeckNoise":
+    if config.longest_repeat > 1:
+        from rollax.policy.exploration.repeated_noise import RepeatedNoise  # loaded only where it is used
+
+        exploration = RepeatedNoise(exploration, config.longest_repeat)
+    if config.exploration == "OrnsteinUhlenbeckNoise":
         theta, sigma = config.ou_theta, config.ou_sigma
-        exploration = OrnsteinUhlenbeckNoise(greedy, action_space.shape, scale, theta=theta, sigma=sigma)
+        exploration = OrnsteinUhlenbeckNoise(exploration, action_space.shape, scale, theta=theta, sigma=sigma)
     random_steps = 0 if config.is_pretrained else config.random_steps
     return RandomAtFirst(exploration, action_space, random_steps) if random_steps else exploration

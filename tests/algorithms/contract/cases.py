@@ -49,6 +49,16 @@ SEARCH: dict[str, Any] = {"num_directions": 2, "num_envs_per_worker": 2, "model"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ALGORITHMS},
     "APPO without V-trace": ("APPO", {"vtrace": False, "use_kl_loss": True}),
+    "SAC of random critics with dropout": (
+        "SAC",
+        {
+            "critic_model": {"fcnet_hiddens": (8,), "normalization": "layer", "dropout": 0.1},
+            "num_critics": 3,
+            "target_critics": 2,
+            "actor_q": "mean",
+            "policy_delay": 2,
+        },
+    ),
     "QMIX of independent members": ("QMIX", {"mixer": None}),
 }
 """Algorithms, and those with settings that change their update as a whole."""
@@ -144,6 +154,8 @@ def settings(name: str) -> dict[str, Any]:
         del config["train_batch_size"]
     if issubclass(get_trainer_class(name).config_class, MinibatchFields):
         config |= {"sgd_minibatch_size": 20, "num_sgd_iter": 1}
+    if name == "CrossQ":  # its critics have layers of their own
+        config["critic_model"] = {"fcnet_hiddens": (8,), "normalization": "batch"}
     return dict(SEARCH) if name in SEARCH_ALGORITHMS else config
 
 

@@ -129,7 +129,7 @@ def with_state(name: str, kind: str) -> dict[str, Any]:
     if has_replay(name):
         prioritized = kind != "recurrent" and name != "MARWIL"
         config |= {"store_buffer_in_checkpoints": True, "n_step": 2, "prioritized_replay": prioritized}
-    if kind == "continuous" and name in ("DDPG", "TD3", "SAC", "FlashSAC"):
+    if kind == "continuous" and name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ"):
         config["exploration"] = "OrnsteinUhlenbeckNoise"
     return config
 
@@ -193,7 +193,7 @@ def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, "continuous") for name in ("DDPG", "TD3", "SAC", "FlashSAC")), ("QMIX", "recurrent")],
+    [*((name, "continuous") for name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ")), ("QMIX", "recurrent")],
 )
 def test_one_worker_gives_the_same_numbers_as_none(name, kind, small_ray):
     config = {**settings(name), **kind_of(kind, name), "num_envs_per_worker": 2}

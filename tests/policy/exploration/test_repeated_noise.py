@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollax import DDPG, SAC, TD3, ConfigError
 from rollax.models.distributions.gaussian import SquashedGaussian
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise, RandomAtFirst
 from rollax.policy.exploration.exploration import FromDistribution
@@ -52,6 +55,27 @@ def test_rows_keep_their_noise_for_their_own_lengths(traced):
         np.testing.assert_allclose(np.asarray(noise)[:, 1], numbers, rtol=1e-6)
         actions = exploration.sample(jnp.zeros((2, 4)), jnp.asarray(noise))
         np.testing.assert_allclose(actions, INNER.sample(jnp.zeros((2, 4)), jnp.asarray(noise)[:, :2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [SAC, TD3])
+def test_noise_of_algorithms(algorithm):
+    """Of sampled actions, and of GaussianNoise."""
+    small = {"seed": 0, "random_steps": 0, "model": {"fcnet_hiddens": (4,)}}
+    policy = algorithm.make_policy(BOX, BOX, {**small, "longest_repeat": 8})
+    obs, state = np.zeros((1, 2), np.float32), [part[None] for part in policy.get_initial_state()]
+    actions = []
+    for _ in range(40):
+        action, state, _ = policy.compute_actions(obs, state)
+        actions.append(tuple(action[0].tolist()))
+    runs = [len(list(run)) for _, run in groupby(actions)]
+    assert max(runs) in range(2, 9)
+    assert len({*actions}) == len(runs) > 10
+    assert algorithm.make_policy(BOX, BOX, small).get_initial_state() == []
+
+
+def test_noise_that_is_correlated_by_itself_is_not_repeated():
+    with pytest.raises(ConfigError, match="longest_repeat has no effect"):
+        DDPG.make_policy(BOX, BOX, {"longest_repeat": 4})
 
 
 def test_other_explorations_around_it():

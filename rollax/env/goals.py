@@ -1,0 +1,138 @@
+"""`GoalFunctions`: rewards and terminations of a goal environment, computed for goals other than its own."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.core import trees
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.spaces import leaves, stack
+from rollax.env import checks
+from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext, EnvCreator
+from rollax.errors import EnvError, NonFiniteError
+
+GoalFunction = Callable[[Any, Any, dict[str, Any]], Any]
+"""`compute_reward` or `compute_terminated`: `(achieved_goal, desired_goal, info)` -> a number or a flag."""
+
+
+class GoalFunctions:
+    """Calls `compute_reward` and `compute_terminated` of an environment with columns of goals.
+
+    The functions are methods of an environment that is made for them and never reset. A copy of this object in another
+    process makes an environment of its own there.
+
+    A function is called once for all rows if it returns the same for a few rows of random goals as for each of them
+    alone, otherwise once for each row. The `info` of each call is {}.
+
+    Source: Gymnasium-Robotics, `GoalEnv`: after each step, the reward is `compute_reward` of the achieved goal in the
+        new observation and of the desired goal.
+
+    Args:
+        creator: makes the environment, as in a worker.
+        context: the `env_config`.
+        goal_space: the space of one goal.
+    Raises:
+        EnvError: the environment has no `compute_reward`, or a function fails.
+    """
+
+    def __init__(self, creator: EnvCreator, context: EnvContext, goal_space: spaces.Space) -> None:
+        self._made_from = creator, context, goal_space
+        base_env = make_base_env(creator, context, 1)
+        with cleanup_on_error(base_env.stop):
+            envs = [*base_env.get_sub_environments()[:1], getattr(base_env, "env", None)]
+            self.name = checks.env_name(envs[0])
+            reward, terminated = (_method(envs, name) for name in ("compute_reward", "compute_terminated"))
+            if reward is None:
+                raise EnvError(
+                    "The environment computes no rewards of other goals.", self.name, "no compute_reward"
+                ).expected(
+                    "a method compute_reward(achieved_goal, desired_goal, info), or one for columns of goals",
+                    "write it, or leave hindsight_goals out",
+                )
+            goals = _random_goals(goal_space)
+            self._reward = _of_columns(reward, *goals, f"{self.name}, compute_reward")
+            self._terminated = None
+            if terminated is not None:
+                self._terminated = _of_columns(terminated, *goals, f"{self.name}, compute_terminated")
+        weakref.finalize(self, base_env.stop)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GoalFunctions, self._made_from
+
+    def rewards(self, achieved: trees.Tree, desired: trees.Tree) -> NDArray[np.float32]:
+        """[N] the rewards of steps that achieve N goals where N others are desired; NonFiniteError for NaN."""
+        rewards = self._reward(achieved, desired)
+        if not np.isfinite(rewards).all():
+            raise NonFiniteError.not_finite("compute_reward", self.name, rewards[~np.isfinite(rewards)][0])
+        return rewards.astype(np.float32)
+
+    def terminated(self, achieved: trees.Tree, desired: trees.Tree) -> NDArray[np.bool_]:
+        """[N] whether the steps terminate the episode; never without `compute_terminated`."""
+        if self._terminated is None:
+            return np.zeros(trees.length(achieved), np.bool_)
+        return self._terminated(achieved, desired).astype(np.bool_)
+
+
+def _method(envs: list[Any], name: str) -> GoalFunction | None:
+    """The method of the first of these environments that has it, or of what a wrapper wraps."""
+    for env in envs:
+        try:
+            return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+        except AttributeError:
+            continue
+    return None
+
+
+def _random_goals(space: spaces.Space) -> tuple[trees.Tree, trees.Tree]:
+    """Columns of achieved and desired goals, some of them equal.
+
+    There are more rows than elements along each axis of a goal, so that a result with one entry per element has
+    another shape than one with an entry per row.
+    """
+    rows = 2 + max((size for _, leaf in leaves(space) for size in leaf.shape or ()), default=1)
+    space = copy.deepcopy(space)  # seeding changes it
+    space.seed(0)
+    achieved = [space.sample() for _ in range(rows)]
+    desired = [*achieved[: rows // 2], *(space.sample() for _ in range(rows - rows // 2))]
+    return stack(space, achieved), stack(space, desired)
+
+
+def _of_columns(
+    function: GoalFunction, achieved: trees.Tree, desired: trees.Tree, where: str
+) -> Callable[[trees.Tree, trees.Tree], NDArray]:
+    """The function of columns of goals; the goals given here show whether one call computes all rows."""
+
+    def each_row(achieved: trees.Tree, desired: trees.Tree) -> NDArray:
+        pairs = zip(trees.rows(achieved), trees.rows(desired), strict=True)
+        return checked([_called(function, *pair, where) for pair in pairs], trees.length(achieved))
+
+    def all_rows(achieved: trees.Tree, desired: trees.Tree) -> NDArray:
+        return checked(_called(function, achieved, desired, where), trees.length(achieved))
+
+    def checked(values: Any, rows: int) -> NDArray:
+        column = np.asarray(values)
+        if column.shape != (rows,) or column.dtype.kind not in "fiub":
+            raise EnvError.wrong_shape("The results for goals have", where, values, "one number or flag for each goal")
+        return column
+
+    by_row = each_row(achieved, desired)
+    try:
+        at_once = all_rows(achieved, desired)
+    except EnvError:
+        return each_row
+    return all_rows if np.allclose(at_once, by_row) else each_row
+
+
+def _called(function: GoalFunction, achieved: Any, desired: Any, where: str) -> Any:
+    try:
+        return function(achieved, desired, {})
+    except Exception as error:
+        raise checks.failed(error, "a call with two goals and the info {}", where) from error

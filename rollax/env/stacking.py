@@ -1,0 +1,109 @@
+"""Stacks of the latest observations, and their space. A stack has the structure of one observation:
+
+| part of an observation | of a stack of k |
+| --- | --- |
+| Box `[n]` or `[]` | `[k n]` or `[k]` |
+| Box `[height, width, channels]`, or with channels first | k times as many channels |
+| uint8 Box `[height, width]` | `[height, width, k]` |
+| uint8 Box `[m, height, width, channels]`, a stack of m images | `[k m, height, width, channels]` |
+| any other Box, MultiDiscrete or MultiBinary | k times as long along its last axis |
+| Discrete | MultiDiscrete `[k]` |
+| `action_mask` and `avail_actions` | as in the latest observation |
+
+The oldest observation is first. A trajectory begins with k copies of its first observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.core import trees
+from rollax.core.spaces import NOT_FEATURES, Path, channels_come_first, walk
+
+
+def stacked_space(space: Space, count: int) -> Space:
+    """The space of stacks of `count` observations."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(
+            {key: part if key in NOT_FEATURES else stacked_space(part, count) for key, part in space.spaces.items()}
+        )
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([stacked_space(part, count) for part in space.spaces])
+    begin = _Axis.of(space, count).begin
+    if isinstance(space, spaces.Box):
+        return spaces.Box(begin(space.low), begin(space.high), dtype=space.dtype.type)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiBinary(begin(np.empty(space.shape)).shape)
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return spaces.MultiDiscrete(begin(np.asarray(sizes)), space.dtype.type, start=begin(np.asarray(space.start)))
+
+
+def begun(space: Space, count: int, obs: trees.Tree) -> trees.Tree:
+    """Stacks of copies of one observation each.
+
+    Args:
+        space: of one observation.
+        obs: single observations or columns, in NumPy or JAX.
+    """
+
+    def stack(leaf: Space, path: Path, frame: Any) -> Any:
+        return _Axis.of(leaf, count).begin(frame) if NOT_FEATURES.isdisjoint(path) else frame
+
+    return walk(stack, space, obs)
+
+
+def pushed(space: Space, count: int, stacks: trees.Tree, obs: trees.Tree) -> trees.Tree:
+    """The stacks with `obs` as their latest observation, without their oldest one; arguments as `begun`."""
+
+    def stack(leaf: Space, path: Path, old: Any, frame: Any) -> Any:
+        return _Axis.of(leaf, count).push(old, frame) if NOT_FEATURES.isdisjoint(path) else frame
+
+    return walk(stack, space, stacks, obs)
+
+
+def stack_axis(space: Space, count: int) -> int | None:
+    """The axis of images that were stacked, from the space of the stacks; None if they are no images."""
+    shape = space.shape or ()
+    if not isinstance(space, spaces.Box) or len(shape) < 3:
+        return None
+    axis = _Axis.of(space, count).axis
+    return axis if shape[axis] % count == 0 else None
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The axis along which the observations of a stack lie.
+
+    Args:
+        count: k, observations in a stack.
+        axis: counted from the last axis, -1.
+        new: whether single observations lack this axis, the last one.
+    """
+
+    count: int
+    axis: int = -1
+    new: bool = False
+
+    @classmethod
+    def of(cls, space: Space, count: int) -> _Axis:
+        shape = space.shape or ()
+        pixels = space.dtype == np.uint8
+        if not shape or (len(shape) == 2 and pixels):
+            return cls(count, new=True)
+        if len(shape) == 3 and isinstance(space, spaces.Box) and channels_come_first(shape):
+            return cls(count, -3)
+        return cls(count, -4 if len(shape) == 4 and pixels else -1)
+
+    def begin(self, obs: Any) -> Any:
+        frame = obs[..., None] if self.new else obs
+        return trees.namespace(frame).concat([frame] * self.count, axis=self.axis)
+
+    def push(self, stacks: Any, obs: Any) -> Any:
+        frame = obs[..., None] if self.new else obs
+        kept = (slice(frame.shape[self.axis], None), *[slice(None)] * (-1 - self.axis))
+        return trees.namespace(frame).concat([stacks[..., *kept], frame], axis=self.axis)

@@ -1,0 +1,126 @@
+"""`Distillation`: a fixed random network and its predictor, whose error is large for observations that are new."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jax import lax
+from jaxtyping import Array, Float
+
+from rollax.core.spaces import Path, at
+from rollax.models.config import ModelConfig
+from rollax.models.encoder import Encoder
+from rollax.models.features import HIDDEN_GAIN, ImageLayout, feature_leaves
+from rollax.models.layers import MLP, dense
+
+_LIMIT = 5.0
+
+
+@dataclass(frozen=True)
+class ScaledObservations:
+    """Observations of a space with standardized numbers; for columns of NumPy and of JAX.
+
+    The elements of all Box parts are numbers, [N, size] in this order; the choices of other parts stay as they are.
+
+    Attributes:
+        paths: the parts of the observation that are features.
+        spaces: their spaces.
+    """
+
+    paths: tuple[Path, ...]
+    spaces: tuple[spaces.Space, ...]
+
+    @classmethod
+    def of(cls, space: spaces.Space) -> ScaledObservations:
+        """The scaled observations of a space; SpaceError if it has no features."""
+        paths, parts = zip(*feature_leaves(space), strict=True)
+        return cls(paths, parts)
+
+    @property
+    def size(self) -> int:
+        """The number of numbers in one observation."""
+        return sum(math.prod(part.shape) for part in self.spaces if isinstance(part, spaces.Box))
+
+    @property
+    def space(self) -> spaces.Space:
+        """The space of the result of `scaled`."""
+        return spaces.Dict({str(place): _scaled_space(part) for place, part in enumerate(self.spaces)})
+
+    def numbers(self, obs: Any) -> np.ndarray:
+        """[N, size] float32 numbers of columns of N observations."""
+        columns = [np.asarray(at(obs, path)) for path, part in self._parts if isinstance(part, spaces.Box)]
+        rows = len(np.asarray(at(obs, self.paths[0])))
+        flat = [column.reshape(rows, -1).astype(np.float32) for column in columns]
+        return np.concatenate([np.empty((rows, 0), np.float32), *flat], axis=1)
+
+    def scaled(self, obs: Any, moments: Mapping[str, Any]) -> dict[str, Any]:
+        """Columns of `space`: (x - mean) / deviation of the numbers, clipped to [-5, 5].
+
+        Args:
+            obs: columns of N observations.
+            moments: `mean` and `deviation` of the numbers, [size].
+        """
+        columns, start = {}, 0
+        for place, (path, part) in enumerate(self._parts):
+            column = at(obs, path)
+            if isinstance(part, spaces.Box):
+                own = slice(start, start := start + math.prod(part.shape))
+                mean, deviation = (moments[name][own].reshape(part.shape) for name in ("mean", "deviation"))
+                column = ((column.astype(np.float32) - mean) / deviation).clip(-_LIMIT, _LIMIT)
+                layout = ImageLayout.of(part)
+                column = column if layout is None else layout.to_channels_last(column)
+            columns[str(place)] = column
+        return columns
+
+    @property
+    def _parts(self) -> list[tuple[Path, spaces.Space]]:
+        return list(zip(self.paths, self.spaces, strict=True))
+
+
+def _scaled_space(part: spaces.Space) -> spaces.Space:
+    if not isinstance(part, spaces.Box):
+        return part
+    layout = ImageLayout.of(part)
+    # Without bounds, because encoders map images from their bounds to [0, 1].
+    return spaces.Box(-np.inf, np.inf, part.shape if layout is None else layout.shape, np.float32)
+
+
+class Distillation(nnx.Module):
+    """A fixed random target network, and a predictor that learns its outputs.
+
+    Source: Burda et al. (2018), arXiv:1810.12894: the predictor has two more hidden layers. Gradients leave the target
+        unchanged.
+
+    Args:
+        space: `ScaledObservations.space`.
+        config: the convolutions of images.
+        widths: of the target's hidden layers, then of its output.
+    """
+
+    def __init__(self, space: spaces.Space, config: ModelConfig, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
+        *hiddens, outputs = widths
+        self.target = _Network(space, config, hiddens, outputs, rngs=rngs)
+        self.predictor = _Network(space, config, [*hiddens, *[widths[-2:][0]] * 2], outputs, rngs=rngs)
+
+    def __call__(self, obs: Any) -> Float[Array, "B"]:
+        """The mean squared error of the predictor for each observation; its gradient is the predictor's only."""
+        return jnp.square(self.predictor(obs) - lax.stop_gradient(self.target(obs))).mean(axis=-1)
+
+
+class _Network(nnx.Module):
+    def __init__(
+        self, space: spaces.Space, config: ModelConfig, hiddens: Sequence[int], outputs: int, *, rngs: nnx.Rngs
+    ) -> None:
+        self.encoder = Encoder(space, config, rngs=rngs)
+        self.mlp = MLP(self.encoder.features, hiddens, "relu", rngs=rngs)
+        self.output = dense(self.mlp.features, outputs, gain=HIDDEN_GAIN, rngs=rngs)
+
+    def __call__(self, obs: Any) -> Float[Array, "B F"]:
+        return self.output(self.mlp(self.encoder(obs)))

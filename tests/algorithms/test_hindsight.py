@@ -1,0 +1,119 @@
+"""Hindsight goals in runs of every algorithm that has them, what is refused, and learning runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import Trainer
+from rollax.algorithms.registry import algorithms_with, get_trainer_class
+from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
+from tests.algorithms.checkpoints import continue_training
+from tests.algorithms.contract.cases import settings, space_for
+from tests.env.goal_worlds import Reach
+from tests.marks import long_except
+
+NAMES = algorithms_with("hindsight_goals")
+each_algorithm = pytest.mark.parametrize("name", long_except({"DQN", "SAC", "APEX_DDPG"}, NAMES))
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    env = {"env": Reach, "env_config": {"space": space_for(name)}, "num_envs_per_worker": 2}
+    goals = {"hindsight_goals": 4, "n_step": 1, "observation_filter": "NoFilter"}
+    return {**settings(name), **env, **goals, **changes}
+
+
+def make(name: str, **changes: Any) -> Trainer:
+    return get_trainer_class(name)(config=config_of(name, **changes))
+
+
+def check_drawn(trainer: Trainer, iterations: int = 2) -> None:
+    """Trains, and checks rewards and ends of all rows that are learned from."""
+    algorithm: Any = trainer.get_policy().algorithm
+    select, batches = algorithm.drawn, []
+
+    def drawn(batch: Any, rng: Any) -> dict[str, Any]:
+        if "indices" in batch:  # Ape-X computes initial priorities of sampled rows, too
+            batches.append(batch)
+        return select(batch, rng)
+
+    vars(algorithm)["drawn"] = drawn
+    for _ in range(iterations):
+        trainer.train()
+    del vars(algorithm)["drawn"]
+    relabelled = 0
+    for batch in batches:
+        goals = batch["obs"]["desired_goal"]
+        np.testing.assert_array_equal(batch["new_obs"]["desired_goal"], goals)
+        reached = (goals == batch["next_achieved_goal"])[:, 0]
+        np.testing.assert_array_equal(batch["rewards"], np.where(reached, 0, -1))
+        np.testing.assert_array_equal(batch["discounts"] == 0, reached)
+        relabelled += (goals < 100).sum()
+    rows = sum(map(len, batches))
+    assert rows > 100
+    assert relabelled / rows == pytest.approx(0.8, abs=0.1)
+
+
+@each_algorithm
+def test_rows_have_the_rewards_and_ends_of_their_goals_and_a_restored_run_continues_exactly(name, tmp_path):
+    with make(name, store_buffer_in_checkpoints=True, prioritized_replay=True) as trainer:
+        check_drawn(trainer)
+        path = trainer.save(tmp_path, exact=True)
+        expected = continue_training(trainer, 2)
+        with make(name, store_buffer_in_checkpoints=True, prioritized_replay=True) as restored:
+            restored.restore(path)
+            assert continue_training(restored, 2) == expected
+
+
+@pytest.mark.long
+def test_replay_shards_have_the_functions_of_the_environment(small_ray):
+    with make("APEX_DDPG", num_workers=1, timesteps_per_iteration=200) as trainer:
+        check_drawn(trainer)
+
+
+def test_recorded_rows_get_other_goals_too(tmp_path):
+    with make("DQN", learning_starts=1000) as played:
+        played.record(10, tmp_path / "data")
+    with make("DQN", input=str(tmp_path / "data"), timesteps_per_iteration=200) as trainer:
+        check_drawn(trainer)
+
+
+class WithoutGoals(Reach):
+    def __init__(self, context):
+        super().__init__(context)
+        self.observation_space = self.observation_space["observation"]
+
+    def _observation(self):
+        return self.place
+
+
+class WithoutReward(Reach):
+    compute_reward: Any = property()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "named"),
+    [
+        ({"n_step": 3}, ConfigError, "n_step"),
+        ({"observation_filter": "MeanStdFilter"}, ConfigError, "observation_filter"),
+        ({"clip_rewards": True}, ConfigError, "clip_rewards"),
+        ({"hindsight_goals": 0, "hindsight_strategy": "final"}, ConfigError, "hindsight_strategy"),
+        ({"model": {"use_gru": True}}, PolicyError, "memory"),
+        ({"env": WithoutGoals}, SpaceError, "desired_goal"),
+        ({"env": WithoutReward}, EnvError, "compute_reward"),
+    ],
+)
+def test_what_cannot_be_relabelled_is_refused_at_once(changes, error, named):
+    with pytest.raises(error, match=named):
+        make("DQN", **changes)
+
+
+def test_it_is_off_by_default():
+    with make("DQN", hindsight_goals=0) as trainer:
+        trainer.train()
+        (buffer,) = trainer.optimizer.buffers.values()
+        drawn = buffer.sample(100, np.random.default_rng(0))
+        assert (drawn["obs"]["desired_goal"] >= 100).all()
+        assert "next_achieved_goal" not in drawn
