@@ -30,7 +30,7 @@ class TQC(SAC):
     config_class = TQCConfig
 
     def make_critics(self, rngs):
-        spaces, quantiles = (self.observation_space, self.action_space), self.config.num_quantiles
+        spaces, quantiles = (self.critic_space, self.action_space), self.config.num_quantiles
         one = partial(make_critic, *spaces, self.config.model, outputs=quantiles, rngs=rngs)
         return make_critics(self.config.num_critics, one)
 

@@ -20,12 +20,14 @@ from pydantic import Field
 
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
+from rollax.config.groups import OF_SEQUENCES
 from rollax.errors import ConfigError
 from rollax.models.action_values import ActorWithCritics, frozen, values_of_both
 from rollax.models.config import CriticConfig, ModelConfig
 from rollax.models.distributions.composite import check_continuous
 from rollax.ops.actor_critic import td_target
 from rollax.policy.gradient_transforms import adam, by_part
+from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan
 
 _NEXT_NOISE = "next_noise"
@@ -45,6 +47,7 @@ class CrossQConfig(SACConfig):
     }
     requires = {
         "tau": "CrossQ has no target networks",
+        OF_SEQUENCES: "CrossQ has no memory",
         "renorm_warmup_steps": [{f"{part}.normalization": "batch_renorm"} for part in ("model", "critic_model")],
     }
     places = {"renorm_warmup_steps": ("policy",)}
@@ -77,6 +80,7 @@ class CrossQ(SAC):
     def check_spaces(self) -> None:
         check_continuous(self.action_space, f"action_space of {type(self).__name__}")
         super().check_spaces()
+        check_layers(self.config.model, type(self).__name__)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         model = super().make_model(rngs)

@@ -21,13 +21,16 @@ from pydantic import Field
 
 from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
+from rollax.config.groups import SequenceFields
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
+from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
@@ -35,7 +38,6 @@ from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
-from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
@@ -43,7 +45,7 @@ from rollax.policy.update_plan import UpdatePlan
 _TARGET, _NOISE = "q_target", "target_noise"
 
 
-class DDPGConfig(RepeatedNoiseFields, ActorCriticFields):
+class DDPGConfig(SequenceFields, RepeatedNoiseFields, ActorCriticFields):
     """The fields of DDPG, in addition to the fields that all actor-critics share."""
 
     defaults = {
@@ -78,17 +80,15 @@ class DDPGConfig(RepeatedNoiseFields, ActorCriticFields):
     target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on the noise on target actions")
 
 
-class DDPG(Hindsight):
+class DDPG(Hindsight, ReplayLearning):
     """A deterministic actor with one or two critics."""
 
     config_class = DDPGConfig
     statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
-    learns_off_policy = True
-    reads = TRANSITION
 
     def check_spaces(self) -> None:
         check_continuous(self.action_space, f"action_space of {type(self).__name__}")
-        check_layers(self.config.model, type(self).__name__)
+        check_layers(self.config.model, type(self).__name__, memory=True)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -116,10 +116,11 @@ class DDPG(Hindsight):
         return self.config.model
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        spaces = self.observation_space, self.action_space
+        spaces, sizes = (self.observation_space, self.action_space), self.critic_layers
         actor = make_actor(*spaces, self.exploration.num_inputs, self.config.model, rngs=rngs)
-        one = partial(make_critic, *spaces, self.critic_layers, rngs=rngs)
-        return ActorWithCritics(actor, make_critics(2 if self.config.twin_q else 1, one), squashed=True)
+        one = partial(make_critic, critic_space(self.observation_space, sizes), self.action_space, sizes, rngs=rngs)
+        critics = make_critics(2 if self.config.twin_q else 1, one)
+        return join_actor_and_critics(*spaces, sizes, actor, critics, squashed=True, rngs=rngs)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
         return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)
@@ -133,21 +134,23 @@ class DDPG(Hindsight):
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        next_values = self.next_values(target_model, self.next_actions(target_model, batch), batch)
+        out = self.next_outputs(target_model, batch)
+        batch = {**batch, CRITIC_INPUTS: critic_inputs(out, batch.get(SampleBatch.NEW_OBS))}
+        next_values = self.next_values(target_model, self.next_actions(out, batch), batch)
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
 
-    def next_actions(self, target_model: Any, batch: Columns) -> jax.Array:
-        """Returns [B, ...], the target policy's next actions, with noise if targets are smoothed."""
+    def next_actions(self, out: Outputs, batch: Columns) -> jax.Array:
+        """Returns [B, ...], the target policy's next actions by its outputs, with noise if targets are smoothed."""
         config = self.config
-        actions = self.exploration.mode(target_model(batch[SampleBatch.NEW_OBS]).policy)
+        actions = self.exploration.mode(out.policy)
         if not config.smooth_target_policy:
             return actions
         limits = {"scale": config.target_noise, "limit": config.target_noise_clip}
         return smoothed_actions(actions, batch[_NOISE], **limits)
 
     def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
-        """Returns [B], the values of the next actions in the targets."""
-        return target_model.critics(batch[SampleBatch.NEW_OBS], actions).min(axis=0)
+        """Returns [B], the values of the next actions in the targets; the batch has the `critic_inputs` of the time."""
+        return target_model.critics(batch[CRITIC_INPUTS], actions).min(axis=0)
 
     def actor_loss(self, actions: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:
         """Returns [], the loss of the actor from its actions [B, ...] and their values [B]."""
@@ -156,14 +159,17 @@ class DDPG(Hindsight):
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
-        values = model.critics(obs, batch[SampleBatch.ACTIONS])
+        mask = self.learned_rows(batch, mask)
+        inputs, target = critic_inputs(out, batch[SampleBatch.OBS]), batch[_TARGET]
+        values = model.critics(inputs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
         statistics = {"critic_loss": critic_loss, **critic_statistics(values, target, errors, mask)}
+        statistics[SampleBatch.TD_ERROR] = self.errors_for_replay(errors, mask, batch)
         if "actor" not in coefficients["parts"]:
             return critic_loss, statistics
         actions = self.exploration.mode(out.policy)
-        actor_loss = self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
+        values = frozen(model.critics.member(0))(jax.lax.stop_gradient(inputs), actions)
+        actor_loss = self.actor_loss(actions, values, batch, mask)
         return critic_loss + actor_loss, {**statistics, "actor_loss": actor_loss}
 
 

@@ -33,6 +33,7 @@ from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import NotIn
+from rollax.config.groups import OF_SEQUENCES
 from rollax.core.running_statistics import RunningMoments
 from rollax.errors import ConfigError
 from rollax.models.action_values import (
@@ -53,10 +54,14 @@ from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution
 from rollax.policy import gradient_transforms as optimizers
 from rollax.policy.base_algorithm import Values
 from rollax.policy.running_returns import RunningReturns
+from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "q_target", "next_actions", "next_noise", "returns"
+
+
+_OF_BLOCKS = ("fcnet_activation", "normalization", "normalize_before_activation")
 
 
 class FlashSACConfig(SACConfig):
@@ -74,7 +79,8 @@ class FlashSACConfig(SACConfig):
     requires = {
         "actor_hiddens": {"model.custom_model": None},
         "critic_model": "model has the critics' blocks, and actor_hiddens the actor's",
-        ("model.fcnet_activation", "model.normalization"): "the blocks have relu and batch normalization",
+        OF_SEQUENCES: "FlashSAC has no memory",
+        tuple(f"model.{name}" for name in _OF_BLOCKS): "the blocks have relu and batch normalization",
         "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
     }
     places = {("num_atoms", "v_max", "target_std", "actor_hiddens"): ("policy",)}
@@ -126,6 +132,7 @@ class FlashSAC(SAC):
     def check_spaces(self) -> None:
         check_continuous(self.action_space, f"action_space of {type(self).__name__}")
         super().check_spaces()
+        check_layers(self.config.model, type(self).__name__)
 
     @cached_property
     def support(self) -> np.ndarray:

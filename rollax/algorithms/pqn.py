@@ -5,8 +5,8 @@ sub-environments act ε-greedily, and several epochs of minibatches minimize ½ 
     G_t = r_t + γ (λ G_{t+1} + (1 - λ) max_a Q(s_{t+1}, a))
 of the values at the time of acting: Peng's Q(λ), which exploring actions do not cut. They are the value targets of
 generalized advantage estimation with V(s) = max_a Q(s, a). RAdam (Liu et al., 2020, arXiv:1908.03265); normalized
-layers replace the target network. Deviations: time limits bootstrap; layers are normalized after their activation;
-kernels are orthogonal. With memory, sequences begin with the recurrent state of acting.
+layers replace the target network. Deviations: time limits bootstrap; kernels are orthogonal. With memory, sequences
+begin with the recurrent state of acting.
 """
 
 from __future__ import annotations
@@ -52,7 +52,12 @@ class PQNConfig(LambdaFields, ExplorationBonusFields, NormalizedRewardFields, Ep
         "lambda_": 0.95,
         "final_epsilon": 0.05,
         "epsilon_timesteps": 100_000,
-        "model": ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu", normalization="layer"),
+        "model": ModelConfig(
+            fcnet_hiddens=(256, 256),
+            fcnet_activation="relu",
+            normalization="layer",
+            normalize_before_activation=True,
+        ),
     }
     places = {"reward_scale": ("policy",)}
 

@@ -3,9 +3,13 @@
 Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905: with
 y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' sampled from π, the critics minimize ½ (Q_i(s, a) - y)², the
 actor α log π(a|s) - min_i Q_i(s, a), and the temperature -log α (log π(a|s) + H̄). Discrete actions: Christodoulou
-(2019), arXiv:1910.07207, with exact expectations over the actions. Deviations: actor, critics and temperature take
-their step at once, from the same weights, where Algorithm 1 of arXiv:1812.05905 updates the critics first; time limits
-bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy over the valid actions.
+(2019), arXiv:1910.07207, with exact expectations over the actions. With several critics, `num_critics`, the minimum in
+targets is over `target_critics` random ones, and the actor may maximize the mean of all: Chen et al. (2021), "REDQ",
+arXiv:2101.05982. Dropout of critics: Hiraoka et al. (2022), "DroQ", arXiv:2110.02034. With memory it learns from
+sequences, and actor and critics have separate encoders: Ni et al. (2022), arXiv:2110.05038. Deviations: actor, critics
+and temperature take their step at once, from the same weights, where Algorithm 1 of arXiv:1812.05905 updates the
+critics first; time limits bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy over the
+valid actions.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from pydantic import Field
 
 from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
+from rollax.config.groups import SequenceFields
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
@@ -42,13 +48,13 @@ from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
+from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.base_algorithm import rates_by_part
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.replayed import TRANSITION
 from rollax.policy.size_checks import check_layers, check_layers_fit
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
@@ -57,7 +63,7 @@ _TARGET, _NOISE, _NEXT_NOISE, _SUBSET = "q_target", "noise", "next_noise", "crit
 _SHARE_OF_ENTROPY = 0.98
 
 
-class SACConfig(RepeatedNoiseFields, ActorCriticFields):
+class SACConfig(SequenceFields, RepeatedNoiseFields, ActorCriticFields):
     """The fields of SAC, in addition to the fields that all actor-critics share."""
 
     defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
@@ -111,7 +117,7 @@ class SACConfig(RepeatedNoiseFields, ActorCriticFields):
             self.refuse_larger("target_critics", "num_critics")
 
 
-class SAC(Hindsight):
+class SAC(Hindsight, ReplayLearning):
     """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
@@ -125,12 +131,10 @@ class SAC(Hindsight):
         "mean_target",
         "mean_td_error",
     )
-    learns_off_policy = True
-    reads = TRANSITION
 
     def check_spaces(self) -> None:
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="PPO")
-        check_layers(self.config.model, type(self).__name__)
+        check_layers(self.config.model, type(self).__name__, memory=True)
         if self.config.critic_model is not None:
             widths = (*self.config.critic_model.fcnet_hiddens, 1)
             check_layers_fit(self.observation_space, widths, "observation_space and critic_model.fcnet_hiddens")
@@ -163,21 +167,29 @@ class SAC(Hindsight):
         return with_action_noise(super().make_exploration(), self.action_space, self.config, scale)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        observations, actions, sizes = self.observation_space, self.action_space, self.config.model
-        actor = make_actor(observations, actions, self.exploration.num_inputs, sizes, rngs=rngs)
-        return ActorWithCritics(actor, self.make_critics(rngs), initial_alpha=self.config.initial_alpha)
+        spaces, sizes = (self.observation_space, self.action_space), self.config.model
+        actor, critics = make_actor(*spaces, self.exploration.num_inputs, sizes, rngs=rngs), self.make_critics(rngs)
+        alpha = self.config.initial_alpha
+        return join_actor_and_critics(*spaces, sizes, actor, critics, initial_alpha=alpha, rngs=rngs)
+
+    @property
+    def critic_space(self) -> Space:
+        """The space of what the critics read: observations, or with memory features of the rows so far."""
+        return critic_space(self.observation_space, self.config.model)
 
     @property
     def num_critics(self) -> int:
+        """N, the number of critics."""
         return self.config.num_critics or (2 if self.config.twin_q else 1)
 
     @property
     def critic_layers(self) -> LayersConfig:
+        """The layers of the critics."""
         return self.config.critic_model or self.config.model
 
     def make_critics(self, rngs: nnx.Rngs) -> Any:
         """Returns the critics that the loss calls, by default `num_critics` of `make_critic`."""
-        one = partial(make_critic, self.observation_space, self.action_space, self.critic_layers, rngs=rngs)
+        one = partial(make_critic, self.critic_space, self.action_space, self.critic_layers, rngs=rngs)
         return make_critics(self.num_critics, one)
 
     def learning_rates(self, lr: float) -> dict[str, float]:
@@ -204,12 +216,13 @@ class SAC(Hindsight):
 
     def next_values(self, model: Any, target_model: Any, batch: Columns) -> tuple[jax.Array, jax.Array]:
         """Returns [B] target values and [B] log-probabilities of the actor's next actions."""
-        obs = batch[SampleBatch.NEW_OBS]
-        outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
+        outputs = self.next_outputs(model, batch).policy
+        inputs = critic_inputs(self.next_outputs(target_model, batch), batch.get(SampleBatch.NEW_OBS))
         reduce = partial(self.reduce_targets, batch=batch)
-        return self.policy_values(outputs, self.target_critics(target_model), obs, batch.get(_NEXT_NOISE), reduce)
+        critics = self.critics_of_targets(target_model)
+        return self.policy_values(outputs, critics, inputs, batch.get(_NEXT_NOISE), reduce)
 
-    def target_critics(self, target_model: Any) -> Any:
+    def critics_of_targets(self, target_model: Any) -> Any:
         """Returns the target critics, which have dropout as the critics do."""
         if isinstance(self.critic_layers, CriticConfig):
             target_model.critics.set_attributes(deterministic=False, raise_if_not_found=False)
@@ -218,9 +231,11 @@ class SAC(Hindsight):
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
+        mask = self.learned_rows(batch, mask)
+        batch = {**batch, CRITIC_INPUTS: critic_inputs(out, batch[SampleBatch.OBS])}
         critic_loss, statistics = self.critic_loss(model, batch, mask)
         statistics = {**statistics, "critic_loss": critic_loss, "alpha": jnp.exp(model.log_alpha[...])}
-        if coefficients["parts"].isdisjoint(("actor", "log_alpha")):  # a subclass may let both wait
+        if coefficients["parts"].isdisjoint(("actor", "log_alpha")):  # with policy_delay both wait
             return critic_loss, statistics
         actor_loss, logp = self.actor_loss(model, out, batch, mask)
         alpha_loss = self.temperature_loss(model, logp, batch, mask)
@@ -228,9 +243,12 @@ class SAC(Hindsight):
         return critic_loss + actor_loss + alpha_loss, {**statistics, **of_actor}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        """Returns [] the loss of the critics, by default `squared_errors`, and statistics of the critics."""
-        obs, actions = batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS]
-        taken = values_of_actions(model.critics, obs, actions, self.action_space)
+        """Returns [] the loss of the critics, by default `squared_errors`, and statistics of the critics.
+
+        With memory the batch has `critic_inputs`, [B, ...] of `critic_space`, in the place of observations.
+        """
+        inputs, actions = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[SampleBatch.ACTIONS]
+        taken = values_of_actions(model.critics, inputs, actions, self.action_space)
         return self.squared_errors(taken, batch[_TARGET], batch, mask)
 
     def squared_errors(
@@ -238,13 +256,14 @@ class SAC(Hindsight):
     ) -> tuple[jax.Array, dict]:
         """Returns [] Σ_i ½ (Q_i - y)² of values [N, B] and targets [B], averaged over the rows, and statistics."""
         squares, errors = twin_errors(values, targets, batch[SampleBatch.WEIGHTS], mask)
-        return 0.5 * squares, critic_statistics(values, targets, errors, mask)
+        statistics = critic_statistics(values, targets, errors, mask)
+        return 0.5 * squares, {**statistics, SampleBatch.TD_ERROR: self.errors_for_replay(errors, mask, batch)}
 
     def actor_loss(self, model: Any, out: Outputs, batch: Columns, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns [] α log π(a|s) - Q(s, a), averaged over the rows, and [B] log π; only the actor has a gradient."""
-        obs, noise = batch[SampleBatch.OBS], batch.get(_NOISE)
+        inputs = jax.lax.stop_gradient(critic_inputs(out, batch[SampleBatch.OBS]))
         reduce = self.reduce_critics if self.config.actor_q == "min" else partial(jnp.mean, axis=0)
-        values, logp = self.policy_values(out.policy, frozen(model.critics), obs, noise, reduce)
+        values, logp = self.policy_values(out.policy, frozen(model.critics), inputs, batch.get(_NOISE), reduce)
         alpha = jnp.exp(jax.lax.stop_gradient(model.log_alpha[...]))
         return masked_mean(alpha * logp - values, mask), logp
 
@@ -254,7 +273,7 @@ class SAC(Hindsight):
         return temperature_loss(model.log_alpha[...], logp, target_entropy, mask)
 
     def policy_values(
-        self, outputs: jax.Array, critics: Any, obs: Any, noise: Any, reduce: Callable[[jax.Array], jax.Array]
+        self, outputs: jax.Array, critics: Any, inputs: Any, noise: Any, reduce: Callable[[jax.Array], jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete.
 
@@ -262,11 +281,11 @@ class SAC(Hindsight):
         """
         if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
-            return reduce(self.expected_values(critics(obs, actions))), logp
+            return reduce(self.expected_values(critics(inputs, actions))), logp
         # A custom model may mask by minus infinity: 0 · ∞ is NaN.
         log_probs = jax.nn.log_softmax(jnp.maximum(outputs, MASKED_LOGIT), axis=-1)
         probabilities = jnp.exp(log_probs)
-        values = jnp.maximum(reduce(self.expected_values(critics(obs))), MASKED_LOGIT)
+        values = jnp.maximum(reduce(self.expected_values(critics(inputs))), MASKED_LOGIT)
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
 
     def expected_values(self, outputs: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.errors import ConfigError
 from rollax.models.action_values import make_critic, make_critics
 from rollax.models.distributions.composite import check_continuous
+from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import lowest_quantiles, quantile_huber
 
@@ -66,30 +67,31 @@ class TQC(SAC):
         super().check_spaces()
 
     def make_critics(self, rngs: nnx.Rngs) -> Any:
-        config, arguments = self.config, (self.observation_space, self.action_space)
+        config, arguments = self.config, (self.critic_space, self.action_space)
         one = partial(make_critic, *arguments, self.critic_layers, outputs=config.num_quantiles, rngs=rngs)
         return make_critics(self.num_critics, one)
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        obs = batch[SampleBatch.NEW_OBS]
-        outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
+        outputs = self.next_outputs(model, batch).policy
+        inputs = critic_inputs(self.next_outputs(target_model, batch), batch.get(SampleBatch.NEW_OBS))
         actions, logp = self.distribution.sample_and_logp(outputs, batch[_NEXT_NOISE])
-        quantiles = self.chosen_critics(self.target_critics(target_model)(obs, actions), batch)
+        quantiles = self.chosen_critics(self.critics_of_targets(target_model)(inputs, actions), batch)
         lowest = lowest_quantiles(quantiles, self.config.top_quantiles_to_drop_per_net)
         soft = lowest - (jnp.exp(model.log_alpha[...]) * logp)[:, None]
         rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
         return {_TARGET: rewards[:, None] + discounts[:, None] * soft}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        target = batch[_TARGET]
-        quantiles = model.critics(batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS])
+        inputs, target = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[_TARGET]
+        quantiles = model.critics(inputs, batch[SampleBatch.ACTIONS])
         losses = jax.vmap(quantile_huber, in_axes=(0, None))(quantiles, target).mean(axis=0)
         values, targets = lax.stop_gradient(quantiles).mean(axis=-1), target.mean(axis=-1)
         errors = jnp.abs(values - targets).mean(axis=0)
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
-        return loss, critic_statistics(values, targets, errors, mask)
+        statistics = critic_statistics(values, targets, errors, mask)
+        return loss, {**statistics, SampleBatch.TD_ERROR: self.errors_for_replay(errors, mask, batch)}
 
     def expected_values(self, outputs: jax.Array) -> jax.Array:
         return outputs.mean(axis=-1)

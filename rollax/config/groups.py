@@ -101,6 +101,10 @@ class BurnInFields(FieldGroup):
     )
 
 
+OF_SEQUENCES = ("burn_in", "zero_init_states", "overlap", "priority_eta")
+"""The keys of `SequenceFields`."""
+
+
 class SequenceFields(BurnInFields, TrainerConfig):
     """How a model with memory learns from replayed sequences; the options of R2D2."""
 

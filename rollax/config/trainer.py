@@ -39,6 +39,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
         "model.lstm_cell_size": _RECURRENT,
         _OF_ATTENTION: {"model.use_attention": True},
+        "model.normalize_before_activation": {"model.normalization": ENABLED},
         "model.custom_model_config": {"model.custom_model": ENABLED},
     }
 

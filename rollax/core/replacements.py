@@ -98,6 +98,8 @@ PUBLIC: dict[str, str] = {
     "evaluate_policy": "the method evaluate(num_episodes) of a trainer",
     **each("make_vec_env DummyVecEnv SubprocVecEnv", _COPIES),
     "VecNormalize": "config keys 'observation_filter': 'MeanStdFilter' and 'normalize_rewards': True",
+    **each("VecFrameStack FrameStackObservation", "config key 'frame_stack'"),
+    "MaxAndSkipEnv": "config key 'action_repeat'",
     "Monitor": "leave it out: results have the rewards and lengths of episodes",
     "EvalCallback": "config key 'evaluation_interval'; fit(stop, out) keeps the best model",
     "CheckpointCallback": "the argument checkpoint_frequency of fit",

@@ -86,7 +86,7 @@ class ActionRepeat(EnvWrapper):
                 return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        slots = rows.slots if selection is None else rows.slots[selection]
+        slots = np.array(rows.slots if selection is None else rows.slots[selection])
         self.env.send_rows(rows, selection, actions)
         self._calls += 1
         self._left[slots], self._latest[slots] = self._times - 1, self._calls

@@ -24,9 +24,10 @@ from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import dense, make_mlp
 from rollax.models.networks import Trunk
-from rollax.models.outputs import Outputs, is_noisy
+from rollax.models.outputs import Outputs, State, is_noisy
 from rollax.models.parametric_head import make_policy_head, policy_outputs
 from rollax.models.q_network import QNetwork
+from rollax.models.recurrent import RecurrentTrunk
 from rollax.ops.q_learning import chosen
 
 
@@ -41,6 +42,30 @@ class Actor(nnx.Module):
 
     def __call__(self, obs: Any) -> Outputs:
         return Outputs(policy_outputs(self.head, self.trunk(obs), obs))
+
+
+class RecurrentActor(nnx.Module):
+    """`Actor` with memory; see `run_model`."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.trunk = RecurrentTrunk(observation_space, action_space, config, rngs=rngs)
+        self.head = make_policy_head(observation_space, self.trunk.features, num_outputs, gain=POLICY_GAIN, rngs=rngs)
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory."""
+        return self.trunk.initial_state()
+
+    def __call__(self, obs: Any, state: State, **memory: Any) -> Outputs:
+        hidden, state = self.trunk(obs, state, **memory)
+        return Outputs(policy_outputs(self.head, hidden, obs), state=state)
 
 
 class GaussianActor(nnx.Module):
@@ -190,7 +215,7 @@ class ActorWithCritics(nnx.Module):
     def __init__(
         self,
         actor: Any,
-        critics: Ensemble,
+        critics: Any,
         *,
         squashed: bool = False,
         initial_alpha: float | None = None,
@@ -214,10 +239,12 @@ def make_actor(
     *,
     rngs: nnx.Rngs,
 ) -> Any:
-    """The default actor or the custom model, with `policy` outputs [B, num_outputs]."""
+    """The default actor, with memory if the config says so, or the custom model; `policy` is [B, num_outputs]."""
     if config.custom_model is not None:
         return make_custom_model(observation_space, action_space, num_outputs, config, rngs, memory=False)
     check_parametric(observation_space, action_space)
+    if config.has_memory:
+        return RecurrentActor(observation_space, action_space, num_outputs, config, rngs=rngs)
     return Actor(observation_space, num_outputs, config, rngs=rngs)
 
 

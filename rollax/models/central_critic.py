@@ -42,7 +42,12 @@ class CentralCritic(nnx.Module):
         self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
         features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features
         self.mlp = MLP(
-            features, config.fcnet_hiddens, config.fcnet_activation, normalization=config.normalization, rngs=rngs
+            features,
+            config.fcnet_hiddens,
+            config.fcnet_activation,
+            normalization=config.normalization,
+            norm_first=config.normalize_before_activation,
+            rngs=rngs,
         )
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)

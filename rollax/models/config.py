@@ -41,9 +41,14 @@ class LayersConfig(FrozenModel):
     fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
     normalization: Normalization | None = Field(
         default=None,
-        description="what follows each activation of fcnet_hiddens: layer (also of convolutions and conv_dense), batch "
-        "(also of their input), or batch_renorm, batch renormalization (also of their input); None: nothing. Batch "
-        "statistics are those of minibatches in updates, and running statistics everywhere else",
+        description="what follows each activation of fcnet_hiddens: layer, batch (also of their input), or "
+        "batch_renorm, batch renormalization (also of their input); None: nothing. Batch statistics are those of "
+        "minibatches in updates, and running statistics everywhere else",
+    )
+    normalize_before_activation: bool = Field(
+        default=False,
+        description="whether normalization precedes each activation instead; convolutions and conv_dense are then "
+        "normalized too",
     )
     conv_filters: Annotated[tuple[ConvFilter, ...], Field(max_length=MOST_LAYERS)] | None = Field(
         default=None,
@@ -55,6 +60,11 @@ class LayersConfig(FrozenModel):
         default=None,
         description="width of the layer after the last convolution; None: by the shorter side of the image",
     )
+
+    @property
+    def conv_normalization(self) -> Normalization | None:
+        """What precedes each activation of convolutions."""
+        return self.normalization if self.normalize_before_activation else None
 
 
 class CriticConfig(LayersConfig):
@@ -71,7 +81,7 @@ class CriticConfig(LayersConfig):
         ge=0,
         lt=1,
         description="probability with which an update drops an output of fcnet_hiddens, in targets too. With dropout "
-        "the order is: outputs, dropout, normalization, activation",
+        "the order is: dense layer, dropout, normalization, activation",
     )
 
 

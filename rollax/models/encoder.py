@@ -75,8 +75,8 @@ class ImageEncoder(nnx.Module):
     def __init__(self, space: spaces.Box, layout: ImageLayout, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
         self.layout = layout
         self.unit = UnitInterval.of(space)
-        layers = config.conv_filters, config.conv_dense, config.conv_activation, config.normalization
-        self.cnn = CNN(layout.shape, *layers, rngs=rngs)
+        sizes = config.conv_filters, config.conv_dense, config.conv_activation, config.conv_normalization
+        self.cnn = CNN(layout.shape, *sizes, rngs=rngs)
         self.features = self.cnn.features
 
     def pixels(self, column: Array) -> Float[Array, "B height width channels"]:

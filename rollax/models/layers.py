@@ -132,11 +132,12 @@ class BatchRenorm(nnx.Module):
         self.calls = nnx.BatchStat(jax.device_put(np.int32(0)))
         self.use_running_average = False  # set by the model's `eval()` and `train()`
 
-    def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B F"]:
+    def __call__(self, x: Float[Array, "*S F"]) -> Float[Array, "*S F"]:
         mean, deviation = self.mean[...], jnp.sqrt(self.var[...] + self.epsilon)
         if self.use_running_average:
             return (x - mean) / deviation * self.scale[...] + self.bias[...]
-        of_batch, variance = x.mean(axis=0), x.var(axis=0)
+        rows = tuple(range(x.ndim - 1))
+        of_batch, variance = x.mean(axis=rows), x.var(axis=rows)
         of_batch_deviation = jnp.sqrt(variance + self.epsilon)
         warm = self.calls[...] >= self.warm_up
         r = jnp.where(warm, jnp.clip(of_batch_deviation / deviation, 1 / self.r_max, self.r_max), 1.0)
@@ -152,19 +153,29 @@ class BatchRenorm(nnx.Module):
 
 
 def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs) -> list[nnx.Module]:
-    """The layers that normalize the input of an `MLP` and the outputs of its layers; none for the kind None."""
+    """A layer that normalizes each of these widths; none for the kind None."""
     if kind == "layer":
-        return [nnx.LayerNorm(width, rngs=rngs) for width in widths[1:]]
+        return [nnx.LayerNorm(width, rngs=rngs) for width in widths]
     if kind == "batch":
         return [nnx.BatchNorm(width, momentum=0.99, rngs=rngs) for width in widths]
     return [BatchRenorm(width) for width in widths if kind == "batch_renorm"]
 
 
+def normalized_activation(
+    x: Array, norm: nnx.Module | None, activation: Callable[[Array], Array], *, norm_first: bool
+) -> Array:
+    """The outputs of a layer after its activation and its normalization, if any."""
+    if norm is None:
+        return activation(x)
+    normalize: Any = norm
+    return activation(normalize(x)) if norm_first else normalize(activation(x))
+
+
 class MLP(nnx.Module):
     """Dense layers, each followed by the activation and by the normalization, if any (see `model.normalization`).
 
-    With dropout each is followed by dropout, normalization and activation, as in Hiraoka et al. (2022), "DroQ",
-    arXiv:2110.02034. `features` is the width of the output.
+    With `norm_first` the normalization precedes the activation; dropout precedes both. `features` is the width of the
+    output.
     """
 
     def __init__(
@@ -174,16 +185,19 @@ class MLP(nnx.Module):
         activation: Activation,
         normalization: Normalization | None = None,
         *,
+        norm_first: bool = False,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
         widths = (in_features, *hiddens)
         self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
-        self.norms = nnx.List(make_norms(normalization, widths, rngs))
+        # Batch normalization is also of the input.
+        self.norms = nnx.List(make_norms(normalization, widths[1:] if normalization == "layer" else widths, rngs))
         # Each with a random stream of its own, seeded as weights are.
         streams = [nnx.Rngs(dropout=rngs.params()) for _ in hiddens] if dropout else []
         self.dropouts = nnx.List([nnx.Dropout(dropout, rngs=stream) for stream in streams])
         self.activation: Activation = activation
+        self.norm_first = norm_first
         self.features = widths[-1]
 
     def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B H"]:
@@ -191,23 +205,24 @@ class MLP(nnx.Module):
         if len(norms) > len(self.layers):
             x = norms.pop(0)(x)
         for layer, norm, drop in itertools.zip_longest(self.layers, norms, self.dropouts):
-            normalized = norm or _identity
-            x = activation(normalized(drop(layer(x)))) if drop else normalized(activation(layer(x)))
+            x = layer(x) if drop is None else drop(layer(x))
+            x = normalized_activation(x, norm, activation, norm_first=self.norm_first)
         return x
-
-
-def _identity(x: Array) -> Array:
-    return x
 
 
 def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> MLP:
     """An `MLP` with the activation, normalization and dropout of the config."""
     dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
-    return MLP(in_features, hiddens, config.fcnet_activation, config.normalization, dropout=dropout, rngs=rngs)
+    return MLP(
+        *(in_features, hiddens, config.fcnet_activation, config.normalization),
+        norm_first=config.normalize_before_activation or dropout > 0,
+        dropout=dropout,
+        rngs=rngs,
+    )
 
 
 class CNN(nnx.Module):
-    """Convolutions without padding and one dense layer, each followed by the activation.
+    """Convolutions without padding and one dense layer, each followed by the normalization, if any, and the activation.
 
     Args:
         shape: height, width and channels of an image.
@@ -244,15 +259,16 @@ class CNN(nnx.Module):
         self.convolutions = nnx.List(convolutions)
         self.features = plan.dense_features
         self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN, rngs=rngs)
-        widths = (shape[2], *(layer.out_features for layer in convolutions), self.features)
-        self.norms = nnx.List(make_norms("layer", widths, rngs) if normalization == "layer" else [])
+        widths = [*(out for _, out, _, _ in plan.convolutions), self.features]
+        self.norms = nnx.List(make_norms(normalization, widths, rngs))
         self.activation: Activation = activation
 
     def __call__(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B F"]:
-        activation, norms = ACTIVATIONS[self.activation], [*self.norms] or [lambda x: x] * (len(self.convolutions) + 1)
-        for convolution, norm in zip(self.convolutions, norms, strict=False):
-            images = norm(activation(_convolved(convolution, images)))
-        return norms[-1](activation(self.dense(images.reshape(images.shape[0], -1))))
+        activation, norms = ACTIVATIONS[self.activation], [*self.norms] or [None] * (len(self.convolutions) + 1)
+        for convolution, norm in zip(self.convolutions, norms[:-1], strict=True):
+            images = normalized_activation(_convolved(convolution, images), norm, activation, norm_first=True)
+        features = self.dense(images.reshape(images.shape[0], -1))
+        return normalized_activation(features, norms[-1], activation, norm_first=True)
 
 
 _AS_PRODUCTS: ContextVar[bool] = ContextVar("convolutions as matrix products on the CPU", default=True)

@@ -101,9 +101,13 @@ class RecurrentActorCritic(ActorCritic):
         rngs: nnx.Rngs,
         value_shape: tuple[int, ...] = (),
     ) -> None:
-        width = config.attention_dim if config.use_attention else config.lstm_cell_size
         super().__init__(
-            observation_space, num_outputs, config, rngs=rngs, head_features=width, value_shape=value_shape
+            observation_space,
+            num_outputs,
+            config,
+            rngs=rngs,
+            head_features=memory_features(config),
+            value_shape=value_shape,
         )
         self.memory_inputs = _memory_inputs(config)
         self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
@@ -158,6 +162,11 @@ class RecurrentTrunk(nnx.Module):
         hidden = jnp.concatenate([self.trunk(obs), *_previous(self, prev_actions, prev_rewards)], axis=-1)
         hidden, parts = self.memory(hidden, *_parts(state, [self.memory]))
         return hidden, (jnp.concatenate(parts, axis=1),)
+
+
+def memory_features(config: ModelConfig) -> int:
+    """The width of the output of the layer with memory."""
+    return config.attention_dim if config.use_attention else config.lstm_cell_size
 
 
 def make_memory(in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> LSTM | GRU | GTrXL:

@@ -32,6 +32,7 @@ from rollax.models.action_values import ActorWithCritics
 from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.q_network import expected_values
+from rollax.models.recurrent_critics import critic_inputs
 from rollax.ops.actor_critic import td_target
 from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
 from rollax.ops.mean_over_rows import masked_mean
@@ -106,14 +107,14 @@ class CQL(SAC):
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        config, obs = self.config, batch[SampleBatch.OBS]
+        config, inputs = self.config, critic_inputs(out, batch[SampleBatch.OBS])
         loss, stats = super().loss(model, out, batch, mask, coefficients)
         sampled, densities = batch[_ACTIONS], batch[_DENSITIES]  # [B, S, ...], [B, S]
         critics = nnx.clone(model.critics)  # the model's own batch statistics cover recorded actions only
         # As rows: a vmap of the default critics over the samples takes 1.6 times as long.
-        values = critics(obs, sampled.reshape(-1, *sampled.shape[2:])).reshape(-1, *densities.shape)
-        taken = critics(obs, batch[SampleBatch.ACTIONS])
-        gaps = sampled_gap(values, densities, taken)
+        values = critics(inputs, sampled.reshape(-1, *sampled.shape[2:])).reshape(-1, *densities.shape)
+        taken = critics(inputs, batch[SampleBatch.ACTIONS])
+        gaps, mask = sampled_gap(values, densities, taken), self.learned_rows(batch, mask)
         gap, weight = masked_mean(gaps.mean(axis=0), mask), jnp.float32(config.min_q_weight)
         if config.lagrangian:
             factor, adapting = multiplier_loss(
@@ -127,8 +128,8 @@ class CQL(SAC):
         """Returns [B, S, ...] actions of π(s) and π(s') and uniform actions, and [B, S] their log densities."""
         noise, draw = batch[_NOISE], jax.vmap(self.distribution.sample_and_logp, in_axes=(None, 1), out_axes=1)
         here, following = (
-            draw(self.forward(model, {SampleBatch.OBS: batch[name]}).policy, noise[:, place])
-            for place, name in enumerate((SampleBatch.OBS, SampleBatch.NEW_OBS))
+            draw(out.policy, noise[:, place])
+            for place, out in enumerate((self.forward(model, batch), self.next_outputs(model, batch)))
         )
         uniform = (2 * noise[:, 2] - 1).reshape(here[0].shape)
         density = jnp.full_like(here[1], -math.log(2.0) * noise.shape[-1])

@@ -73,8 +73,8 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.layout = layout
         self.unit = UnitInterval.of(space)
-        layers = config.conv_filters, config.conv_dense, config.conv_activation, config.normalization
-        self.cnn = CNN(layout.shape, *layers)
+        sizes = config.conv_filters, config.conv_dense, config.conv_activation, config.conv_normalization
+        self.cnn = CNN(layout.shape, *sizes)
         self.features = self.cnn.features
 
     def forward(self, column: Tensor) -> Tensor:

@@ -81,18 +81,29 @@ class BatchRenorm(nn.BatchNorm1d):
 
 
 def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleList:
-    """The layers that normalize the input of an `MLP` and the outputs of its layers; no layers if `kind` is None."""
+    """A layer that normalizes each of these widths; no layers if `kind` is None."""
     if kind == "layer":
-        return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths[1:]])
+        return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths])
     if kind == "batch":
         return nn.ModuleList([nn.BatchNorm1d(width, momentum=0.01) for width in widths])
     return nn.ModuleList([BatchRenorm(width) for width in widths if kind == "batch_renorm"])
 
 
+def _normalized_activation(
+    x: Tensor, norm: nn.Module | None, activation: Callable[[Tensor], Tensor], *, norm_first: bool
+) -> Tensor:
+    """The outputs [..., F] of a layer after its activation and its normalization, if any."""
+    if norm is None:
+        return activation(x)
+    if not norm_first:
+        return norm(activation(x))
+    return activation(norm(x.reshape(-1, x.shape[-1])).reshape(x.shape))
+
+
 class MLP(nn.Module):
     """Dense layers, each followed by the activation, and by `normalization`, a kind as in `model.normalization`.
 
-    `features` is the width of the output.
+    With `norm_first` the normalization precedes the activation. `features` is the width of the output.
     """
 
     def __init__(
@@ -101,11 +112,14 @@ class MLP(nn.Module):
         hiddens: Sequence[int],
         activation: Activation,
         normalization: Normalization | None = None,
+        *,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         widths = (in_features, *hiddens)
         self.layers = nn.ModuleList([dense(a, b, gain=HIDDEN_GAIN) for a, b in itertools.pairwise(widths)])
-        self.norms = _make_norms(normalization, widths)
+        self.norms = _make_norms(normalization, widths[1:] if normalization == "layer" else widths)
+        self._norm_first = norm_first
         self._activation = ACTIVATIONS[activation]
         self.features = widths[-1]
 
@@ -114,13 +128,12 @@ class MLP(nn.Module):
         if len(norms) > len(self.layers):
             x = norms.pop(0)(x)
         for layer, norm in itertools.zip_longest(self.layers, norms):
-            x = self._activation(layer(x))
-            x = x if norm is None else norm(x)
+            x = _normalized_activation(layer(x), norm, self._activation, norm_first=self._norm_first)
         return x
 
 
 class CNN(nn.Module):
-    """Convolutions without padding and one dense layer, each followed by the activation; arguments as `models.CNN`."""
+    """Convolutions without padding and one dense layer; twin of `rollax.models.layers.CNN`, with its arguments."""
 
     def __init__(
         self,
@@ -128,7 +141,7 @@ class CNN(nn.Module):
         filters: Sequence[ConvFilter] | None,
         dense_features: int | None,
         activation: Activation,
-        normalization: Normalization | None = None,
+        normalization: Normalization | None,
     ) -> None:
         super().__init__()
         plan = convolution_plan(shape, filters, dense_features)
@@ -136,19 +149,19 @@ class CNN(nn.Module):
         self.convolutions = nn.ModuleList([_orthogonal(layer, HIDDEN_GAIN) for layer in layers])
         self.features = plan.dense_features
         self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN)
-        widths = (shape[2], *(layer.out_channels for layer in layers), self.features)
-        self.norms = _make_norms("layer" if normalization == "layer" else None, widths)
+        self.norms = _make_norms(normalization, [*(out for _, out, _, _ in plan.convolutions), self.features])
         self._activation = ACTIVATIONS[activation]
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, features] for images [B, height, width, channels]."""
-        norms = [*self.norms] or [nn.Identity()] * (len(self.convolutions) + 1)
-        x = images
-        for convolution, norm in zip(self.convolutions, norms, strict=False):
-            # A view in the memory format `channels_last`.
-            x = norm(self._activation(convolution(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)))
-        # In the order of JAX's images, so that dense layers can have the same weights.
-        return norms[-1](self._activation(self.dense(x.flatten(1))))
+        norms = [*self.norms] or [None] * (len(self.convolutions) + 1)
+        for convolution, norm in zip(self.convolutions, norms[:-1], strict=True):
+            # A view in the memory format `channels_last`, and back to the order of JAX's images, so that dense layers
+            # can have the same weights.
+            x = convolution(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            images = _normalized_activation(x, norm, self._activation, norm_first=True)
+        features = self.dense(images.flatten(1))
+        return _normalized_activation(features, norms[-1], self._activation, norm_first=True)
 
 
 class Recurrent(nn.Module):

@@ -35,7 +35,13 @@ class Trunk(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         hiddens = () if self.encoder.images_only else config.fcnet_hiddens
-        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation, config.normalization)
+        self.mlp = MLP(
+            self.encoder.features,
+            hiddens,
+            config.fcnet_activation,
+            config.normalization,
+            norm_first=config.normalize_before_activation,
+        )
         self.features = self.mlp.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -161,7 +167,13 @@ class CentralCritic(nn.Module):
         self.own_encoder = Encoder(critic_space["obs"], config)
         self.other_encoder = Encoder(critic_space["other"], config)
         features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features
-        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation, config.normalization)
+        self.mlp = MLP(
+            features,
+            config.fcnet_hiddens,
+            config.fcnet_activation,
+            config.normalization,
+            norm_first=config.normalize_before_activation,
+        )
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN)
         self.register_buffer("_agents", torch.arange(agents), persistent=False)
@@ -214,7 +226,13 @@ class ActionValue(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         width = self.encoder.features + math.prod(action_space.shape)
-        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, config.normalization)
+        self.mlp = MLP(
+            width,
+            config.fcnet_hiddens,
+            config.fcnet_activation,
+            config.normalization,
+            norm_first=config.normalize_before_activation,
+        )
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
 
     def forward(self, obs: Any, actions: Tensor) -> Tensor:

@@ -214,6 +214,17 @@ class Slides(Film):
         return super()._obs()[-1]
 
 
+class StatelessPendulum(gym.ObservationWrapper):
+    """Pendulum-v1 whose observation has the cosine and the sine of the angle, but no velocity."""
+
+    def __init__(self, env_config: dict[str, Any]) -> None:
+        super().__init__(gym.make("Pendulum-v1"))
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def observation(self, observation):
+        return observation[:2]
+
+
 class MultiAgentPendulum(MultiAgentEnv):
     """Two agents, each with a Pendulum-v1 of its own. Both have the same time limit, which ends the episode."""
 

@@ -258,10 +258,9 @@ class TestRefuses:
         with pytest.raises(SpaceError, match="integers"):
             DDPG.make_policy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
 
-    @pytest.mark.parametrize("model", [{"use_lstm": True}, {"free_log_std": True}], ids=str)
-    def test_unsupported_models(self, model):
-        with pytest.raises(ConfigError, match=f"model.{next(iter(model))}"):
-            DDPG.make_policy(LINE, BOX, {**SMALL, "model": model})
+    def test_unsupported_models(self):
+        with pytest.raises(ConfigError, match=r"model\.free_log_std"):
+            DDPG.make_policy(LINE, BOX, {**SMALL, "model": {"free_log_std": True}})
 
     def test_numbers_out_of_range(self):
         for key, value in {"tau": 0.0, "policy_delay": 0, "noise_scale": -1.0, "exploration": "Noise"}.items():

@@ -52,6 +52,23 @@ BRAX = {
 }
 
 
+PQN_STATELESS = {
+    **PQN_CARTPOLE,
+    "lr_schedule": [[0, 1e-3], [500_000, 0.0]],
+    "final_epsilon": 0.05,
+    "epsilon_timesteps": 50_000,
+    "observation_filter": "MeanStdFilter",
+    "model": {
+        "use_gru": True,
+        "lstm_cell_size": 64,
+        "max_seq_len": 32,
+        "fcnet_hiddens": [64],
+        "fcnet_activation": "relu",
+        "normalization": "layer",
+        "normalize_before_activation": True,
+    },
+}
+
 RUNS = {
     "ppo_jax_cartpole": Run(PPOTrainer, "jax:CartPole-v1", 475, 100_000, CARTPOLE),
     "ppo_jax_stateless_cartpole": Run(PPOTrainer, jax_stateless_cartpole, 450, 120_000, stateless_cartpole.CONFIG),
@@ -59,6 +76,7 @@ RUNS = {
         PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
     ),
     "pqn_jax_cartpole": Run(PQNTrainer, "jax:CartPole-v1", 475, 500_000, PQN_CARTPOLE),
+    "pqn_jax_stateless_cartpole": Run(PQNTrainer, jax_stateless_cartpole, 450, 500_000, PQN_STATELESS),
     "dqn_jax_cartpole": Run(DQNTrainer, "jax:CartPole-v1", 475, 100_000, ZOO_CARTPOLE),
     "sac_jax_pendulum": Run(SACTrainer, "jax:Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),

@@ -111,6 +111,7 @@ PARAMETRIC_PG = {"train_batch_size": 1000, "lr": 4e-3, "num_envs_per_worker": 8}
 LSTM = {"model": {"use_lstm": True}}
 
 STATELESS, REPEAT = stateless_cartpole.CONFIG, repeat_after_me.CONFIG
+STACKED = {"frame_stack": 4, "model": {"fcnet_hiddens": (64, 64)}}
 IMPALA_STATELESS = {
     "num_envs_per_worker": 16,
     "train_batch_size": 800,
@@ -232,6 +233,9 @@ RUNS = {
     "parametric_cartpole[pg-mlp]": Run(PGTrainer, ParametricCartPole, 150, 100_000, PARAMETRIC_PG),
     "parametric_cartpole[pg-lstm]": Run(PGTrainer, ParametricCartPole, 150, 100_000, {**PARAMETRIC_PG, **LSTM}),
     "ppo_stateless_cartpole": Run(PPOTrainer, StatelessCartPole, 350, 120_000, STATELESS),
+    "ppo_stateless_cartpole_with_stacked_observations": Run(
+        PPOTrainer, StatelessCartPole, 475, 120_000, {**STATELESS, **STACKED}
+    ),
     "impala_stateless_cartpole": Run(IMPALATrainer, StatelessCartPole, 350, 600_000, IMPALA_STATELESS),
     "ppo_repeat_after_me": Run(PPOTrainer, RepeatAfterMe, 90, 40_000, REPEAT),
     "ppo_repeat_after_me_with_gru": Run(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, **GRU}),
@@ -258,6 +262,11 @@ RUNS = {
 @each_run(RUNS)
 def test_reaches_its_score(reaches, run):
     reaches(*run)
+
+
+def test_ppo_with_single_observations_does_not_balance_the_pole(learning_run):
+    config = {**STATELESS, **STACKED, "frame_stack": 1}
+    assert learning_run(PPOTrainer, StatelessCartPole, 0, 120_000, config).best < 100
 
 
 def test_ppo_without_memory_does_not_repeat(learning_run):

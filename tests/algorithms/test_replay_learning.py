@@ -21,7 +21,7 @@ from rollax import (
     TD3Trainer,
     TQCTrainer,
 )
-from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum
+from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum, StatelessPendulum
 from tests.algorithms.test_on_policy_learning import TWO_PENDULUMS, ParametricCartPole, weaker_policys_reward
 from tests.learning_curves import Run, each_run
 
@@ -112,7 +112,7 @@ PENDULUM: dict[str, Any] = {
     "exploration": "GaussianNoise",
 }
 SAC_PENDULUM = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
-# The warm-up is a tenth of the run, as in the paper.
+# The warm-up is a tenth of 20,000 steps, as in the paper.
 CROSSQ_PENDULUM = {
     "learning_starts": 500,
     "random_steps": 500,
@@ -121,8 +121,8 @@ CROSSQ_PENDULUM = {
 }
 DROQ_PENDULUM = {
     **SAC_PENDULUM,
-    "training_intensity": 4,
-    "policy_delay": 4,
+    "training_intensity": 2,
+    "policy_delay": 2,
     "critic_model": {"normalization": "layer", "dropout": 0.01},
     "actor_q": "mean",
 }
@@ -180,6 +180,25 @@ SAC_MOUNTAIN_CAR = {
     **SLOW_NOISE,
     "model": SMALL_NETWORK,
 }
+PENDULUM_WITHOUT_VELOCITIES = {
+    "num_envs_per_worker": 4,
+    "timesteps_per_iteration": 4000,
+    "training_intensity": 0.25,
+    "learning_starts": 1000,
+    "random_steps": 1000,
+    "lr": 1e-3,
+    "gamma": 0.95,
+    "tau": 0.01,
+    "buffer_size": 50_000,
+    "train_batch_size": 640,
+    "model": {
+        "use_lstm": True,
+        "lstm_use_prev_action": True,
+        "fcnet_hiddens": (64,),
+        "fcnet_activation": "relu",
+        "max_seq_len": 20,
+    },
+}
 SAC_CARTPOLE = {
     "lr": 1e-3,
     "gamma": 0.98,
@@ -196,18 +215,18 @@ R2D2 = {
     "num_envs_per_worker": 16,
     "rollout_fragment_length": 16,
     "timesteps_per_iteration": 10_240,
-    "training_intensity": 1 / 16,
+    "training_intensity": 1 / 8,
     "train_batch_size": 640,
     "buffer_size": 100_000,
     "learning_starts": 2000,
-    "lr_schedule": [[0, 1e-3], [100_000, 1e-4]],
-    "target_network_update_freq": 100,
+    "lr": 5e-4,
+    "hiddens": (64,),
+    "target_network_update_freq": 250,
     "epsilon_timesteps": 20_000,
     "prioritized_replay": True,
-    "prioritized_replay_alpha": 0.9,
     "prioritized_replay_beta": 0.6,
     "n_step": 5,
-    "burn_in": 10,
+    "burn_in": 20,
     "overlap": 10,
     "use_h_function": True,
     "observation_filter": "MeanStdFilter",
@@ -269,10 +288,12 @@ RUNS = {
     ),
     "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
     "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
+    "sac_pendulum_without_velocities": Run(SACTrainer, StatelessPendulum, -250, 50_000, PENDULUM_WITHOUT_VELOCITIES),
+    "td3_pendulum_without_velocities": Run(TD3Trainer, StatelessPendulum, -250, 50_000, PENDULUM_WITHOUT_VELOCITIES),
     "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
-    "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 20_000, CROSSQ_PENDULUM),
-    "droq_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, DROQ_PENDULUM),
+    "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 10_000, CROSSQ_PENDULUM),
+    "droq_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 6000, DROQ_PENDULUM),
     "td3_pendulum": Run(TD3Trainer, "Pendulum-v1", -200, 20_000, PENDULUM),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),

@@ -307,8 +307,8 @@ class TestRefuses:
             SAC.make_policy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
 
     def test_unsupported_models(self):
-        with pytest.raises(ConfigError, match=r"model\.use_gru"):
-            SAC.make_policy(LINE, BOX, {**SMALL, "model": {"use_gru": True}})
+        with pytest.raises(ConfigError, match=r"model\.free_log_std"):
+            SAC.make_policy(LINE, BOX, {**SMALL, "model": {"free_log_std": True}})
 
     def test_numbers_out_of_range(self):
         for key, value in {"initial_alpha": 0.0, "tau": 2.0, "alpha_lr": -1.0}.items():

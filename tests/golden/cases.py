@@ -135,6 +135,11 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
     add("parameter noise", "DDPG", SMALL_REPLAY, {"env": "Pendulum-v1", "exploration": "ParameterNoise"})
     add("n steps, prioritized", "SAC", SMALL_REPLAY, {"env": "Pendulum-v1", "n_step": 3, "prioritized_replay": True})
 
+    sequences = {"model": MEMORY, "burn_in": 2, "overlap": 1, "prioritized_replay": True}
+    add("memory", "DQN", SMALL_REPLAY, sequences, {"env": "CartPole-v1"})
+    add("memory", "SAC", SMALL_REPLAY, sequences, {"env": "Pendulum-v1"})
+    add("memory", "TD3", SMALL_REPLAY, sequences, {"env": "Pendulum-v1"})
+
     lift = {**SMALL_REPLAY, "env": lambda context: paired(Lift(context)), "train_batch_size": 8}
     two_step = {**SMALL_REPLAY, "env": lambda context: paired(TwoStep(context)), "train_batch_size": 8}
     for algorithm in GROUPED:

@@ -14,7 +14,7 @@ from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax import DDPG, DQN, SAC, ConfigError
 from rollax.algorithms.ppo import PPO
-from rollax.models.layers import MLP, BatchRenorm
+from rollax.models.layers import CNN, MLP, BatchRenorm
 from rollax.torch import layers as torch_layers
 from tests.policy.small_ppo import experience
 from tests.policy.test_steps_by_part import replayed
@@ -135,6 +135,24 @@ def test_what_an_mlp_normalizes(kind, norms):
     if kind is not None:
         axis = 1 if kind == "layer" else 0
         np.testing.assert_allclose(out.mean(axis=axis), 0, atol=1e-5)
+
+
+def test_normalization_before_the_activation():
+    # The layer's outputs are 3, -3 and 6: their mean is 2, and their variance (1 + 25 + 16) / 3 = 14.
+    mlp = MLP(1, (3,), "relu", "layer", norm_first=True, rngs=nnx.Rngs(0))
+    mlp.layers[0].kernel[...] = jnp.array([[1.0, -1.0, 2.0]])
+    out = jax.jit(mlp)(np.array([[3.0]], np.float32))
+    np.testing.assert_allclose(out[0], np.maximum(np.array([1, -5, 4]) / 14**0.5, 0), rtol=1e-5)
+
+
+def test_convolutions_are_normalized_by_channel():
+    # One convolution of 1 × 1 with channels x and -x at two pixels, 1 and 3: over the channels of each pixel the mean
+    # is 0 and the deviation |x|, so 1 and -1 become 1 and 0; then a sum, and a dense layer of two outputs s and -s.
+    cnn = CNN((1, 2, 1), ((2, 1, 1),), 2, "relu", "layer", rngs=nnx.Rngs(0))
+    cnn.convolutions[0].kernel[...] = jnp.array([[[[1.0, -1.0]]]])
+    cnn.dense.kernel[...] = jnp.array([[1.0, -1.0]] * 4)
+    out = jax.jit(cnn)(np.array([[[[1.0], [3.0]]]], np.float32))
+    np.testing.assert_allclose(out, [[1, 0]], rtol=1e-5)
 
 
 BOX, CHOICES, SEEN = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (3,), np.float32)

@@ -193,7 +193,11 @@ def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, "continuous") for name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ")), ("QMIX", "recurrent")],
+    [
+        *((name, "continuous") for name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ")),
+        ("QMIX", "recurrent"),
+        ("SAC", "recurrent"),
+    ],
 )
 def test_one_worker_gives_the_same_numbers_as_none(name, kind, small_ray):
     config = {**settings(name), **kind_of(kind, name), "num_envs_per_worker": 2}

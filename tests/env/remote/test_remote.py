@@ -14,16 +14,20 @@ import numpy as np
 import pytest
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, record_env, to_base_env
+from rollax.env.action_repeat import ActionRepeat
+from rollax.env.frame_stack import FrameStack
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import env_creator
 from rollax.env.remote.remote_base_env import RemoteSubEnvironment
 from rollax.processes.cluster import started_ray
 from tests.env import test_contract
-from tests.env.drive import drive
+from tests.env.drive import drive, trace_of
 from tests.env.kinds import REMOTE
 from tests.env.refused import refused
 from tests.env.remote.fragile import EventLog, Fragile
+from tests.env.test_action_repeat import WORLDS, Repeated
 from tests.env.test_contract import seeds_for
+from tests.env.test_stacking import stacks_of
 from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock
 
 pytestmark = pytest.mark.usefixtures("small_ray")
@@ -100,6 +104,15 @@ def test_episodes_in_lockstep_are_correct(lockstep, name, view, split):
         assert len(trace) > 20
         assert any(moment.ended for moment in trace)
         assert trace == REMOTE[name].trace(seed, len(trace))
+
+
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
+def test_stacks_and_repeated_actions(lockstep, name):
+    seeds, trace_of_kind = seeds_for(2), REMOTE[name].trace
+    for trace, seed in zip(drive(FrameStack(lockstep[name], 2), "rows", 20, seeds), seeds, strict=True):
+        assert trace == stacks_of(trace_of_kind(seed, len(trace)), 2)
+    for trace, seed in zip(drive(ActionRepeat(lockstep[name], 2), "rows", 20, seeds), seeds, strict=True):
+        assert trace == trace_of(Repeated(WORLDS[trace_of_kind](), 2), seed, len(trace))
 
 
 @EVERY_KIND

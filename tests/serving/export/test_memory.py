@@ -18,20 +18,23 @@ INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("algorithm", "actions_space", "model"),
     [
-        {"use_lstm": True, **INPUTS},
-        pytest.param({"use_gru": True}, marks=pytest.mark.long),
-        pytest.param({"use_attention": True, "attention_memory": 2, **INPUTS}, marks=pytest.mark.long),
-        pytest.param({"use_gru": True, "vf_share_layers": True, **INPUTS}, marks=pytest.mark.long),
+        (rollax.PPO, ACTIONS, {"use_lstm": True, **INPUTS}),
+        pytest.param(rollax.PPO, ACTIONS, {"use_gru": True}, marks=pytest.mark.long),
+        pytest.param(
+            rollax.PPO, ACTIONS, {"use_attention": True, "attention_memory": 2, **INPUTS}, marks=pytest.mark.long
+        ),
+        pytest.param(rollax.PPO, ACTIONS, {"use_gru": True, "vf_share_layers": True, **INPUTS}, marks=pytest.mark.long),
+        pytest.param(rollax.SAC, spaces.Discrete(3), {"use_lstm": True, **INPUTS}, marks=pytest.mark.long),
     ],
-    ids=["LSTM", "GRU", "transformer", "GRU, shared layers"],
+    ids=["LSTM", "GRU", "transformer", "GRU, shared layers", "SAC"],
 )
-def test_steps_are_equal(model):
+def test_steps_are_equal(algorithm, actions_space, model):
     runner = runner_of(
-        rollax.PPO,
+        algorithm,
         OBS,
-        ACTIONS,
+        actions_space,
         model=model if "use_attention" in model else {**model, "lstm_cell_size": 4},
         observation_filter="MeanStdFilter",
         normalize_actions=True,
@@ -51,16 +54,16 @@ def test_steps_are_equal(model):
         actions, states, _ = runner.compute_actions(
             columns, states, prev_actions=actions, prev_rewards=None if step == 0 else rewards
         )
-        expected = {**named("action", ACTIONS, actions), "state_out_0": states[0]}
+        expected = {**named("action", actions_space, actions), "state_out_0": states[0]}
         got = in_onnx(session, inputs)
         compare(got, expected)
         if step == 1:
             compare(in_stablehlo(runner, inputs), expected, types=False)
         rewards = np.array([-3.0, 0.0, 0.5], np.float32)
-        now = {"state_in_0": got["state_out_0"], "prev_reward": rewards, **named("prev_action", ACTIONS, actions)}
+        now = {"state_in_0": got["state_out_0"], "prev_reward": rewards, **named("prev_action", actions_space, actions)}
         memory = {name: now[name] for name in memory}
     one = trees.index(columns_of(OBS, 1), 0)
     assert states is not None
     action, state, _ = runner.compute_single_action(one, [part[0] for part in states])
     assert state[0].shape == (got["state_out_0"].shape[1],)
-    assert len(action) == 2
+    assert actions_space.contains(action)

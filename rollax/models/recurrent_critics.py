@@ -1,0 +1,113 @@
+"""Actor and critics with memory: each has an encoder of its own, which reads the rows of a sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jaxtyping import Array, Float
+
+from rollax.core.spaces import ACTION_MASK
+from rollax.models.action_embeddings import EMBEDDINGS, is_parametric
+from rollax.models.action_values import ActorWithCritics, Ensemble
+from rollax.models.config import ModelConfig
+from rollax.models.outputs import Outputs, State, is_recurrent
+from rollax.models.recurrent import RecurrentTrunk, memory_features
+
+CRITIC_INPUTS = "critic_inputs"
+"""The name of what critics with memory read of each row, in the `aux` of the model's outputs."""
+_FEATURES = "features"
+
+
+def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces.Space:
+    """The space of what critics read: observations, or with memory features of the rows so far."""
+    if not config.has_memory:
+        return observation_space
+    features = spaces.Box(-np.inf, np.inf, (memory_features(config),), np.float32)
+    if not is_parametric(observation_space):
+        return features
+    assert isinstance(observation_space, spaces.Dict)
+    return spaces.Dict({_FEATURES: features, **{name: observation_space[name] for name in (ACTION_MASK, EMBEDDINGS)}})
+
+
+def critic_inputs(out: Outputs, obs: Any) -> Any:
+    """What critics read of each row, from the model's outputs for the row, and its observation."""
+    return out.aux.get(CRITIC_INPUTS, obs)
+
+
+class RecurrentCritics(nnx.Module):
+    """Critics that share an encoder with memory. They are called with its features, `critic_inputs`.
+
+    The memory reads observations, and previous actions and rewards if the config says so. The action whose value is
+    asked for is an input of the critics after the memory, so that it does not change the features of later rows.
+    """
+
+    def __init__(self, trunk: RecurrentTrunk, critics: Ensemble) -> None:
+        self.trunk, self.critics = trunk, critics
+
+    def inputs(self, obs: Any, state: State, **memory: Any) -> tuple[Any, State]:
+        """The inputs of the critics for the rows of B sequences, and the state after the last rows."""
+        features, state = self.trunk(obs, state, **memory)
+        if not (isinstance(obs, dict) and EMBEDDINGS in obs):
+            return features, state
+        return {_FEATURES: features, **{name: obs[name] for name in (ACTION_MASK, EMBEDDINGS)}}, state
+
+    def __call__(self, inputs: Any, *actions: Any) -> Float[Array, "N *S"]:
+        return self.critics(inputs, *actions)
+
+    def member(self, number: int) -> Any:
+        """One critic as a module."""
+        return self.critics.member(number)
+
+
+class RecurrentActorWithCritics(ActorWithCritics):
+    """`ActorWithCritics` with memory; see `run_model`. The state is one array: the actor's, then the critics'.
+
+    Source: Ni et al. (2022), "Recurrent model-free RL can be a strong baseline for many POMDPs", arXiv:2110.05038:
+        actor and critics have separate encoders. Deviations: sequences may begin with stored states.
+    """
+
+    @property
+    def memory_inputs(self) -> tuple[str, ...]:
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
+        return self.critics.trunk.memory_inputs
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory."""
+        return (np.concatenate([*self.actor.initial_state(), *self.critics.trunk.initial_state()]),)
+
+    def __call__(  # type: ignore[override]  a model with memory is another kind of model
+        self, obs: Any, state: State, **memory: Any
+    ) -> Outputs:
+        (own,) = self.actor.initial_state()
+        of_actor, of_critics = jnp.split(state[0], [len(own)], axis=1)
+        out = self.actor(obs, (of_actor,), **memory)
+        inputs, (after,) = self.critics.inputs(obs, (of_critics,), **memory)
+        policy = jnp.tanh(out.policy) if self.squashed else out.policy
+        return Outputs(policy, None, (jnp.concatenate([out.state[0], after], axis=1),), {CRITIC_INPUTS: inputs})
+
+
+def join_actor_and_critics(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    config: ModelConfig,
+    actor: Any,
+    critics: Ensemble,
+    *,
+    rngs: nnx.Rngs,
+    squashed: bool = False,
+    initial_alpha: float | None = None,
+) -> ActorWithCritics:
+    """An `ActorWithCritics`; if the actor has memory, the critics, which read `critic_space`, get an encoder of theirs.
+
+    `squashed` and `initial_alpha` are as in `ActorWithCritics`.
+    """
+    if not is_recurrent(actor):
+        return ActorWithCritics(actor, critics, squashed=squashed, initial_alpha=initial_alpha)
+    trunk = RecurrentTrunk(observation_space, action_space, config, rngs=rngs)
+    return RecurrentActorWithCritics(
+        actor, RecurrentCritics(trunk, critics), squashed=squashed, initial_alpha=initial_alpha
+    )
