@@ -2,7 +2,8 @@
 
 Source: Andrychowicz et al. (2017), arXiv:1707.01495, section 3.3, strategy `future`: k of k + 1 drawn rows get another
 goal, a state that their trajectory reached in this row or a later one; with it their reward and end are computed again.
-Without such goals the agent never sees a reward: 20 bits have a million states. With SAC, TD3 or DDPG it is the same.
+Without such goals the agent never sees a reward: 20 bits have a million states. This is an own draw from replay; the
+config key `hindsight_goals` has the same for all algorithms with replay (docs/goals.md).
 """
 
 from dataclasses import dataclass

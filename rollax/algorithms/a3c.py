@@ -19,10 +19,17 @@ from pydantic import Field
 from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.exploration_bonus import BonusAdvantages
 from rollax.algorithms.normalized_rewards import NormalizedRewards
+from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.config.groups import BonusAdvantageFields, CentralizedCriticFields, NormalizedRewardFields, StateValueFields
+from rollax.config.groups import (
+    BonusAdvantageFields,
+    CentralizedCriticFields,
+    NormalizedRewardFields,
+    StateDependentExplorationFields,
+    StateValueFields,
+)
 from rollax.models.outputs import Outputs
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
@@ -31,7 +38,14 @@ from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 
-class A3CConfig(CentralizedCriticFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields, TrainerConfig):
+class A3CConfig(
+    CentralizedCriticFields,
+    BonusAdvantageFields,
+    StateDependentExplorationFields,
+    NormalizedRewardFields,
+    StateValueFields,
+    TrainerConfig,
+):
     """The fields of A3C in addition to the common fields, with the symbols of the module's equation."""
 
     defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
@@ -42,7 +56,7 @@ class A3CConfig(CentralizedCriticFields, BonusAdvantageFields, NormalizedRewardF
         return 1  # an update learns from one worker's fragment
 
 
-class A3C(NormalizedRewards, BonusAdvantages):
+class A3C(NormalizedRewards, BonusAdvantages, StateDependentExploration):
     """An actor and a critic, trained on advantages of whole fragments."""
 
     config_class = A3CConfig

@@ -95,13 +95,13 @@ class ExplorationBonus(Algorithm):
     def _new_bonuses(self, fragment: Fragment, values: Values) -> np.ndarray:
         """[N] float32 bonuses of a fragment, whose rows are added to the running statistics first."""
         observations, returns = values.statistics[_OBSERVATIONS], values.statistics[_RETURNS]
-        following, of = fragment.following(SampleBatch.OBS), self.scaled_observations
+        following, scaling = fragment.following(SampleBatch.OBS), self.scaled_observations
         starts = range(0, max(len(fragment), 1), _ROWS_AT_ONCE)
         parts = [trees.index(following, slice(start, start + _ROWS_AT_ONCE)) for start in starts]
         for part in parts:
-            observations.update(of.numbers(part))
+            observations.update(scaling.numbers(part))
         moments = observations.summary()
-        errors = np.concatenate([values.run("prediction_errors", of.scaled(part, moments)) for part in parts])
+        errors = np.concatenate([values.run("prediction_errors", scaling.scaled(part, moments)) for part in parts])
         returns.add_rewards(fragment, errors)
         return (errors / returns.deviation).astype(np.float32)
 
@@ -154,8 +154,8 @@ class BonusAdvantages(ExplorationBonus):
     """
 
     @property
-    def value_heads(self) -> int:  # type: ignore[override]  it depends on the config
-        return 2 if self.gives_bonuses else 1
+    def value_shape(self) -> tuple[int, ...]:
+        return (2,) if self.gives_bonuses else super().value_shape
 
     @property
     def bonus_gamma(self) -> float:

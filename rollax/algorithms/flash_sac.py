@@ -77,6 +77,7 @@ class FlashSACConfig(SACConfig):
         "longest_repeat": 16,
     }
     requires = {
+        "use_sde": "noise stays the same for several steps anyway: see longest_repeat",
         "actor_hiddens": {"model.custom_model": None},
         "critic_model": "model has the critics' blocks, and actor_hiddens the actor's",
         OF_SEQUENCES: "FlashSAC has no memory",

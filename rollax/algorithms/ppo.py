@@ -21,6 +21,7 @@ from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.exploration_bonus import BonusAdvantages
 from rollax.algorithms.kl_penalty import KLPenalty
 from rollax.algorithms.normalized_rewards import NormalizedRewards
+from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import ENABLED, SchedulePoints
@@ -29,6 +30,7 @@ from rollax.config.groups import (
     CentralizedCriticFields,
     MinibatchFields,
     NormalizedRewardFields,
+    StateDependentExplorationFields,
     StateValueFields,
 )
 from rollax.models.outputs import Outputs
@@ -43,7 +45,12 @@ _KL_MARGIN = 1.5
 
 
 class PPOConfig(
-    CentralizedCriticFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields, MinibatchFields
+    CentralizedCriticFields,
+    BonusAdvantageFields,
+    StateDependentExplorationFields,
+    NormalizedRewardFields,
+    StateValueFields,
+    MinibatchFields,
 ):
     """The fields of PPO in addition to the common fields, with the symbols of the paper."""
 
@@ -75,7 +82,7 @@ class PPOConfig(
     )
 
 
-class PPO(KLPenalty, NormalizedRewards, BonusAdvantages):
+class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExploration):
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig

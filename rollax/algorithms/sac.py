@@ -28,10 +28,11 @@ from pydantic import Field
 from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
 from rollax.algorithms.replay_learning import ReplayLearning
+from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import SequenceFields
+from rollax.config.groups import SequenceFields, StateDependentExplorationFields
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
@@ -46,7 +47,7 @@ from rollax.models.action_values import (
 from rollax.models.config import MOST_LAYERS, CriticConfig, LayersConfig
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
-from rollax.models.distributions.factory import make_distribution
+from rollax.models.distributions.state_dependent import StateDependentGaussian
 from rollax.models.outputs import Outputs
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
@@ -61,15 +62,17 @@ from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _NOISE, _NEXT_NOISE, _SUBSET = "q_target", "noise", "next_noise", "critics_in_target"
 _SHARE_OF_ENTROPY = 0.98
+_MEAN_LIMIT = 2.0  # of state-dependent exploration, as in Stable-Baselines3
 
 
-class SACConfig(SequenceFields, RepeatedNoiseFields, ActorCriticFields):
+class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFields, ActorCriticFields):
     """The fields of SAC, in addition to the fields that all actor-critics share."""
 
-    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
+    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500, "sde_log_std_init": -3.0}
     requires = {
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "alpha_lr")],
         "target_entropy": {"alpha_lr": NotIn(0)},
+        "use_sde": {"longest_repeat": 1},
         "twin_q": {"num_critics": None},
         "target_critics": {"num_critics": NotIn(None)},
     }
@@ -117,7 +120,7 @@ class SACConfig(SequenceFields, RepeatedNoiseFields, ActorCriticFields):
             self.refuse_larger("target_critics", "num_critics")
 
 
-class SAC(Hindsight, ReplayLearning):
+class SAC(Hindsight, ReplayLearning, StateDependentExploration):
     """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
@@ -141,7 +144,7 @@ class SAC(Hindsight, ReplayLearning):
 
     @cached_property
     def distribution(self) -> ActionDistribution:
-        return make_distribution(self.action_space, squash=True)
+        return self.gaussian(squash=True)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -169,6 +172,8 @@ class SAC(Hindsight, ReplayLearning):
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         spaces, sizes = (self.observation_space, self.action_space), self.config.model
         actor, critics = make_actor(*spaces, self.exploration.num_inputs, sizes, rngs=rngs), self.make_critics(rngs)
+        if isinstance(self.distribution, StateDependentGaussian):
+            actor.head = self.make_head(self.distribution, rngs, trains_features=True, mean_limit=_MEAN_LIMIT)
         alpha = self.config.initial_alpha
         return join_actor_and_critics(*spaces, sizes, actor, critics, initial_alpha=alpha, rngs=rngs)
 

@@ -151,6 +151,28 @@ class NormalizedRewardFields(FieldGroup):
     )
 
 
+class StateDependentExplorationFields(FieldGroup):
+    """Exploration that is a smooth function of the observation; see `StateDependentExploration`."""
+
+    requires = {
+        "use_sde": {"model.custom_model": None, "model.free_log_std": False},
+        ("sde_sample_freq", "sde_log_std_init"): {"use_sde": True},
+    }
+    places = {("use_sde", "sde_sample_freq", "sde_log_std_init"): ("policy",)}
+
+    use_sde: bool = Field(
+        default=False,
+        description="whether the noise of continuous actions is a function of the observation (gSDE), which stays the "
+        "same for several steps",
+    )
+    sde_sample_freq: int | None = Field(
+        default=None, ge=1, le=2**24, description="steps until this function is drawn again; None: the whole trajectory"
+    )
+    sde_log_std_init: float = Field(
+        default=-2.0, description="initial log σ of the noise for each hidden feature and action element"
+    )
+
+
 class ExplorationBonusFields(FieldGroup):
     """Bonuses for observations that are new; see `ExplorationBonus`."""
 

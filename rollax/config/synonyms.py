@@ -102,8 +102,10 @@ SYNONYMS: dict[str, str] = {
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
     **each(
         "replay_buffer_class replay_buffer_kwargs",
-        "prioritized_replay: for hindsight replay (HER) see examples/her.py",
+        "hindsight_goals: for hindsight replay (HER), 4 there | prioritized_replay",
     ),
+    **each("n_sampled_goal her_k future_k replay_k k_future num_hindsight_goals", "hindsight_goals"),
+    **each("goal_selection_strategy replay_strategy her_strategy", "hindsight_strategy"),
     **each("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
     "optimize_memory_usage": "frame_stack_axis: observations are stored once; with this key also each image of a stack",
@@ -211,7 +213,8 @@ SYNONYMS: dict[str, str] = {
     **each("attention_memory_inference attention_memory_training memory_length", "model.attention_memory"),
     **each("attention_use_n_prev_actions", "model.lstm_use_prev_action"),
     **each("attention_use_n_prev_rewards", "model.lstm_use_prev_reward"),
-    "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0",
+    "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0; "
+    "with use_sde the key is sde_log_std_init",
 }
 _UNNORMALIZED = (
     "this algorithm does not normalize rewards: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward "
@@ -229,7 +232,7 @@ _INPUT = (
     "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data; a policy "
     "server is env=PolicyServerEnv"
 )
-_NO_SDE = "leave it out: rollax has no state-dependent exploration"
+_NO_SDE = "leave it out: this algorithm has no state-dependent exploration; PPO, A2C, A3C and SAC have it"
 _OPTIMIZER = (
     "leave it out: the optimizer is Adam (RAdam in PQN), unless make_optimizer of a policy of your own returns another"
 )
@@ -280,7 +283,10 @@ ADVICE: dict[str, str] = {
     "stop": "use fit(stop=...) or `rollax train --stop-timesteps`; in an experiment file it is a key beside config",
     "log_level": "leave it out: use logging.getLogger('rollax').setLevel(...)",
     "disable_env_checking": "leave it out: the values of environments are always checked, at little cost",
-    **each("use_sde sde_sample_freq use_sde_at_warmup full_std use_expln", _NO_SDE),
+    **each("use_sde sde_sample_freq", _NO_SDE),
+    "use_sde_at_warmup": "leave it out: the first random_steps actions are uniformly random",
+    "full_std": "leave it out: with use_sde each hidden feature and action element has a deviation",
+    "use_expln": "leave it out: the deviations of use_sde are exp(log σ)",
     **each("optimizer_class optimizer_kwargs use_rms_prop", _OPTIMIZER),
     "ortho_init": "leave it out: the layers of the built-in models begin orthogonal",
     "zero_policy": "leave it out: the weights of ARS's linear policy begin at 0, those of other networks do not",

@@ -142,6 +142,11 @@ class ModelConfig(LayersConfig):
         """Whether the default model has memory."""
         return self.use_lstm or self.use_gru or self.use_attention
 
+    @property
+    def memory_width(self) -> int:
+        """The width of the memory's output."""
+        return self.attention_dim if self.use_attention else self.lstm_cell_size
+
     @model_validator(mode="after")
     def _one_kind_of_memory(self) -> ModelConfig:
         if self.use_lstm + self.use_gru + self.use_attention > 1:

@@ -33,6 +33,14 @@ class Trunk(nnx.Module):
         return self.mlp(self.encoder(obs))
 
 
+def hidden_width(observation_space: spaces.Space, config: ModelConfig) -> int:
+    """The width of the hidden features from which the default model computes its outputs."""
+    if config.has_memory:
+        return config.memory_width
+    # Without numbers: nothing is allocated.
+    return nnx.eval_shape(lambda: Trunk(observation_space, config, rngs=nnx.Rngs(0))).features
+
+
 class ActorCritic(nnx.Module):
     """Inputs of the action distribution and state values, from raw observation columns.
 

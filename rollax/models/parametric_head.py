@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
 from rollax.models.action_embeddings import embedding_size, is_parametric
 from rollax.models.layers import dense
+from rollax.models.state_dependent_head import StateDependentHead
 
 WIDTH = 64
 
@@ -36,7 +37,7 @@ class ParametricHead(nnx.Module):
         return jnp.einsum("bk,bsk->bs", self.intent(hidden), keys) / math.sqrt(WIDTH)
 
 
-PolicyHead = nnx.Linear | ParametricHead
+PolicyHead = nnx.Linear | ParametricHead | StateDependentHead
 
 
 def make_policy_head(

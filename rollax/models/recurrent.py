@@ -106,7 +106,7 @@ class RecurrentActorCritic(ActorCritic):
             num_outputs,
             config,
             rngs=rngs,
-            head_features=memory_features(config),
+            head_features=config.memory_width,
             value_shape=value_shape,
         )
         self.memory_inputs = _memory_inputs(config)
@@ -162,11 +162,6 @@ class RecurrentTrunk(nnx.Module):
         hidden = jnp.concatenate([self.trunk(obs), *_previous(self, prev_actions, prev_rewards)], axis=-1)
         hidden, parts = self.memory(hidden, *_parts(state, [self.memory]))
         return hidden, (jnp.concatenate(parts, axis=1),)
-
-
-def memory_features(config: ModelConfig) -> int:
-    """The width of the output of the layer with memory."""
-    return config.attention_dim if config.use_attention else config.lstm_cell_size
 
 
 def make_memory(in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> LSTM | GRU | GTrXL:

@@ -15,7 +15,7 @@ from rollax.models.action_embeddings import EMBEDDINGS, is_parametric
 from rollax.models.action_values import ActorWithCritics, Ensemble
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs, State, is_recurrent
-from rollax.models.recurrent import RecurrentTrunk, memory_features
+from rollax.models.recurrent import RecurrentTrunk
 
 CRITIC_INPUTS = "critic_inputs"
 """The name of what critics with memory read of each row, in the `aux` of the model's outputs."""
@@ -26,7 +26,7 @@ def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces
     """The space of what critics read: observations, or with memory features of the rows so far."""
     if not config.has_memory:
         return observation_space
-    features = spaces.Box(-np.inf, np.inf, (memory_features(config),), np.float32)
+    features = spaces.Box(-np.inf, np.inf, (config.memory_width,), np.float32)
     if not is_parametric(observation_space):
         return features
     assert isinstance(observation_space, spaces.Dict)

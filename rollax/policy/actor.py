@@ -151,7 +151,7 @@ class Actor:
         model = self.split.merge(params, extra, exploring=explore and self.noisy, noise_seed=noise_seed)
         out = self.algorithm.forward(model, columns)
         actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
-        rows, heads = len(out.policy), self.algorithm.value_heads
+        rows, heads = len(out.policy), math.prod(self.algorithm.value_shape)
         values = jnp.zeros((rows, heads)) if out.value is None else out.value.reshape(rows, heads)
         fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values}
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
@@ -178,7 +178,7 @@ class Actor:
         """The index or slice of each fetched column in the packed array."""
         places: dict[str, int | slice] = {}
         start = 0
-        widths = {**self.algorithm.exploration.fetched, SampleBatch.VF_PREDS: self.algorithm.value_heads}
+        widths = {**self.algorithm.exploration.fetched, SampleBatch.VF_PREDS: math.prod(self.algorithm.value_shape)}
         for number, (name, width) in enumerate(widths.items()):
             if number == 0 or self.wanted is None or name in self.wanted:
                 one = width == 1 and name != SampleBatch.ACTION_DIST_INPUTS

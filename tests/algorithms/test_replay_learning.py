@@ -281,15 +281,15 @@ RUNS = {
         DQNTrainer, MultiAgentCartPole, 150, 500_000, SEVERAL_AGENTS, weaker_policys_reward
     ),
     "rainbow_cartpole": Run(RainbowTrainer, "CartPole-v1", 475, 80_000, RAINBOW),
-    "r2d2_stateless_cartpole": Run(DQNTrainer, StatelessCartPole, 350, 102_400, R2D2),
+    "r2d2_stateless_cartpole": Run(DQNTrainer, StatelessCartPole, 350, 61_440, R2D2),
     "sac_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "sac_multi_agent_pendulum": Run(
         SACTrainer, MultiAgentPendulum, -400, 10_000, {**SAC_PENDULUM, "multiagent": TWO_PENDULUMS}
     ),
     "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
     "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
-    "sac_pendulum_without_velocities": Run(SACTrainer, StatelessPendulum, -250, 50_000, PENDULUM_WITHOUT_VELOCITIES),
-    "td3_pendulum_without_velocities": Run(TD3Trainer, StatelessPendulum, -250, 50_000, PENDULUM_WITHOUT_VELOCITIES),
+    "sac_pendulum_without_velocities": Run(SACTrainer, StatelessPendulum, -250, 32_000, PENDULUM_WITHOUT_VELOCITIES),
+    "td3_pendulum_without_velocities": Run(TD3Trainer, StatelessPendulum, -250, 32_000, PENDULUM_WITHOUT_VELOCITIES),
     "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
     "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 10_000, CROSSQ_PENDULUM),

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from examples.parametric_actions import ParametricCartPole
 from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
 from tests.algorithms.group_envs import Lift, TwoStep, paired
+from tests.env.goal_worlds import Reach
 
 ON_POLICY = ("PG", "A2C", "A3C", "PPO", "APPO", "IMPALA")
 CONTINUOUS_REPLAY = ("DDPG", "TD3", "SAC", "APEX_DDPG")
@@ -117,6 +118,8 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
         add("cartpole", algorithm, SMALL_REPLAY, {"env": "CartPole-v1"})
         add("masked", algorithm, SMALL_REPLAY, {"env": MaskedCartPole})
         add("parametric", algorithm, SMALL_REPLAY, {"env": ParametricCartPole})
+    goals = {"env": Reach, "env_config": {"space": BOX}, "hindsight_goals": 4}
+    add("hindsight goals", "SAC", SMALL_REPLAY, goals)
     add("two policies", "DQN", SMALL_REPLAY, {"env": TwoAgents, "multiagent": TWO_POLICIES})
     add(
         "filter, n steps",

@@ -102,7 +102,7 @@ def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
     )
     # Matrices only: numbers may be bounded, or no parameters. Those of FlashSAC's layers move on a sphere, or are batch
     # statistics.
-    bound = ("unit_", "_norm.")
+    bound = ("unit_", "_norm.", ".norms.")
     free = {n: v for n, v in policy.get_weights().items() if v.ndim == 2 and not any(word in n for word in bound)}
     steps = {name: before[name] - value for name, value in free.items()}
     assert steps

@@ -162,9 +162,10 @@ def with_action_noise(
     if config.exploration == "GaussianNoise":
         exploration = GaussianNoise(greedy, action_space.shape, scale)
     if config.longest_repeat > 1:
-        from rollax.policy.exploration.repeated_noise import RepeatedNoise  # loaded only where it is used
+        from rollax.policy.exploration.repeated_noise import RepeatedNoise, repeat_probabilities  # only where used
 
-        exploration = RepeatedNoise(exploration, config.longest_repeat)
+        steps = np.arange(1, config.longest_repeat + 1)
+        exploration = RepeatedNoise(exploration, steps, repeat_probabilities(len(steps)))
     if config.exploration == "OrnsteinUhlenbeckNoise":
         theta, sigma = config.ou_theta, config.ou_sigma
         exploration = OrnsteinUhlenbeckNoise(exploration, action_space.shape, scale, theta=theta, sigma=sigma)

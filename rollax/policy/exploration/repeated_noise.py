@@ -6,30 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rollax.core.trees import namespace
 from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper
 
 
 class RepeatedNoise(ExplorationWrapper):
-    """Keeps the noise of another exploration for k steps of a trajectory, with probabilities P(k) ∝ k⁻², k <= longest.
+    """Keeps the noise of another exploration for k steps of a trajectory, for random numbers k.
 
     The actions still depend on each observation, through the model's outputs.
 
-    Source: Kim et al. (2026), arXiv:2604.04539; the distribution of k: Dabney et al. (2021), "Temporally-extended
-        ε-greedy exploration", arXiv:2006.01782.
+    Source: Kim et al. (2026), arXiv:2604.04539.
 
     Args:
         inner: draws noise without a state, such as `FromDistribution`.
-        longest: the largest k.
+        lengths: each possible k, finite.
+        probabilities: their probabilities.
     """
 
     own_numbers = 1  # the k of noise that begins at this step
 
-    def __init__(self, inner: Exploration, longest: int) -> None:
+    def __init__(self, inner: Exploration, lengths: ArrayLike, probabilities: ArrayLike) -> None:
         super().__init__(inner)
-        self._lengths = np.arange(1, longest + 1, dtype=np.float32)
-        self._up_to = np.cumsum(repeat_probabilities(longest))
+        self._lengths = np.asarray(lengths, np.float32)
+        self._up_to = np.cumsum(probabilities)
         self._width = inner.noise(np.random.default_rng(0), 1, 0).shape[1]
 
     def initial_state(self) -> list[np.ndarray]:
@@ -54,6 +55,9 @@ class RepeatedNoise(ExplorationWrapper):
 
 
 def repeat_probabilities(longest: int) -> np.ndarray:
-    """[longest] the probabilities of k = 1, 2, ..., in proportion to k⁻²."""
+    """[longest] the probabilities of k = 1, 2, ..., in proportion to k⁻².
+
+    Source: Dabney et al. (2021), "Temporally-extended ε-greedy exploration", arXiv:2006.01782.
+    """
     weights = np.arange(1, longest + 1, dtype=np.float64) ** -2
     return weights / weights.sum()

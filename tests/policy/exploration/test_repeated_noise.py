@@ -20,6 +20,10 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 INNER = FromDistribution(SquashedGaussian((2,)))
 
 
+def repeated(longest: int) -> RepeatedNoise:
+    return RepeatedNoise(INNER, np.arange(1, longest + 1), repeat_probabilities(longest))
+
+
 def test_probabilities():
     # 1, ¼, 1/9: 36, 9 and 4 of 49.
     np.testing.assert_allclose(repeat_probabilities(3), np.array([36, 9, 4]) / 49)
@@ -27,7 +31,7 @@ def test_probabilities():
 
 def test_lengths_have_these_probabilities():
     rows = 50_000
-    lengths = RepeatedNoise(INNER, 16).noise(np.random.default_rng(0), rows, 0)[:, -1].astype(int)
+    lengths = repeated(16).noise(np.random.default_rng(0), rows, 0)[:, -1].astype(int)
     expected = repeat_probabilities(16)
     counts = np.bincount(lengths, minlength=17)
     assert counts[0] == 0
@@ -36,7 +40,7 @@ def test_lengths_have_these_probabilities():
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_rows_keep_their_noise_for_their_own_lengths(traced):
-    exploration = RepeatedNoise(INNER, 16)
+    exploration = repeated(16)
     advance = jax.jit(exploration.advance) if traced else exploration.advance
     # Two rows; the columns are two numbers of the inner noise, and the length, which counts where noise begins.
     #   step   row 0                      row 1
@@ -79,7 +83,7 @@ def test_noise_that_is_correlated_by_itself_is_not_repeated():
 
 
 def test_other_explorations_around_it():
-    exploration = RandomAtFirst(OrnsteinUhlenbeckNoise(RepeatedNoise(INNER, 4), (2,), lambda _: 0.1), BOX, 10)
+    exploration = RandomAtFirst(OrnsteinUhlenbeckNoise(repeated(4), (2,), lambda _: 0.1), BOX, 10)
     outputs = jnp.zeros((3, 4))
     for timestep, is_random in ((0, True), (10, False)):
         rng = np.random.default_rng(0)
