@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,12 +13,14 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.groups import ReplayFields
 from rollax.core import trees
 from rollax.core.running_statistics import RunningMoments
-from rollax.models.distillation import Distillation, ScaledObservations
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 from rollax.policy.running_returns import RunningReturns
+
+if TYPE_CHECKING:
+    from rollax.models.distillation import ScaledObservations
 
 BONUSES, BONUS_DISCOUNTS = "bonuses", "bonus_discounts"
 _PREDICTED, _LOSS = "predicted", "predictor_loss"
@@ -44,6 +46,8 @@ class ExplorationBonus(Algorithm):
     @cached_property
     def scaled_observations(self) -> ScaledObservations:
         """How observations become inputs of the networks."""
+        from rollax.models.distillation import ScaledObservations  # loaded only where it is used
+
         return ScaledObservations.of(self.observation_space)
 
     @property
@@ -66,6 +70,8 @@ class ExplorationBonus(Algorithm):
     def with_distillation(self, model: Any, rngs: nnx.Rngs) -> Any:
         """The model, with the networks of the bonus as a further part."""
         if self.gives_bonuses:
+            from rollax.models.distillation import Distillation
+
             space, widths = self.scaled_observations.space, self.config.bonus_hiddens
             model.distillation = Distillation(space, self.config.model, widths, rngs=rngs)
         return model

@@ -47,7 +47,6 @@ from rollax.models.action_values import (
 from rollax.models.config import MOST_LAYERS, CriticConfig, LayersConfig
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.composite import check_box_or_discrete
-from rollax.models.distributions.state_dependent import StateDependentGaussian
 from rollax.models.outputs import Outputs
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
@@ -172,8 +171,8 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         spaces, sizes = (self.observation_space, self.action_space), self.config.model
         actor, critics = make_actor(*spaces, self.exploration.num_inputs, sizes, rngs=rngs), self.make_critics(rngs)
-        if isinstance(self.distribution, StateDependentGaussian):
-            actor.head = self.make_head(self.distribution, rngs, trains_features=True, mean_limit=_MEAN_LIMIT)
+        if self.config.use_sde:
+            actor.head = self.make_head(rngs, trains_features=True, mean_limit=_MEAN_LIMIT)
         alpha = self.config.initial_alpha
         return join_actor_and_critics(*spaces, sizes, actor, critics, initial_alpha=alpha, rngs=rngs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flax import nnx
@@ -11,14 +11,12 @@ from flax import nnx
 from rollax.errors import ConfigError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
-from rollax.models.distributions.gaussian import DiagGaussian
-from rollax.models.distributions.state_dependent import StateDependentGaussian
 from rollax.models.networks import hidden_width
-from rollax.models.state_dependent_head import StateDependentHead
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.matrix_noise import MatrixNoise
-from rollax.policy.exploration.repeated_noise import RepeatedNoise
+
+if TYPE_CHECKING:
+    from rollax.models.state_dependent_head import StateDependentHead
 
 _WHOLE_TRAJECTORY = 1e9  # steps; a replay buffer does not store states with infinity
 
@@ -38,6 +36,10 @@ class StateDependentExploration(Algorithm):
         distribution = make_distribution(self.action_space, squash=squash)
         if not self.config.use_sde:
             return distribution
+        # Modules of gSDE are loaded only where it is used.
+        from rollax.models.distributions.gaussian import DiagGaussian
+        from rollax.models.distributions.state_dependent import StateDependentGaussian
+
         if not isinstance(distribution, DiagGaussian):
             raise ConfigError(
                 "State-dependent exploration requires continuous actions.",
@@ -53,18 +55,25 @@ class StateDependentExploration(Algorithm):
         return self.gaussian(squash=False)
 
     def make_exploration(self) -> Exploration:
-        if not isinstance(self.distribution, StateDependentGaussian):
+        if not self.config.use_sde:
             return super().make_exploration()
+        from rollax.policy.exploration.matrix_noise import MatrixNoise
+        from rollax.policy.exploration.repeated_noise import RepeatedNoise
+
+        distribution: Any = self.distribution
         steps = _WHOLE_TRAJECTORY if self.config.sde_sample_freq is None else self.config.sde_sample_freq
-        return RepeatedNoise(MatrixNoise(self.distribution), np.array([steps]), np.ones(1))
+        return RepeatedNoise(MatrixNoise(distribution), np.array([steps]), np.ones(1))
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
         model = super().make_model(rngs)
-        if isinstance(self.distribution, StateDependentGaussian):
-            model.policy_head = self.make_head(self.distribution, rngs)
+        if self.config.use_sde:
+            model.policy_head = self.make_head(rngs)
         return model
 
-    def make_head(self, distribution: StateDependentGaussian, rngs: nnx.Rngs, **options: Any) -> StateDependentHead:
+    def make_head(self, rngs: nnx.Rngs, **options: Any) -> StateDependentHead:
         """The head of an actor that explores by gSDE; `options` as for `StateDependentHead`."""
+        from rollax.models.state_dependent_head import StateDependentHead
+
+        distribution: Any = self.distribution
         options = {"trains_features": False, **options}
         return StateDependentHead(distribution, log_std=self.config.sde_log_std_init, rngs=rngs, **options)

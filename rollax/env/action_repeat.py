@@ -33,6 +33,7 @@ class RepeatedSteps(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The outcome of the last of these steps, with the sum of their rewards."""
+        total: Any
         obs, total, terminated, truncated, info = self.env.step(action)
         for _ in range(1, self._times):
             if terminated or truncated:

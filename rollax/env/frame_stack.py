@@ -59,7 +59,11 @@ class FrameStack(EnvWrapper):
         rows.stack(space)
         if space is not None and observing.all():
             return replace(rows, obs=self._push(rows, None, None, space))
-        obs = list(rows.obs) if isinstance(rows.obs, list) else zeros(self.observation_space, len(rows))
+        if isinstance(rows.obs, list):
+            obs = list(rows.obs)
+        else:
+            assert self.observation_space is not None  # else there are no columns
+            obs = zeros(self.observation_space, len(rows))
         for agent, chosen in self._by_space(rows, observing.nonzero()[0]):
             stacks = self._push(rows, agent, chosen, self._space_of(agent))
             if isinstance(obs, list):

@@ -47,7 +47,7 @@ class GoalFunctions:
         self._made_from = creator, context, goal_space
         base_env = make_base_env(creator, context, 1)
         with cleanup_on_error(base_env.stop):
-            envs = [*base_env.get_sub_environments()[:1], getattr(base_env, "env", None)]
+            envs = [*base_env.get_sub_environments()[:1], getattr(base_env, "env", base_env)]
             self.name = checks.env_name(envs[0])
             reward, terminated = (_method(envs, name) for name in ("compute_reward", "compute_terminated"))
             if reward is None:

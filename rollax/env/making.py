@@ -268,7 +268,11 @@ def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: in
     first = adapted(env)
     adapter, as_copy = adapter_of(first), adapted
     if adapter.kind == JAX_ENV_CLASS:
-        first, settings = _wrapped(first, settings), DEFAULT_SETTINGS
+        if settings.action_repeat > 1 or settings.frame_stack > 1:
+            from rollax.env.jax.wrappers import wrapped_in_jax  # loaded only where it is used
+
+            first = wrapped_in_jax(first, settings.action_repeat, settings.frame_stack)
+        settings = DEFAULT_SETTINGS
     elif adapter.kind == SINGLE_ENV_CLASS and isinstance(first, gym.Env) and settings.action_repeat > 1:
         from rollax.env.action_repeat import RepeatedSteps  # loaded only where it is used
 
@@ -294,21 +298,17 @@ def _refuse_wrappers(env: BaseEnv, settings: EnvSettings) -> None:
             ).fix("leave it out, and repeat actions or stack observations in the simulator")
 
 
-def _wrapped(env: Any, settings: EnvSettings) -> Any:
-    """A `BaseEnv` or `JaxEnv` with repeated actions, and around it with stacks of what agents then observe.
+def _wrapped(env: BaseEnv, settings: EnvSettings) -> BaseEnv:
+    """The environment with repeated actions, and around it with stacks of what agents then observe.
 
-    The classes of the wrappers are loaded only where they are used.
+    The wrappers are loaded only where they are used.
     """
     if settings.action_repeat > 1:
-        if isinstance(env, BaseEnv):
-            from rollax.env.action_repeat import ActionRepeat
-        else:
-            from rollax.env.jax.wrappers import ActionRepeat
+        from rollax.env.action_repeat import ActionRepeat
+
         env = ActionRepeat(env, settings.action_repeat)
     if settings.frame_stack > 1:
-        if isinstance(env, BaseEnv):
-            from rollax.env.frame_stack import FrameStack
-        else:
-            from rollax.env.jax.wrappers import FrameStack
+        from rollax.env.frame_stack import FrameStack
+
         env = FrameStack(env, settings.frame_stack)
     return env

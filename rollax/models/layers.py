@@ -174,8 +174,8 @@ def normalized_activation(
 class MLP(nnx.Module):
     """Dense layers, each followed by the activation and by the normalization, if any (see `model.normalization`).
 
-    With `norm_first` the normalization precedes the activation; dropout precedes both. `features` is the width of the
-    output.
+    With `norm_first`, or with dropout, which precedes both, the normalization precedes the activation. `features` is
+    the width of the output.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class MLP(nnx.Module):
         streams = [nnx.Rngs(dropout=rngs.params()) for _ in hiddens] if dropout else []
         self.dropouts = nnx.List([nnx.Dropout(dropout, rngs=stream) for stream in streams])
         self.activation: Activation = activation
-        self.norm_first = norm_first
+        self.norm_first = norm_first or dropout > 0
         self.features = widths[-1]
 
     def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B H"]:
@@ -215,7 +215,7 @@ def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, 
     dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
     return MLP(
         *(in_features, hiddens, config.fcnet_activation, config.normalization),
-        norm_first=config.normalize_before_activation or dropout > 0,
+        norm_first=config.normalize_before_activation,
         dropout=dropout,
         rngs=rngs,
     )

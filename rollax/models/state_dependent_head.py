@@ -41,5 +41,5 @@ class StateDependentHead(nnx.Module):
         if self.mean_limit is not None:
             means = jnp.clip(means, -self.mean_limit, self.mean_limit)
         features = hidden if self.trains_features else lax.stop_gradient(hidden)
-        log_std = jnp.broadcast_to(self.log_std[...][None], (len(hidden), *self.log_std.shape))
+        log_std = jnp.broadcast_to(self.log_std[...][None], (hidden.shape[0], *self.log_std.shape))
         return jnp.concatenate([means, features, log_std], axis=1)

@@ -99,7 +99,7 @@ def _stacked_frames(policy: Policy, config: Any) -> StackedFrames | None:
         if count == 1 or config.observation_filter != "NoFilter":
             return None
         axis = stack_axis(policy.observation_space, count)
-        return None if axis is None else StackedFrames(count, axis, shape[axis] // count)
+        return None if axis is None or shape is None else StackedFrames(count, axis, shape[axis] // count)
     if not shape or not -len(shape) <= axis < len(shape):
         raise ConfigError(
             "The observations are not stacks of images along this axis.",

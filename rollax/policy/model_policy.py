@@ -299,14 +299,14 @@ class ModelPolicy(Policy):
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
     def prepare_rows(self, fragment: Fragment) -> None:
-        self.algorithm.prepare(fragment, self._values)
+        self.algorithm.prepare(fragment, self._postprocessing_values)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         check_batch(fragment, Fragment, f"{self.label}, postprocess")
-        return self.algorithm.postprocess(fragment, self._values)
+        return self.algorithm.postprocess(fragment, self._postprocessing_values)
 
     @property
-    def _values(self) -> Values:
+    def _postprocessing_values(self) -> Values:
         return Values(self.compute_values, self.run_method, self.running_statistics)
 
     @abstractmethod

@@ -16,6 +16,7 @@ from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.batch import Fragment
 from rollax.policy.add_advantages import add_advantages
+from rollax.policy.base_algorithm import Values
 from rollax.policy.minibatches import Minibatches
 from rollax.rollout.postprocess import postprocess
 from tests.algorithms.contract import cases
@@ -110,7 +111,7 @@ def test_vtrace_of_actions_of_the_policy_itself_is_generalized_advantage_estimat
     both = np.stack([reference["rewards"], reference["bonuses"]], axis=1)
     add_advantages(
         reference,
-        lambda obs, _: table[obs],  # type: ignore[arg-type]
+        Values(lambda obs, _: table[obs], lambda *_: np.empty(0), {}),
         gamma=(0.7, 0.9),
         lambda_=0.8,
         rewards=both,
@@ -138,7 +139,7 @@ class TestReplayedBonuses:
     def test_targets_have_the_bonus_of_the_drawn_row(self):
         # The error is 1/16, and the sums so far are 1 and 3, whose deviation is 1. All values are 0, so that the target
         # of row 0 is 1 + 2/16. A buffer has no observation after row 1, which terminates: its target is 2.
-        policy = known_policy(DQN, bonus_coeff=2.0)
+        policy = known_policy(DQN, bonus_coeff=2.0, predictor_share=1.0)
         policy.running_statistics["bonus_returns"].update([1.0, 3.0])
         _, stats = policy.compute_gradients(two_rows(actions=np.array([0, 1])))
         assert stats["mean_target"] == pytest.approx(1.5625)
@@ -170,7 +171,7 @@ def test_share_of_rows_of_the_predictor(share, expected):
 
 
 def test_rows_that_the_predictor_does_not_learn_from():
-    policy = known_policy(DQN)
+    policy = known_policy(DQN, predictor_share=1.0)
     gradients, stats = policy.learner.gradients(
         {**two_rows(actions=np.array([0, 1])), "predicted": f32(0, 0)},
         Minibatches(np.array([[0, 1]], np.int32), 1, 0, 2),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import Trainer
+from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
 from tests.algorithms.checkpoints import continue_training
@@ -73,11 +73,44 @@ def test_replay_shards_have_the_functions_of_the_environment(small_ray):
         check_drawn(trainer)
 
 
-def test_recorded_rows_get_other_goals_too(tmp_path):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_recorded_rows_get_other_goals_too(on_disk, tmp_path):
     with make("DQN", learning_starts=1000) as played:
         played.record(10, tmp_path / "data")
-    with make("DQN", input=str(tmp_path / "data"), timesteps_per_iteration=200) as trainer:
+    folder = str(tmp_path / "decoded") if on_disk else None
+    with make("DQN", input=str(tmp_path / "data"), input_folder=folder, timesteps_per_iteration=200) as trainer:
         check_drawn(trainer)
+
+
+class Pair(MultiAgentEnv):
+    """Two agents with goals of their own."""
+
+    possible_agents = ("left", "right")
+
+    def __init__(self, context):
+        self.envs = {agent: Reach(context) for agent in ("left", "right")}
+        self.observation_space, self.action_space = self.envs["left"].observation_space, self.envs["left"].action_space
+        self.compute_reward = self.envs["left"].compute_reward
+        self.compute_terminated = self.envs["left"].compute_terminated
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: env.reset(seed=seed)[0] for agent, env in self.envs.items()}, {}
+
+    def step(self, actions):
+        outcomes = {agent: self.envs[agent].step(action) for agent, action in actions.items()}
+        obs, rewards, _, truncated, _ = ({agent: part[i] for agent, part in outcomes.items()} for i in range(5))
+        return obs, rewards, {"__all__": False}, {"__all__": all(truncated.values())}, {}
+
+
+def test_each_policy_of_several_agents_has_the_goals_of_its_own_trajectories():
+    specs = {"default_policy": None, "without": (None, None, None, {"hindsight_goals": 0})}
+    mapping = {"left": "default_policy", "right": "without"}
+    several = {"policies": specs, "policy_mapping_fn": mapping.__getitem__}
+    with make("DQN", env=Pair, multiagent=several) as trainer:
+        check_drawn(trainer)
+        optimizer: Any = trainer.optimizer
+        drawn = optimizer.buffers["without"].sample(100, np.random.default_rng(0))
+        assert (drawn["obs"]["desired_goal"] >= 100).all()
 
 
 class WithoutGoals(Reach):
@@ -99,6 +132,8 @@ class WithoutReward(Reach):
         ({"n_step": 3}, ConfigError, "n_step"),
         ({"observation_filter": "MeanStdFilter"}, ConfigError, "observation_filter"),
         ({"clip_rewards": True}, ConfigError, "clip_rewards"),
+        ({"frame_stack": 2}, ConfigError, "frame_stack"),
+        ({"action_repeat": 2}, ConfigError, "action_repeat"),
         ({"hindsight_goals": 0, "hindsight_strategy": "final"}, ConfigError, "hindsight_strategy"),
         ({"model": {"use_gru": True}}, PolicyError, "memory"),
         ({"env": WithoutGoals}, SpaceError, "desired_goal"),
@@ -113,7 +148,8 @@ def test_what_cannot_be_relabelled_is_refused_at_once(changes, error, named):
 def test_it_is_off_by_default():
     with make("DQN", hindsight_goals=0) as trainer:
         trainer.train()
-        (buffer,) = trainer.optimizer.buffers.values()
+        optimizer: Any = trainer.optimizer
+        (buffer,) = optimizer.buffers.values()
         drawn = buffer.sample(100, np.random.default_rng(0))
         assert (drawn["obs"]["desired_goal"] >= 100).all()
         assert "next_achieved_goal" not in drawn

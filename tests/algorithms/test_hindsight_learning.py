@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from examples import her
-from rollax import Callbacks, DDPGTrainer, DQNTrainer, EvaluationResult, SACTrainer, TD3Trainer
+from rollax import Callbacks, DQNTrainer, EvaluationResult, SACTrainer, TD3Trainer
 from tests.learning_curves import Run, each_run
 
 pytestmark = pytest.mark.learning
@@ -58,7 +58,6 @@ REACH = "gymnasium_robotics:FetchReach-v4"
 RUNS = {
     "sac_fetch_reach": Run(SACTrainer, REACH, 1.0, 20_000, FETCH, success),
     "td3_fetch_reach": Run(TD3Trainer, REACH, 1.0, 20_000, NOISE, success),
-    "ddpg_fetch_reach": Run(DDPGTrainer, REACH, 1.0, 20_000, NOISE, success),
 }
 
 

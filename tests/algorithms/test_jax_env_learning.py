@@ -76,7 +76,7 @@ RUNS = {
         PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
     ),
     "pqn_jax_cartpole": Run(PQNTrainer, "jax:CartPole-v1", 475, 500_000, PQN_CARTPOLE),
-    "pqn_jax_stateless_cartpole": Run(PQNTrainer, jax_stateless_cartpole, 450, 500_000, PQN_STATELESS),
+    "pqn_jax_stateless_cartpole": Run(PQNTrainer, jax_stateless_cartpole, 350, 500_000, PQN_STATELESS),
     "dqn_jax_cartpole": Run(DQNTrainer, "jax:CartPole-v1", 475, 100_000, ZOO_CARTPOLE),
     "sac_jax_pendulum": Run(SACTrainer, "jax:Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),

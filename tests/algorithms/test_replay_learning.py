@@ -289,7 +289,6 @@ RUNS = {
     "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
     "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
     "sac_pendulum_without_velocities": Run(SACTrainer, StatelessPendulum, -250, 32_000, PENDULUM_WITHOUT_VELOCITIES),
-    "td3_pendulum_without_velocities": Run(TD3Trainer, StatelessPendulum, -250, 32_000, PENDULUM_WITHOUT_VELOCITIES),
     "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
     "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 10_000, CROSSQ_PENDULUM),

@@ -80,10 +80,10 @@ def test_every_kind_of_observation_and_model(name, kind, tmp_path):
     elif kind == "compiled":
         keys["env"] = "jax:Pendulum-v1"
     with get_trainer_class(name)(config={**cases.settings(name), **keys, "use_sde": True}) as trainer:
-        result = trainer.train()
-        while not result["info"]["learner"]:
-            result = trainer.train()
-        assert all(np.isfinite(one["entropy"]) for one in result["info"]["learner"].values())
+        entropies: list[Any] = [None]
+        while None in entropies or not entropies:  # the actor of CrossQ makes every third update only
+            entropies = [one["entropy"] for one in trainer.train()["info"]["learner"].values()]
+        assert np.isfinite(entropies).all()
 
 
 # rl-baselines3-zoo, hyperparams/ppo.yml: -172 ± 104 after 100,000 steps.

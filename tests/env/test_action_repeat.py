@@ -48,7 +48,8 @@ class Repeated:
             for agent in (ended | told[0].keys() | told[1].keys()) & self.paid.keys():
                 told[1][agent], self.paid[agent] = self.paid[agent], 0.0
             for agent in ended:
-                self.left.pop(agent, None), self.paid.pop(agent, None)
+                self.left.pop(agent, None)
+                self.paid.pop(agent, None)
             for agent in self.acting - self.left.keys():
                 self.left[agent], self.paid[agent] = 0, 0.0
             if over or ended or told[0] or told[1]:

@@ -85,7 +85,8 @@ def algorithm_of(observations: spaces.Space, actions: spaces.Space, **model: Any
 
 
 def columns_of(observations: spaces.Space, actions: spaces.Space, rows: int) -> dict[str, Any]:
-    observations.seed(0), actions.seed(0)
+    observations.seed(0)
+    actions.seed(0)
     draws = [observations.sample() for _ in range(rows)]
     return {
         "obs": jax.tree.map(lambda *leaves: np.stack(leaves), *draws),

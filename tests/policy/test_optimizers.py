@@ -100,8 +100,8 @@ def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
     policy.apply_gradients(
         {name: np.full_like(value, 0.25) for name, value in before.items() if value.dtype.kind == "f"}
     )
-    # Matrices only: numbers may be bounded, or no parameters. Those of FlashSAC's layers move on a sphere, or are batch
-    # statistics.
+    # Matrices only: numbers may be bounded, or no parameters. Those of FlashSAC's layers move on a sphere; others are
+    # batch statistics, of FlashSAC and CrossQ.
     bound = ("unit_", "_norm.", ".norms.")
     free = {n: v for n, v in policy.get_weights().items() if v.ndim == 2 and not any(word in n for word in bound)}
     steps = {name: before[name] - value for name, value in free.items()}

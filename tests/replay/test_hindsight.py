@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -37,7 +39,7 @@ def fragment() -> Fragment:
     return Fragment(columns, ends, {"obs": after})
 
 
-def drawn(k: int, strategy: str = "future", count: int = 6000, kind: type[UniformReplay] = UniformReplay):
+def drawn(k: int, strategy: Any = "future", count: int = 6000, kind: type[UniformReplay] = UniformReplay):
     buffer = kind(100, gamma=0.5, columns=[NEXT_ACHIEVED])
     buffer.add(fragment())
     space = spaces.Box(-np.inf, np.inf, (1,))

@@ -10,13 +10,14 @@ import numpy as np
 from gymnasium import spaces
 from jax import lax
 
+from rollax.core.spaces import check_space
 from rollax.env.jax.jax_env import JaxEnv, JaxWrapper, Outcome, agents_of
 from rollax.env.jax.sub_environments import to_dtypes
 from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.env.stacking import begun, pushed, stacked_space
 
 
-class ActionRepeat(JaxWrapper):
+class JaxActionRepeat(JaxWrapper):
     """Takes each action a number of times, or until the episode ends; the reward is the sum over these steps.
 
     Args:
@@ -29,7 +30,7 @@ class ActionRepeat(JaxWrapper):
         self._times = times
 
     def __repr__(self) -> str:
-        return f"ActionRepeat({self.env!r}, {self._times})"
+        return f"JaxActionRepeat({self.env!r}, {self._times})"
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         return self.env.reset(key)
@@ -49,7 +50,7 @@ class ActionRepeat(JaxWrapper):
         return self.env.render(state)
 
 
-class FrameStack(JaxWrapper):
+class JaxFrameStack(JaxWrapper):
     """Stacks the latest observations; see `rollax.env.stacking`. The state has the stacks too.
 
     Args:
@@ -62,14 +63,19 @@ class FrameStack(JaxWrapper):
         self._count = count
         agents = agents_of(env)
         if agents is None:
-            self._space, self.observation_space = env.observation_space, stacked_space(env.observation_space, count)
+            self._space = self._checked(getattr(env, "observation_space", None))
+            self.observation_space = stacked_space(self._space, count)
         else:
-            by_agent = {agent: space_of(env, "observation_space", agent) for agent in agents}
+            by_agent = {agent: self._checked(space_of(env, "observation_space", agent)) for agent in agents}
             self._space = spaces.Dict(by_agent)
             self.observation_spaces = {agent: stacked_space(space, count) for agent, space in by_agent.items()}
 
+    def _checked(self, space: Any) -> spaces.Space:
+        check_space(space, f"{self.env!r}.observation_space")
+        return space
+
     def __repr__(self) -> str:
-        return f"FrameStack({self.env!r}, {self._count})"
+        return f"JaxFrameStack({self.env!r}, {self._count})"
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
@@ -84,6 +90,13 @@ class FrameStack(JaxWrapper):
 
     def render(self, state: Any) -> np.ndarray | None:
         return self.env.render(state[0])
+
+
+def wrapped_in_jax(env: JaxEnv, action_repeat: int, frame_stack: int) -> JaxEnv:
+    """The environment with repeated actions, and around it with stacks of what agents observe; 1 changes nothing."""
+    if action_repeat > 1:
+        env = JaxActionRepeat(env, action_repeat)
+    return env if frame_stack == 1 else JaxFrameStack(env, frame_stack)
 
 
 def _arrays(tree: Any) -> Any:

@@ -100,7 +100,7 @@ def test_nan_weights_are_detected_in_acting(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in NAMES if has_replay(name) and name != "MARWIL"])
+@pytest.mark.parametrize("name", [name for name in NAMES if has_replay(name) and name not in ("MARWIL", "CrossQ")])
 def test_nan_in_the_target_network_changes_no_weights(name):
     with made(name) as trainer:
         trainer.train()

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import Outcome, TimeLimit, to_base_env
-from rollax.env.jax.wrappers import ActionRepeat
+from rollax.env.jax.wrappers import JaxActionRepeat
 from tests.env.drive import drive
 from tests.env.jax.worlds import JaxClock, JaxClocks, Unlike, jax_clock_trace
 from tests.env.test_contract import seeds_for
@@ -50,7 +50,7 @@ class Digits(JaxClock):
 
 
 def test_rewards_of_a_repeated_action_are_summed_until_the_end():
-    env = ActionRepeat(Digits(), 3)
+    env = JaxActionRepeat(Digits(), 3)
     step = jax.jit(env.step)
     state, _ = env.reset(jax.random.key(0))
     first = step(state, jnp.int32(2), jax.random.key(1))
@@ -64,7 +64,7 @@ def test_rewards_of_a_repeated_action_are_summed_until_the_end():
 def test_each_repetition_draws_its_own_numbers():
     clock, key = JaxClock(), jax.random.key(3)
     state = {"count": jnp.int32(0), "length": jnp.int32(9), "kind": jnp.int32(0)}
-    outcome = ActionRepeat(clock, 2).step(state, jnp.int32(1), key)
+    outcome = JaxActionRepeat(clock, 2).step(state, jnp.int32(1), key)
     last = jax.random.split(key, 2)[1]
     assert outcome.obs.tolist() == clock.step({**state, "count": jnp.int32(1)}, jnp.int32(1), last).obs.tolist()
     assert float(outcome.reward) == pytest.approx(1.1 + 2.1)
