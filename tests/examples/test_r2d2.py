@@ -71,5 +71,5 @@ def test_targets_are_scaled_after_the_sum(algorithm, options):
 
 
 @pytest.mark.learning
-def test_r2d2_stateless_cartpole(reaches):
+def test_own_r2d2_stateless_cartpole(reaches):
     reaches(R2D2Trainer, StatelessCartPole, 150, 40_960, CONFIG)
