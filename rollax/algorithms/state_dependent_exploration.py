@@ -28,7 +28,7 @@ class StateDependentExploration(Algorithm):
     features of the actor. The same observation then leads to the same action.
 
     Source: Raffin, Kober and Stulp (2021), arXiv:2005.05719. Deviations: noise is drawn for each trajectory separately,
-    and not anew for each rollout; a loss samples each action by itself, from the distribution of one action.
+    and not for each rollout; a loss samples each action by itself, from the distribution of one action.
     """
 
     def gaussian(self, *, squash: bool) -> ActionDistribution:
