@@ -20,7 +20,7 @@ def postprocess(pg, fragment, values):
     return fragment
 
 
-def drawn(pg, batch, rng):
+def loss_columns(pg, batch, rng):
     return {"obs": batch["obs"], "actions": batch["actions"], "advantages": standardized(batch["advantages"])}
 
 
@@ -35,7 +35,7 @@ TorchPG = torch_algorithm(
     loss,
     postprocess=postprocess,
     reads=("obs", "actions", "advantages"),
-    drawn=drawn,
+    loss_columns=loss_columns,
     statistics=("policy_loss", "entropy"),
     config_class=TorchPGConfig,
     name="TorchPG",

@@ -34,8 +34,8 @@ class TorchPPO(TorchAlgorithm):
     def postprocess(self, fragment, values):
         return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
-    def drawn(self, batch, rng):
-        return {**super().drawn(batch, rng), "advantages": standardized(batch["advantages"], batch.mask())}
+    def loss_columns(self, batch, rng):
+        return {**super().loss_columns(batch, rng), "advantages": standardized(batch["advantages"], batch.mask())}
 
     def loss(self, model, out, batch, mask, coefficients):
         config, logp = self.config, self.distribution.logp(out.policy, batch["actions"])

@@ -45,9 +45,9 @@ class TorchSAC(TorchAlgorithm):
         actor = Actor(space, self.exploration.num_inputs, layers)
         return ActorWithCritics(actor, Ensemble(lambda: ActionValue(space, actions, layers), 2), initial_alpha=1.0)
 
-    def drawn(self, batch, rng):
+    def loss_columns(self, batch, rng):
         noise = rng.random((2, len(batch), self.distribution.num_noise), "float32")
-        return {**super().drawn(batch, rng), "noise": noise[0], "next_noise": noise[1]}
+        return {**super().loss_columns(batch, rng), "noise": noise[0], "next_noise": noise[1]}
 
     def targets(self, model, target_model, batch, mask, coefficients):
         actions, logp = self.distribution.sample_and_logp(model(batch["new_obs"]).policy, batch["next_noise"])

@@ -83,7 +83,7 @@ def test_the_columns_that_are_sampled_and_added_and_read(name):
     assert asked == policy.algorithm.samples
     assert asked | ALWAYS <= sampled
     assert set(processed) - sampled == added
-    assert set(policy.algorithm.drawn(learned, policy.learning_rng)) == read
+    assert set(policy.algorithm.loss_columns(learned, policy.learning_rng)) == read
 
 
 def test_every_column_of_a_batch_is_described():

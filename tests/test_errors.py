@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from rollax import PPOTrainer
-from rollax.algorithms.checkpoint import taking_over
+from rollax.algorithms.checkpoint import errors_as_damaged
 from rollax.core.cleanup import cleanup_on_error
 from rollax.env.checks import failed
 from rollax.errors import (
@@ -93,7 +93,7 @@ def test_an_error_whose_message_fails_is_still_named():
     assert "MuteError" in str(failed(MuteError(), "step()", "here"))
     with pytest.raises(PolicyError, match="MuteError"):
         PolicyMapping(raises, ["a"])("agent", None)
-    with pytest.raises(CheckpointError, match="MuteError"), taking_over("here"):
+    with pytest.raises(CheckpointError, match="MuteError"), errors_as_damaged("here"):
         raises()
 
 

@@ -71,7 +71,7 @@ class ApexDQN(DQN):
 
     def exploration_of(self, scale: Callable[[], float]) -> Exploration:
         """Returns the exploration of a worker with this scale, which is its ε."""
-        return self.exploration_by(self.epsilon() if self.config.noisy else lambda _: scale())
+        return self.exploration_with(self.epsilon() if self.config.noisy else lambda _: scale())
 
 
 class ApexDQNTrainer(DQNTrainer):
@@ -101,7 +101,7 @@ class ApexDDPG(DDPG):
     def exploration_of(self, scale: Callable[[], float]) -> Exploration:
         """Returns the exploration of a worker with this scale, a factor of its noise."""
         factor = self.noise_scale()
-        return self.exploration_by(lambda timestep: scale() * factor(timestep))
+        return self.exploration_with(lambda timestep: scale() * factor(timestep))
 
 
 class ApexDDPGTrainer(DDPGTrainer):

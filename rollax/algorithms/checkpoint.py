@@ -19,12 +19,12 @@ from rollax.algorithms.checkpoint_config import (
     arguments_for,
     config_of,
     in_sections,
-    refuse_first_values_in_specs,
-    refuse_of_learning,
+    refuse_ignored_initial_values_in_specs,
+    refuse_learning_only_changes,
 )
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
-from rollax.config.field_group import inherited, refuse_first_values
+from rollax.config.field_group import inherited, refuse_ignored_initial_values
 from rollax.config.field_types import written_by_caller
 from rollax.config.json_form import (
     cluster_in,
@@ -97,7 +97,7 @@ class _State(BaseModel):
 def write(trainer: Trainer, path: Path) -> Path:
     """Writes the trainer's state into a new folder; `Trainer.save` describes the errors."""
     arrays: dict[str, np.ndarray] = {}
-    whole = trainer.get_state()  # a reference, because arrays are identified by id
+    whole = trainer.get_state()  # arrays are told apart by `id`, which Python reuses after an object is freed
     state = _without_arrays(whole, "", arrays, {})
     for policy_id, policy_state in whole["workers"]["policies"].items():
         _refuse_not_finite(policy_state, policy_id, path)
@@ -210,7 +210,7 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | 
             check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, fix, same)
     before = trainer.workers.get_state()
     try:
-        with taking_over(path):
+        with errors_as_damaged(path):
             trainer.set_state(stored["state"])
     except BaseException:
         # The workers may be partly changed: weights of another model are refused only while they are set.
@@ -238,9 +238,9 @@ def opened(
     if not trust_code:
         _refuse_untrusted_folders(path, folders, stored["config"], changes)
     if not learn:
-        refuse_of_learning(own.config_class, stored, path, changes, trust_code=trust_code)
+        refuse_learning_only_changes(own.config_class, stored, path, changes, trust_code=trust_code)
     config = config_of(own.config_class, stored["config"], stored, path, trust_code=trust_code, **changes)
-    refuse_first_values(config, changes, stored["config"], path)
+    refuse_ignored_initial_values(config, changes, stored["config"], path)
     if "num_envs_per_worker" not in changes:
         _refuse_many_envs(path, config.num_envs_per_worker, stored["state"]["workers"]["sampling"])
     trainer = own.__new__(own)
@@ -250,14 +250,14 @@ def opened(
         trainer.__init__(config=config)
     with cleanup_on_error(trainer.stop):
         if "multiagent" in changes:
-            refuse_first_values_in_specs(trainer.worker.policies, stored["policies"], path)
+            refuse_ignored_initial_values_in_specs(trainer.worker.policies, stored["policies"], path)
         changed = f"; changed here: {', '.join(changes)}" if changes else ""
         restore(trainer, stored, path, f"open it with the environment and config of the saved run{changed}")
     return trainer
 
 
 @contextmanager
-def taking_over(path: str | Path) -> Iterator[None]:
+def errors_as_damaged(path: str | Path) -> Iterator[None]:
     """Turns any error while a checkpoint's content is restored into a CheckpointError that names where it occurred."""
     try:
         yield

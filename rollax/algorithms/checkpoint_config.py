@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax import __version__
 from rollax.config import TrainerConfig
-from rollax.config.field_group import inherited, refuse_first_values, refuse_out_of_place
+from rollax.config.field_group import inherited, refuse_ignored_initial_values, refuse_out_of_place
 from rollax.config.json_form import decode_config
 from rollax.config.trainer import by_name
 from rollax.core.importing import StoredCode, path_of
@@ -63,7 +63,7 @@ def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_
     return {**changes, **{name: {**values[name], **changes[name]} for name in data}}
 
 
-def refuse_of_learning(
+def refuse_learning_only_changes(
     config_class: type[TrainerConfig],
     stored: Mapping[str, Any],
     path: str | Path,
@@ -88,13 +88,17 @@ def refuse_of_learning(
         )
 
 
-def refuse_first_values_in_specs(policies: Mapping[str, Policy], stored: Mapping[str, Any], path: str | Path) -> None:
-    """As `refuse_first_values`, for the specs of policies; `stored` are the policies of the checkpoint."""
+def refuse_ignored_initial_values_in_specs(
+    policies: Mapping[str, Policy], stored: Mapping[str, Any], path: str | Path
+) -> None:
+    """As `refuse_ignored_initial_values`, for the specs of policies; `stored` are the policies of the checkpoint."""
     for policy_id, policy in policies.items():
         description = stored.get(policy_id)
         if description and isinstance(policy.config, TrainerConfig) and description["class"] == path_of(policy.made_by):
             given = policy.config.model_fields_set
-            refuse_first_values(policy.config, given, description["config"], f"policy {policy_id!r} of {path}")
+            refuse_ignored_initial_values(
+                policy.config, given, description["config"], f"policy {policy_id!r} of {path}"
+            )
 
 
 def arguments_for(missing: Iterable[StoredCode]) -> str:

@@ -3,9 +3,9 @@
 Source: Bhatt et al. (2024), arXiv:1902.05605: critics and actor normalize their input and each hidden layer. Critics
 see (s, a) and (s', a') in one batch, [q, q'] = Q([s, s'], [a, a']), so that batch statistics are those of both halves,
 and minimize ½ (q_i - y)² with y = r + γ (min_i q'_i - α log π(a'|s')), a constant. The actor that chooses a' is in
-evaluation mode, and so are the critics in the loss of the actor. Actor and temperature make every third step only, and
-Adam has β₁ = ½. All else is as in SAC. Deviations: the critics have layers of 1024 units, as in sb3-contrib, in the
-paper 2048.
+evaluation mode, and so are the critics in the loss of the actor. Actor and temperature change in every third gradient
+step only, and Adam's β₁ is ½. All else is as in SAC. Deviations: the critics have layers of 1024 units, as in
+sb3-contrib; the paper has 2048.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CrossQConfig(SACConfig):
         default=100_000,
         ge=0,
         lt=2**31,
-        description="first calls of each layer of batch renormalization, in which it is batch normalization",
+        description="first training calls in which each layer of batch renormalization is plain batch normalization",
     )
 
     def check(self) -> None:

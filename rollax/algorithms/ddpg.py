@@ -100,9 +100,9 @@ class DDPG(Hindsight, ReplayLearning):
         return self.config.schedule("noise_scale")
 
     def make_exploration(self) -> Exploration:
-        return self.exploration_by(self.noise_scale())
+        return self.exploration_with(self.noise_scale())
 
-    def exploration_by(self, scale: Callable[[float], float]) -> Exploration:
+    def exploration_with(self, scale: Callable[[float], float]) -> Exploration:
         """Returns the exploration with noise of this scale, a function of the timestep."""
         config, greedy = self.config, Deterministic(self.action_space.shape or ())
         exploration = with_action_noise(greedy, self.action_space, config, scale)
@@ -125,8 +125,8 @@ class DDPG(Hindsight, ReplayLearning):
     def learning_rates(self, lr: float) -> dict[str, float]:
         return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        columns = super().drawn(batch, rng)
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        columns = super().loss_columns(batch, rng)
         if self.config.smooth_target_policy:
             columns[_NOISE] = rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
         return columns

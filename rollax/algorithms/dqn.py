@@ -107,8 +107,8 @@ class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearni
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
         default="EpsilonGreedy",
         description="EpsilonGreedy takes a random valid action with probability ε; SoftQ samples in proportion to "
-        "exp(Q / temperature); ParameterNoise acts greedily with perturbed parameters, whose policy is as far from the "
-        "greedy one as ε-greedy",
+        "exp(Q / temperature); ParameterNoise acts greedily with parameters that are perturbed so much that the policy "
+        "is as far from the greedy one as ε-greedy",
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
     parameter_noise: float = Field(default=0.3, gt=0, description="initial σ of ParameterNoise; it adapts")
@@ -155,9 +155,9 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         return Schedule(0.0) if self.config.noisy else self.config.epsilon()
 
     def make_exploration(self) -> Exploration:
-        return self.exploration_by(self.epsilon())
+        return self.exploration_with(self.epsilon())
 
-    def exploration_by(self, epsilon: Callable[[float], float]) -> Exploration:
+    def exploration_with(self, epsilon: Callable[[float], float]) -> Exploration:
         """Returns the exploration with this ε, a function of the timestep."""
         config, space = self.config, self.discrete
         if config.exploration == "SoftQ":
@@ -191,7 +191,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         return logits_of(out, f"{self.label}, make_model")
 
     def add_bonuses(self, fragment: Fragment, bonuses: np.ndarray) -> None:
-        """Leaves the rewards as they are: bonuses fall while a row is stored, so they are added where it is drawn."""
+        """Does nothing: the bonus of a row shrinks while the row is stored, so `targets` computes it for drawn rows."""
 
     def next_observations(self, batch: Columns) -> Any:
         if SampleBatch.TARGET_ROWS not in batch:
@@ -216,7 +216,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
     def scaled_target(
         self, rewards: jax.Array, discounts: jax.Array, values: jax.Array, selector: jax.Array
     ) -> jax.Array:
-        """Returns [B], `q_target` of values on the scale of the model, on the same scale."""
+        """[B] `q_target`; values and result are on the scale of the model: h(Q) with `use_h_function`, else Q."""
         if not self.config.use_h_function:
             return q_target(rewards, discounts, values, selector)
         epsilon = self.config.h_function_epsilon
@@ -227,7 +227,9 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
     ) -> tuple[jax.Array, dict]:
         actions = self.indices(batch[SampleBatch.ACTIONS])
         logits = self._logits(out)
-        values = chosen(expected_values(logits, self.support), actions)  # unmasked: a given action may be invalid
+        values = chosen(
+            expected_values(logits, self.support), actions
+        )  # unmasked, because a recorded action may be one that the mask forbids
         target = batch[_TARGET]
         if self.support is None:
             errors = values - target
@@ -247,7 +249,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
             "mean_td_error": masked_mean(jnp.abs(values - target), mask),
             SampleBatch.TD_ERROR: self.errors_for_replay(errors, mask, batch),
         }
-        # A buffer has no observation after a termination.
+        # A buffer has no observation after a termination, so such a row has no loss of the predictor.
         return self.with_predictor_loss(
             loss, stats, model, batch, mask * (batch[SampleBatch.DISCOUNTS] > 0), coefficients
         )

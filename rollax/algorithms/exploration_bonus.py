@@ -20,7 +20,7 @@ from rollax.policy.base_algorithm import Values
 from rollax.policy.running_returns import RunningReturns
 
 if TYPE_CHECKING:
-    from rollax.models.distillation import ScaledObservations
+    from rollax.models.random_network_distillation import ScaledObservations
 
 BONUSES, BONUS_DISCOUNTS = "bonuses", "bonus_discounts"
 _PREDICTED, _LOSS = "predicted", "predictor_loss"
@@ -33,7 +33,8 @@ class ExplorationBonus(Algorithm):
 
     Source: random network distillation, Burda et al. (2018), arXiv:1810.12894. The bonus of a step is the error of a
     predictor, which learns the outputs of a fixed random network f, for the next observation s':
-        b = mean((f̂(x) - f(x))²) / std(R),  x = clip((s' - μ) / σ, -5, 5),  R ← γ R + b, which never begins again.
+        e = mean((f̂(x) - f(x))²),  x = clip((s' - μ) / σ, -5, 5),  R ← γ R + e,  b = e / std(R).
+    R is not set back to 0 when an episode ends.
     Deviations: the numbers of a fragment are added to the running μ, σ and std(R) before its bonuses are computed;
     there are no random steps before training, because the first policies are almost uniform.
     """
@@ -46,7 +47,7 @@ class ExplorationBonus(Algorithm):
     @cached_property
     def scaled_observations(self) -> ScaledObservations:
         """How observations become inputs of the networks."""
-        from rollax.models.distillation import ScaledObservations  # loaded only where it is used
+        from rollax.models.random_network_distillation import ScaledObservations  # loaded only where it is used
 
         return ScaledObservations.of(self.observation_space)
 
@@ -70,10 +71,10 @@ class ExplorationBonus(Algorithm):
     def with_distillation(self, model: Any, rngs: nnx.Rngs) -> Any:
         """The model, with the networks of the bonus as a further part."""
         if self.gives_bonuses:
-            from rollax.models.distillation import Distillation
+            from rollax.models.random_network_distillation import RandomNetworkDistillation
 
             space, widths = self.scaled_observations.space, self.config.bonus_hiddens
-            model.distillation = Distillation(space, self.config.model, widths, rngs=rngs)
+            model.distillation = RandomNetworkDistillation(space, self.config.model, widths, rngs=rngs)
         return model
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
@@ -123,8 +124,8 @@ class ExplorationBonus(Algorithm):
         moments = coefficients["running_statistics"][_OBSERVATIONS]
         return self.prediction_errors(model, self.scaled_observations.scaled(obs, moments))
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        columns = super().drawn(batch, rng)
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        columns = super().loss_columns(batch, rng)
         if not self.gives_bonuses:
             return columns
         predicted = (rng.random(len(batch)) < self.config.predictor_share).astype(np.float32)
@@ -155,8 +156,8 @@ class ExplorationBonus(Algorithm):
 class BonusAdvantages(ExplorationBonus):
     """An actor-critic that can learn from bonuses, with a value head for them.
 
-    Source: section 2.3 of the same paper: bonuses have a γ of their own, and the sum of their future does not end with
-    the episode. Advantages are A + c · A_b, with c = `bonus_coeff`.
+    Source: section 2.3 of the same paper: bonuses have a γ of their own, and their returns go on after the end of an
+    episode. Advantages are A + c · A_b, with c = `bonus_coeff`.
     """
 
     @property
@@ -183,10 +184,10 @@ class BonusAdvantages(ExplorationBonus):
         return fragment
 
     def by_slot(self, fragment: Fragment) -> Fragment:
-        """The fragment sorted by slots, with `bonus_discounts` for V-trace, which reads the value after a row there.
+        """The fragment with the rows of each slot together, and with `bonus_discounts` for V-trace.
 
-        They are γ also where an episode terminated, because the next episode of the slot follows; but 0 if this was the
-        last row of the slot in the fragment.
+        V-trace takes the value after a row from the next row. After a termination this is the first row of the slot's
+        next episode, so the discount is γ there too. It is 0 only where the slot's last row is a termination.
         """
         slots = fragment[SampleBatch.SLOT]
         rows = np.argsort(slots, kind="stable")

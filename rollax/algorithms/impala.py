@@ -111,9 +111,9 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
         fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
         return fragment.with_bootstrap_rows()
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         of_bonuses = (BONUSES, BONUS_DISCOUNTS) if BONUS_DISCOUNTS in batch else ()
-        return {**super().drawn(batch, rng), **{name: batch[name] for name in of_bonuses}}
+        return {**super().loss_columns(batch, rng), **{name: batch[name] for name in of_bonuses}}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":

@@ -97,7 +97,7 @@ def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> Poli
     observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
     action_space = space_from_json(description["action_space"], f"{path}: action_space")
     state = stored["state"]["workers"]
-    with checkpoint.taking_over(path):
+    with checkpoint.errors_as_damaged(path):
         with models_as_large_as([weights_in(state["policies"][policy_id])]):
             policy = policy_class.make_policy(observation_space, action_space, config)
         policy.name = policy_id

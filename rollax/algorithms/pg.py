@@ -44,9 +44,9 @@ class PG(NormalizedRewards, ExplorationBonus):
         fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         returns = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
-        return {**super().drawn(batch, rng), SampleBatch.ADVANTAGES: returns}
+        return {**super().loss_columns(batch, rng), SampleBatch.ADVANTAGES: returns}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -73,7 +73,9 @@ class PPOConfig(
     kl_coeff: float = Field(
         default=0.0, ge=0, description="β, initial weight of the KL penalty; 0: no penalty (RLlib: 0.2)"
     )
-    kl_target: float = Field(default=0.01, gt=0, description="d_targ, KL divergence that kl_coeff adapts to")
+    kl_target: float = Field(
+        default=0.01, gt=0, description="d_targ, KL divergence that the adaptation of kl_coeff aims at"
+    )
     target_kl: float | None = Field(
         default=None,
         gt=0,
@@ -104,9 +106,9 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         return self.add_advantages(fragment, values)
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         advantages = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
-        return {**super().drawn(batch, rng), SampleBatch.ADVANTAGES: advantages}
+        return {**super().loss_columns(batch, rng), SampleBatch.ADVANTAGES: advantages}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

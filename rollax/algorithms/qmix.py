@@ -31,10 +31,10 @@ from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.action_masks import GroupMasks, refuse_nested_masks
 from rollax.policy.burn_in import after_burn_in
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
 from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.mask_checks import GroupMaskChecks, refuse_nested_masks
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 
@@ -97,12 +97,12 @@ class QMIX(ReplayLearning):
         config = self.config
         return UpdatePlan(config.train_batch_size, updated_targets=periodic_copy(config.target_network_update_freq))
 
-    def make_masks(self) -> GroupMasks:
+    def make_masks(self) -> GroupMaskChecks:
         if self.config.model.custom_model is None:
             observed, acts = self.observation_space[0], self.action_space[0]  # type: ignore[index]  Tuples, as above
             fix = "move the mask to the top level of each member's observation"
             refuse_nested_masks(observed, acts, "observation space of a member", fix)
-        return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
+        return GroupMaskChecks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:
         space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found

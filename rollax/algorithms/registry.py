@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
-from rollax.config.hooks import NAMES_OF_OWNERS
+from rollax.config.hooks import FINDERS_OF_ALGORITHMS
 from rollax.core.extensions import contributed
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import path_of
@@ -61,7 +61,7 @@ def algorithms_with(key: str) -> list[str]:
     return [name for name, config in configs.items() if key in fields_by_key(config)]
 
 
-NAMES_OF_OWNERS.append(algorithms_with)
+FINDERS_OF_ALGORITHMS.append(algorithms_with)
 
 
 def run_name(trainer_class: type) -> str:

@@ -200,8 +200,8 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
         config = self.config
         return rates_by_part(lr, actor=config.actor_lr, critics=config.critic_lr, log_alpha=config.alpha_lr)
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        columns = super().drawn(batch, rng)
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        columns = super().loss_columns(batch, rng)
         if isinstance(self.action_space, spaces.Box):
             shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):

@@ -33,7 +33,7 @@ _MAX_NODES = 100_000
 class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
-    `given` are the fields that were set in a config with all keys, such as `config.json` of a run; None for others.
+    `given`: for a config with all keys, such as `config.json` of a run, the fields that the run had set; else None.
     """
 
     run: str | None = None
@@ -44,9 +44,9 @@ class Experiment:
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """Returns the experiment of a YAML or JSON file; without `trust_code`, it imports nothing.
+    """Returns the experiment of a YAML or JSON file; without `trust_code`, it imports only rollax's own policies.
 
-    Code that the file names is then `StoredCode`, or a plain string, which is not imported either.
+    Other code that the file names is then `StoredCode`, or a plain string, which is not imported either.
     """
     try:
         content = _read_yaml(path)

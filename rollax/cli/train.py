@@ -161,7 +161,7 @@ def run_experiment(
     if is_new := out is None:
         out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
     out = absolute(out, ConfigError)  # environments may change the working directory
-    refuse_used(out, "--out")  # else the error below would name the files of another run
+    refuse_used(out, "--out")  # before training: otherwise the message in `except` would list the files of another run
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:

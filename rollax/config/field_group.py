@@ -32,8 +32,8 @@ class Predicate(NamedTuple):
 
 
 Condition = Mapping[str, Any]
-"""Keys -> the value, the tuple of values, the `NotIn` or the `Predicate` that each must have. `model.x` is a key of the
-model's part."""
+"""Key -> what its value must be: this value, one of a tuple, none of a `NotIn`, or one that a `Predicate` accepts.
+`model.x` is a key of the model's part."""
 
 Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
 """Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
@@ -55,11 +55,12 @@ class FieldGroup(BaseModel):
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect; each `x` also needs `x_schedule=None`. A key without effect is refused."""
     further_requires: ClassVar[Requires] = {}
-    """Conditions in addition to `requires`, for keys of any config that the group is added to."""
+    """Conditions that are added to those of `requires`, for keys of any config that the group is added to."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; keys that are not listed have an effect in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Key of a value that training changes -> keys that make it start again if they are changed at a restore."""
+    """Key of the initial value of a number that training changes -> keys. If one of these is changed at a restore, the
+    number starts again from its initial value."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,8 +72,8 @@ class FieldGroup(BaseModel):
             raise ConfigError(
                 "A default is given for a field that does not exist.", f"{cls.__name__}.defaults", unknown[0]
             ).fix(nearest(unknown[0], fields))
-        # pydantic takes an inherited field from the first base that has it; here the nearest class counts that declares
-        # the field or its default.
+        # pydantic takes an inherited field from the first base that has it. Here the first class in the method
+        # resolution order decides that declares the field, or its default.
         changed = {name: _inherited_field(cls, name) for name in fields}
         if any(
             (field.default, field.description) != (fields[name].default, fields[name].description)
@@ -96,7 +97,7 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 
 
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
-    """Refuses a `given` key without effect whose value differs from `before`, or without it from its default."""
+    """Refuses a `given` key without effect whose value differs from its value in `before`, or else from its default."""
     for key, conditions in _rules(type(config)):
         field, _, inner = key.partition(".")
         if field not in given or field not in type(config).model_fields:
@@ -137,8 +138,13 @@ def refuse_out_of_place(
             )
 
 
-def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
-    """Refuses a new initial value that a restore would ignore; it is not ignored if it is 0, now or in `stored`."""
+def refuse_ignored_initial_values(
+    config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any
+) -> None:
+    """Refuses a new initial value that a restore would ignore, because the checkpoint has the current number.
+
+    It is used if it is 0 now or in `stored`, or if one of its keys in `initial_values` changes, too.
+    """
     for name, switches in inherited(type(config), "initial_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
         if missing:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rollax.rollout.sampler import Sampler
     from rollax.rollout.step_recorder import StepRecorder
 
-NAMES_OF_OWNERS: list[Callable[[str], Iterable[str]]] = []
-"""Functions that return the names of the algorithms with a key. The package of algorithms, which stands above this one,
-adds its own."""
+FINDERS_OF_ALGORITHMS: list[Callable[[str], Iterable[str]]] = []
+"""Functions: key -> names of the algorithms with this key. The package of algorithms, which stands above this one, adds
+one."""
 Estimates = Callable[[], Mapping[str, Any]]
 
 
 class ConfigHooks(FieldGroup):
-    """Defaults of the methods, for a run that learns from its own experience and writes none.
+    """The default of each method is for a run that learns only from its own experience, and writes none to files.
 
     A group of fields of an extension derives from this class, and overrides what its fields change.
     """
@@ -30,7 +30,7 @@ class ConfigHooks(FieldGroup):
     in_evaluation: ClassVar[Mapping[str, Any]] = {}
     """Key -> its value in every evaluation."""
     folders: ClassVar[Mapping[str, str]] = {}
-    """Key of a folder that a run writes into -> the setting with which it writes nothing, for errors."""
+    """Key that names a folder which a run writes into -> the value that turns this off, as errors say it."""
     passed_again: ClassVar[tuple[str, ...]] = ()
     """Keys that may have to be passed where a checkpoint is opened, because they are not stored, or not trusted."""
 
@@ -57,7 +57,7 @@ class ConfigHooks(FieldGroup):
         return trainer_class.optimizer_class
 
     def with_spaces(self, where: str) -> Self:
-        """This config, with spaces if no environment has them; ConfigError if there is no source of spaces."""
+        """This config, with the spaces of recorded data if there is no environment; ConfigError if there is neither."""
         if getattr(self, "env", None) is None:
             raise ConfigError(
                 "No environment is given.",
@@ -77,7 +77,7 @@ class ConfigHooks(FieldGroup):
         return None
 
     def for_recording(self, folder: Path, *, infos: bool) -> Self:
-        """This config, with experience written into a folder, and info dicts with it.
+        """This config, changed so that experience is written into a folder; with `infos` its info dicts, too.
 
         Raises ConfigError if there is no extension that writes.
         """
@@ -90,5 +90,5 @@ class ConfigHooks(FieldGroup):
         )
 
     def for_workers(self) -> Self:
-        """This config, with paths that are the same in processes with another current folder."""
+        """This config, with absolute paths, because a worker may have another current folder."""
         return self

@@ -5,7 +5,8 @@ A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$c
 function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
 `multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain string.
 
-Paths in those fields become `ImportPath` where a caller wrote them or a file is trusted, and `StoredCode` elsewhere.
+A path in those fields is imported if its file is trusted: at once, or, in `IMPORTED_WHERE_USED`, later, as an
+`ImportPath`. Otherwise it becomes a `StoredCode`, except for rollax's own policies, which are imported without trust.
 Strings in all other fields stay plain, which no import accepts.
 """
 

@@ -21,7 +21,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 
 _ABSENT = object()
-_OF_ANY_MODEL = ("custom_model", "max_seq_len")  # whether a model has memory shows when it is made
+_OF_ANY_MODEL = ("custom_model", "max_seq_len")  # may stand beside a custom model, which may have memory
 _LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name not in _OF_ANY_MODEL)
 _RECURRENT = ({"model.use_lstm": True}, {"model.use_gru": True})
 _OF_ATTENTION = tuple(name for name in _LAYERS if name.startswith("model.attention_"))
@@ -162,9 +162,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     max_policy_lag: int | None = Field(
         default=2,
         ge=0,
-        description="largest age, in updates, of the weights that chose an action for an on-policy algorithm to learn "
-        "from it; actions of older weights, from a background thread or from clients with local inference, are "
-        "dropped; None: no limit",
+        description="an on-policy algorithm learns only from actions of weights that are at most so many updates old; "
+        "older ones, from a background thread or from clients with local inference, are dropped; None: no limit",
     )
     callbacks: OwnClasses | None = Field(
         default=None,
@@ -178,7 +177,10 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     # Learning
     train_batch_size: int = Field(default=200, ge=1, description="steps that one update learns from")
     timesteps_per_iteration: int = Field(
-        default=0, ge=0, le=10**9, description="minimum number of steps of one train(); 0: one step of the optimizer"
+        default=0,
+        ge=0,
+        le=10**9,
+        description="minimum number of steps in environments of one train(); 0: one call of the optimizer",
     )
     min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")
     gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
@@ -192,8 +194,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     grad_clip: float | None = Field(
         default=None,
         gt=0,
-        description="bound on the global norm of the gradient; in SAC, TD3, DDPG, IQL and CQL on that of each network; "
-        "None: no bound",
+        description="bound on the global norm of the gradient; in SAC, DDPG, TD3, IQL, CQL and their variants on that "
+        "of each network; None: no bound",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="keys of the network of every policy")
     multiagent: MultiAgentConfig = Field(
@@ -211,8 +213,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     metrics_num_episodes_for_smoothing: int = Field(
         default=100,
         ge=1,
-        description="number of latest episodes over which a result has means, minima and maxima; all episodes of an "
-        "iteration if it has more",
+        description="number of latest episodes that means, minima and maxima of a result summarize; all episodes of "
+        "its iteration if there are more",
     )
 
     # Type checkers see the constructor that the fields imply.
@@ -241,7 +243,10 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
-        """The config of `values` and `changes`, which must have an effect; `given` names the values that were set."""
+        """The config of `values`, some replaced by `changes`; `given` names the values that were set.
+
+        A change without effect is refused.
+        """
         changes, values = by_name(cls, changes), by_name(cls, values)
         config = cls.__new__(cls)
         config._fill({**values, **changes})
@@ -331,8 +336,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         """
         if config_class is None or isinstance(self, config_class):
             return self._with(changes) if changes else self
-        # `train_batch_size` belongs to the trainer, and bounds only fields of the trainer's algorithm;
-        # `evaluation_config` may have keys of that algorithm.
+        # Not taken over: `train_batch_size`, which is the trainer's and is compared with fields of the trainer's
+        # algorithm, and `evaluation_config`, which may have keys of that algorithm.
         others = {"train_batch_size", "evaluation_config"}
         common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - others
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
@@ -350,7 +355,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         return self._derived(values, {*self.model_fields_set, "explore"}, changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON values, and "given", the fields that are not left at their defaults.
+        """Every field as plain JSON values, and "given", the names of the fields that were set.
 
         Classes and functions are stored by their import path; {"$code": null} is one without a path.
         """
@@ -373,7 +378,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def of_stored(cls, data: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool) -> Self:
-        """As `from_json`, with changes that may be parts of a stored config: strings among them are not imported."""
+        """As `from_json`, with changes. Strings among these are never imported: they may come from a stored config."""
         from rollax.config.json_form import decode_config, given_fields
 
         values = decode_config(data, trust="everything" if trust_code else "nothing")
@@ -409,9 +414,9 @@ def resolve_config(
 
 
 def config_of_values(config_class: type[Config], values: Mapping[str, Any], given: Collection[str]) -> Config:
-    """A checked config of all `values`; keys that are neither `given` nor differ from their default count as left out.
+    """A checked config of all `values`; a key counts as set if it is `given` or differs from its default.
 
-    Policies of another algorithm do not take over what was left out; see `TrainerConfig.for_policy`.
+    Policies of another algorithm do not take over what was not set; see `TrainerConfig.for_policy`.
     """
     config, given = resolve_config(config_class, values), by_name(config_class, dict.fromkeys(given))
     defaults = {name: field.default for name, field in config_class.model_fields.items() if name not in given}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollax.config.field_group import SCHEDULE
-from rollax.config.hooks import NAMES_OF_OWNERS
+from rollax.config.hooks import FINDERS_OF_ALGORITHMS
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
 from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, corrected, nearest, repr_of
@@ -119,7 +119,7 @@ def _belongs(config_class: type[BaseModel], name: str) -> str:
     """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it."""
     advice = ADVICE.get(name)
     for key in (name, *(key for found, _ in counterparts(name) for key in found.keys)):
-        owners = {owner for names in NAMES_OF_OWNERS for owner in names(key)}
+        owners = {owner for names in FINDERS_OF_ALGORITHMS for owner in names(key)}
         if owners:
             few = sorted(owners, key=lambda owner: (len(owner), owner))[:_MOST_OWNERS]  # the best known are short
             others = f" and {len(owners) - len(few)} others" if len(owners) > len(few) else ""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.core import trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax.core.overrides import defining_class
+from rollax.core.introspection import defining_class
 from rollax.core.spaces import check_space
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv

@@ -192,7 +192,10 @@ def _previous(model: Any, prev_actions: Any, prev_rewards: Any) -> list[Array]:
 def _over_time(
     step: Callable[[State, Array], tuple[State, Array]], inputs: Float[Array, "BT G"], state: State
 ) -> tuple[Float[Array, "BT H"], State]:
-    """A step's outputs over concatenated sequences, and the state after their last rows."""
+    """A step's outputs over concatenated sequences, and the state after their last rows.
+
+    A sequence never spans the end of a trajectory (see `batch/sequences.py`), so no state is reset inside it.
+    """
     sequences = state[0].shape[0]
     if inputs.shape[0] == sequences:
         state, out = step(state, inputs)

@@ -89,9 +89,9 @@ class CQL(SAC):
         rates = super().learning_rates(lr)
         return {**rates, "log_multiplier": rates["critics"]} if self.config.lagrangian else rates
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         shape = (len(batch), 3, self.config.num_actions, self.distribution.num_noise)
-        return {**super().drawn(batch, rng), _NOISE: rng.random(shape, np.float32)}
+        return {**super().loss_columns(batch, rng), _NOISE: rng.random(shape, np.float32)}
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns

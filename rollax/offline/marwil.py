@@ -145,10 +145,10 @@ class MARWIL(Algorithm):
             model.mean_square = nnx.Variable(jnp.asarray(start))  # c²: not trained, but part of the weights
         return model
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         if not self.config.beta:
             return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.WEIGHTS)}
-        return super().drawn(batch, rng)
+        return super().loss_columns(batch, rng)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

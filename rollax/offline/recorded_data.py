@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
+from rollax.core.introspection import defining_class
 from rollax.core.memory import available_memory_bytes, gib
-from rollax.core.overrides import defining_class
 from rollax.core.space_json import space_to_json
 from rollax.errors import ConfigError
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of

@@ -78,8 +78,8 @@ class TD3BC(TD3):
             fragment[_ACTS_NEXT] = (~fragment.last).astype(np.float32)
         return super().postprocess(fragment, values)
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        return {**super().drawn(batch, rng), **{name: batch[name] for name in self.replayed_columns}}
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+        return {**super().loss_columns(batch, rng), **{name: batch[name] for name in self.replayed_columns}}
 
     def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
         values = super().next_values(target_model, actions, batch)

@@ -16,7 +16,7 @@ from rollax.core.space_codec import outside
 from rollax.core.spaces import ACTION_MASK, Path, at, choices, leaves, path_text, same_space, space_text
 from rollax.errors import DatasetError, NonFiniteError, PolicyError, RollaxError, ShapeError, SpaceError
 from rollax.offline.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
-from rollax.policy.action_masks import are_allowed, masks_choices
+from rollax.policy.mask_checks import are_allowed, masks_choices
 
 if TYPE_CHECKING:
     from rollax.policy.policy import Policy

@@ -13,7 +13,7 @@ from gymnasium import Space
 from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import critic_space_of
 from rollax.core import runtime
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
 from rollax.models.action_embeddings import check_parametric

@@ -21,8 +21,8 @@ from rollax.core.spaces import space_text
 from rollax.errors import PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
-from rollax.policy.action_masks import ActionMasks, GroupMasks, refuse_nested_masks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.mask_checks import GroupMaskChecks, MaskChecks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
 from rollax.policy.size_checks import check_sizes
@@ -79,9 +79,9 @@ class BaseAlgorithm(ABC):
     """An algorithm: how a policy is made, what it reads, and its loss. See `Algorithm` for JAX.
 
     In a training iteration its methods run in this order: `prepare` and `postprocess`, for each sampled fragment, where
-    it is sampled (NumPy); `drawn`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward pass,
-    for each minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay, `replayed`
-    draws the batches.
+    it is sampled (NumPy); `loss_columns`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward
+    pass, for each minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay,
+    `replayed` draws the batches.
 
     An algorithm has the spaces and its config, and no attribute is set later. Algorithms of one class with equal spaces
     and configs are equal, so they share compiled functions. Their results may depend only on the spaces and the config;
@@ -102,7 +102,7 @@ class BaseAlgorithm(ABC):
     """The class of its policies, called as `policy_class(algorithm, config)`."""
 
     reads: tuple[str, ...] = (SampleBatch.OBS, SampleBatch.ACTIONS)
-    """The columns of a batch that `targets` and `loss` read; see also `drawn`."""
+    """The columns of a batch that `targets` and `loss` read; see also `loss_columns`."""
 
     reads_values: bool = False
     """Whether `loss` reads `Outputs.value` although `reads` has no column that is computed from values."""
@@ -194,8 +194,8 @@ class BaseAlgorithm(ABC):
         """The columns to record while sampling; None records every column except `infos`.
 
         By default they follow from `reads`: columns that rollax itself defines are sampled, or computed from sampled
-        columns. If `reads` has a column of the algorithm's own, which `postprocess` or `drawn` adds, every column is
-        sampled.
+        columns. If `reads` has a column of the algorithm's own, which `postprocess` or `loss_columns` adds, every
+        column is sampled.
         """
         replayed = isinstance(self.config, ReplayFields)
         columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()
@@ -228,15 +228,15 @@ class BaseAlgorithm(ABC):
     def check_spaces(self) -> None:  # noqa: B027  by default all are supported
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
 
-    def make_masks(self) -> ActionMasks | GroupMasks:
+    def make_masks(self) -> MaskChecks | GroupMaskChecks:
         """Returns the checks of action masks, by default for a mask at the top level of the observation."""
         if self.config.model.custom_model is None:  # which may apply masks of its own
             fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
             refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
-        return ActionMasks(self.observation_space, self.action_space)
+        return MaskChecks(self.observation_space, self.action_space)
 
     @cached_property
-    def masks(self) -> ActionMasks | GroupMasks:
+    def masks(self) -> MaskChecks | GroupMaskChecks:
         """The result of `make_masks`."""
         return self.make_masks()
 
@@ -303,7 +303,7 @@ class BaseAlgorithm(ABC):
         """
         return {}
 
-    def drawn(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
+    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
 
         By default these are the columns in `reads`, and `critic_obs` if the batch has it; replayed sequences have
@@ -338,8 +338,8 @@ class BaseAlgorithm(ABC):
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `drawn`, [B, ...], which the loss must not change; with memory also `state_in`, one
-                row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
+            batch: the columns of `loss_columns`, [B, ...], which the loss must not change; with memory also `state_in`,
+                one row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
                 numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one;

@@ -122,14 +122,16 @@ class LearnedColumns:
             for leaf in trees.leaves(column):
                 if np.shape(leaf)[:1] != (rows,):
                     what = "The number of rows of the column is not that of its batch."
-                    raise BatchError(what, f"{where}, drawn, column {name!r}", f"shape {np.shape(leaf)}").expected(
+                    raise BatchError(
+                        what, f"{where}, loss_columns, column {name!r}", f"shape {np.shape(leaf)}"
+                    ).expected(
                         f"({rows}, ...)",
                         _OF_SEQUENCES.get(name)
                         or "return one row for each row of the batch; return numbers that are equal for all rows from "
                         "coefficients()",
                     )
         for name, shapes in self._shapes.items():
-            # An override of `drawn` may have changed the column for its own loss.
+            # An override of `loss_columns` may have changed the column for its own loss.
             given = (column := columns.get(name)) is not None and column is batch.get(name)
             if given and (misfit := shapes.misfit(column, rows)) is not None:
                 raise _refused(where, name, misfit)
@@ -178,7 +180,7 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
         return MissingColumnError(
             "The loss reads a column that the algorithm does not name.",
             f"{where}, column {name!r}",
-            "the column in the batch, but neither in `reads` nor returned by drawn(batch, rng)",
+            "the column in the batch, but neither in `reads` nor returned by loss_columns(batch, rng)",
         ).expected(f"{name!r} in `reads`", f"name it: reads = (*BaseClass.reads, {name!r})")
     fixes = _OF_SEQUENCES | {"dones": f"use {SampleBatch.TERMINATEDS} and {SampleBatch.TRUNCATEDS}, which are separate"}
     filled = "pass a batch that postprocess returned or a replay buffer returns, or fill the column"

@@ -15,7 +15,7 @@ from flax import nnx
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.runtime import first_equal, trace_count
 from rollax.core.stored_values import read_count, read_dict
 from rollax.models.catalog import check_model, check_module

@@ -13,7 +13,7 @@ from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.core import trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
@@ -375,7 +375,7 @@ class ModelPolicy(Policy):
                 expected="1 row or more",
                 fix="do not call it if nothing was sampled",
             )
-        columns = self.algorithm.drawn(batch, self.learning_rng)
+        columns = self.algorithm.loss_columns(batch, self.learning_rng)
         self._learned_columns.check(columns, batch, self.label)
         return columns
 

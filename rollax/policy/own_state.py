@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rollax.core.overrides import names_of_bases
+from rollax.core.introspection import names_of_bases
 from rollax.errors import CheckpointError
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]

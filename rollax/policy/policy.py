@@ -12,7 +12,7 @@ from gymnasium import Space
 
 from rollax.batch import DEFAULT_POLICY, Fragment, SampleBatch
 from rollax.core import spaces, trees
-from rollax.core.overrides import call_accepted
+from rollax.core.introspection import call_accepted
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.core.stored_values import read_count, read_dict, read_value

@@ -57,7 +57,7 @@ class Draw:
             rng: random generator.
             beta: exponent of the importance weights.
         Returns:
-            The columns that the algorithm's method `drawn` reads, and `indices` for `update_priorities`.
+            The columns that the algorithm's method `loss_columns` reads, and `indices` for `update_priorities`.
         """
         return replay.transitions(replay.draw_slots(count, rng), beta)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import Columns, SampleBatch
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.policy.checks import check_finite
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
@@ -24,9 +24,9 @@ class Decisions(NamedTuple):
 
 
 class TracedActing:
-    """Acts like `compute_actions` of a policy for which `only_acts_stepwise` returns an empty string.
+    """Acts as `compute_actions` does, for a policy against which `why_only_stepwise` has no reason.
 
-    It reads private attributes of the policy: environment and policy are compiled together.
+    It reads private attributes of the policy, because policy and environment are compiled into one function.
     """
 
     def __init__(self, policy: JaxPolicy) -> None:
@@ -67,7 +67,7 @@ class TracedActing:
         return fetches
 
 
-def only_acts_stepwise(policy: Policy) -> str:
+def why_only_stepwise(policy: Policy) -> str:
     """Why a policy cannot act for several steps in one compiled call; empty if it can."""
     if not isinstance(policy, JaxPolicy):
         return "a policy that is no JaxPolicy"

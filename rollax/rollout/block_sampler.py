@@ -8,7 +8,7 @@ import numpy as np
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.rollout.blocks import BlockColumns, Segments, following
 from rollax.rollout.callbacks import Callbacks

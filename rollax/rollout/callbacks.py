@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.errors import ConfigError, corrected
 
 if TYPE_CHECKING:

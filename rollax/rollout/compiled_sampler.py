@@ -11,11 +11,11 @@ import numpy as np
 from jax import lax
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.env import checks
 from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.sub_environments import EpisodeState
-from rollax.policy.traced_acting import only_acts_stepwise
+from rollax.policy.traced_acting import why_only_stepwise
 from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
@@ -223,4 +223,4 @@ def why_not_compiled(worker: RolloutWorker) -> str:
         (overrides(callbacks, Callbacks, "on_episode_step"), "callback on_episode_step"),
     )
     found = next((reason for applies, reason in reasons if applies), "")
-    return found or next(filter(None, (only_acts_stepwise(runner.policy) for runner in runners)), "")
+    return found or next(filter(None, (why_only_stepwise(runner.policy) for runner in runners)), "")

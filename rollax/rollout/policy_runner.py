@@ -11,8 +11,8 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import spaces, trees
+from rollax.core.introspection import accepted
 from rollax.core.other_names import OtherNamesOfRunner, naming_arguments
-from rollax.core.overrides import accepted
 from rollax.core.running_statistics import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.policy import Policy

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.core.overrides import call_accepted, overrides
+from rollax.core.introspection import call_accepted, overrides
 from rollax.errors import PolicyError
 from rollax.policy.policy import Policy
 

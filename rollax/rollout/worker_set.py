@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollax.rollout.remote_workers import RemoteWorkers
 
 NO_REMOTE_WORKERS = cast("RemoteWorkers", ())
-"""Takes the place of the pool if the local worker samples: empty, and false."""
+"""Stands in for the pool if there are no remote workers: it is empty, and so false in a condition."""
 log = logging.getLogger("rollax.sampling")
 
 
@@ -112,7 +112,9 @@ class WorkerSet:
                 self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """Calls a function with each sampling worker; returns the results by index, and raises its exceptions.
+        """Calls a function with each remote worker, or with the local worker if there are none.
+
+        Returns the results in the order of the workers. An exception of the function is raised here.
 
         Raises:
             ConfigError: the workers are in other processes, and the function cannot be pickled.

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.core import spaces, trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy

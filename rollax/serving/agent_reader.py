@@ -13,7 +13,7 @@ from rollax.core import trees
 from rollax.core.space_codec import Where, mask_starts
 from rollax.core.spaces import ACTION_MASK, choices, have_choices, leaves
 from rollax.errors import InvalidRequestError
-from rollax.policy.action_masks import are_allowed
+from rollax.policy.mask_checks import are_allowed
 from rollax.serving.protocol import Trajectory
 from rollax.serving.values import SpaceValues, plain, unpack
 

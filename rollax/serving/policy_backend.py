@@ -20,8 +20,8 @@ from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
 from rollax.serving.backend import Backend, OnActions, hello_of
 from rollax.serving.learning_curve import LearningCurve
-from rollax.serving.passes import Part, Passes
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted
+from rollax.serving.request_batching import Part, RequestBatcher
 from rollax.serving.weights import policy_to_bytes
 
 log = logging.getLogger("rollax.serving")
@@ -31,7 +31,7 @@ _MOST_AGENTS = 4_096
 class PolicyBackend(Backend):
     """Answers with trained policies. It does not learn; rewards and submitted episodes only count in the statistics.
 
-    Requests that arrive together share forward passes; see `Passes`.
+    Requests that arrive together share forward passes; see `RequestBatcher`.
 
     Args:
         mapping: (agent id, episode id) -> policy id; None for a single policy.
@@ -62,7 +62,7 @@ class PolicyBackend(Backend):
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._gradient_without = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
-        self._passes = Passes(remembers=any(actor.remembers for actor in self.actors.values()))
+        self._batcher = RequestBatcher(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
         self._curve, self._submitted = LearningCurve(), 0
 
@@ -90,7 +90,7 @@ class PolicyBackend(Backend):
             CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
         """
         stored = checkpoint.read(checkpoint.checked_path(path, "PolicyBackend.from_checkpoint"))
-        with checkpoint.taking_over(path):
+        with checkpoint.errors_as_damaged(path):
             mapping, several = policy_mapping_of(stored, path, policy_mapping, trust_code=trust_code)
         runners = load_policies(
             path, trainer_class=trainer_class, custom_model=custom_model, trust_code=trust_code, stored=stored
@@ -105,10 +105,10 @@ class PolicyBackend(Backend):
             actor.warm_up(rows)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._passes.attach(loop)
+        self._batcher.attach(loop)
 
     def close(self) -> None:
-        self._passes.close()
+        self._batcher.close()
 
     def hello(self) -> Hello:
         policies = {policy_id: actor.policy for policy_id, actor in self.actors.items()}
@@ -142,7 +142,7 @@ class PolicyBackend(Backend):
         def on_passed(error: Exception | None) -> None:
             on_done(Actions(self._actions_of(observations, parts), self._gradient_without) if error is None else error)
 
-        self._passes.add(parts, on_passed)
+        self._batcher.add(parts, on_passed)
 
     def _parts_of_agents(self, observations: Mapping[str, Any]) -> list[Part]:
         by_actor: dict[Actor, tuple[list[AgentMemory], list[Any], list[tuple[str, str]]]] = {}
@@ -164,7 +164,7 @@ class PolicyBackend(Backend):
             memory = self._memory(episode_id, agent)
             if memory.actor.remembers:
                 value, taken = (obs[agent], action[agent]) if self._several else (obs, action)
-                self._passes.add([Part(memory.actor, columns_of([value]), 1, [memory], [taken])], _on_logged)
+                self._batcher.add([Part(memory.actor, columns_of([value]), 1, [memory], [taken])], _on_logged)
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
         episode = self._episodes[episode_id]
@@ -205,8 +205,8 @@ class PolicyBackend(Backend):
         return {
             "episodes_total": self._curve.episodes,
             "episodes_submitted": self._submitted,
-            "actions_total": self._passes.actions,
-            "batches_total": self._passes.batches,
+            "actions_total": self._batcher.actions,
+            "batches_total": self._batcher.batches,
             "episode_reward_mean": self._curve.reward,
             "episode_len_mean": self._curve.length,
         }

@@ -85,20 +85,20 @@ class Readers:
         }
         return values, actions, frozenset(obs)
 
-    def returns(self, session: Session, waiting: frozenset[str], reward: Any, info: Any) -> tuple[Any, Any]:
-        """`(reward, info)` for agents that have acted or are `waiting` for an action, as in external environments.
+    def reward_and_info(self, session: Session, waiting: frozenset[str], reward: Any, info: Any) -> tuple[Any, Any]:
+        """Checks a reward and an info, and returns both.
 
-        A reward of 0 for other agents is ignored.
+        Only agents that have acted, or that wait for an action, have a reward; for others a reward of 0 is ignored.
         """
         where = f"reward of {session.id!r}"
         if info is not None and self._learns:
             info = read_plain(info, "An info", f"info of {session.id!r}")
         if self._only is not None:
             if isinstance(reward, dict):
-                raise _by_agent("rewards", session, reward, several=False)
+                raise _not_by_agent("rewards", session, reward, several=False)
             reward = check_finite_number(reward, "reward", where, self._largest)
             if reward and not (session.acted or waiting):
-                raise _early(where, reward)
+                raise _early_reward(where, reward)
             return reward, info
         rewards = dict[str, float]()
         for agent, number in self._by_agent(reward, "rewards", session).items():
@@ -106,11 +106,11 @@ class Readers:
             if agent in session.agents or agent in waiting:
                 rewards[agent] = number
             elif number:
-                raise _early(f"{where}, agent {agent!r}", number)
+                raise _early_reward(f"{where}, agent {agent!r}", number)
         if info is not None:
             for agent, part in self._by_agent(info, "infos", session).items():
                 if not isinstance(part, dict):
-                    raise _by_agent(f"info of {agent!r}", session, part, several=True)
+                    raise _not_by_agent(f"info of {agent!r}", session, part, several=True)
         return rewards, info
 
     def ended_agents(self, session: Session, observations: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Readers:
     def _by_agent(self, by_agent: Any, what: str, session: Session, *, some: bool = False) -> dict[str, Any]:
         """Checks and returns values by agent id; with `some`, they must not be empty."""
         if not isinstance(by_agent, dict):
-            raise _by_agent(what, session, by_agent, several=True)
+            raise _not_by_agent(what, session, by_agent, several=True)
         if some and not by_agent:
             raise InvalidRequestError(f"The {what} are empty.", f"episode {session.id!r}", "{}").expected(
                 "at least one agent", f"send the {what} of the agents that act or end"
@@ -192,13 +192,13 @@ class Readers:
             raise RequestError("Too many agents.", where, agents, status=413).expected(expected, fix)
 
 
-def _by_agent(what: str, session: Session, got: Any, *, several: bool) -> RequestError:
+def _not_by_agent(what: str, session: Session, got: Any, *, several: bool) -> RequestError:
     problem = f"{what[0].upper()}{what[1:]} {'must' if several else 'must not'} be by agent id."
     expected = "an object with the ids of agents as keys" if several else "a number"
     return InvalidRequestError(problem, f"episode {session.id!r}", type(got).__name__, expected=expected)
 
 
-def _early(where: str, reward: Any) -> RequestError:
+def _early_reward(where: str, reward: Any) -> RequestError:
     return RequestError("An agent has a reward, but has not acted or has ended.", where, reward, status=409).expected(
         "a reward between the first action and the end", "log rewards after get_action or log_action"
     )

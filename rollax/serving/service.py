@@ -206,7 +206,7 @@ class Service:
     def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
         def log(session: Session) -> None:
             waiting = self.sessions.waiting.get(session.id, NOBODY)
-            reward, info = self._readers.returns(session, waiting, request.reward, request.info)
+            reward, info = self._readers.reward_and_info(session, waiting, request.reward, request.info)
             self.backend.log_returns(session.id, reward, info)
 
         return self._once(request, log)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rollax.batch import Columns, SampleBatch
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.spaces import ACTION_MASK
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, run_model, values_of_critic

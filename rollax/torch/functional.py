@@ -21,7 +21,7 @@ def torch_algorithm(
     postprocess: Callable[[Any, Any, Any], SampleBatch] | None = None,
     make_optimizer: Callable[[Any, Any, Any], torch.optim.Optimizer] | None = None,
     reads: Sequence[str] | None = None,
-    drawn: Callable[[Any, SampleBatch, Any], Mapping[str, Any]] | None = None,
+    loss_columns: Callable[[Any, SampleBatch, Any], Mapping[str, Any]] | None = None,
     statistics: Sequence[str] = (),
     config_class: Any = None,
     base: type[TorchAlgorithm] = TorchAlgorithm,
@@ -35,7 +35,7 @@ def torch_algorithm(
         postprocess: `(algorithm, fragment, values) -> batch`; adds columns to all trajectory segments at once.
         make_optimizer: `(algorithm, params, model) -> optimizer`.
         reads: the columns that the loss reads; None: `base.reads`.
-        drawn: `(algorithm, batch, rng) -> name -> column`; see `BaseAlgorithm.drawn`.
+        loss_columns: `(algorithm, batch, rng) -> name -> column`; see `BaseAlgorithm.loss_columns`.
         statistics: the names of the statistics that the loss returns.
         config_class: the class of its configs; None: `base.config_class`.
         name: the name of the class, which must equal the variable's name: `A = torch_algorithm(loss, name="A")`;
@@ -52,7 +52,12 @@ def torch_algorithm(
     module = sys._getframe(1).f_globals
     _check_name(name, module)
     methods: dict[str, Any] = {"loss": _method(loss), "statistics": tuple(statistics), "__doc__": loss.__doc__}
-    given = {"make_model": make_model, "postprocess": postprocess, "make_optimizer": make_optimizer, "drawn": drawn}
+    given = {
+        "make_model": make_model,
+        "postprocess": postprocess,
+        "make_optimizer": make_optimizer,
+        "loss_columns": loss_columns,
+    }
     methods |= {method: _method(function) for method, function in given.items() if function is not None}
     if reads is not None:
         methods["reads"] = tuple(reads)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollax.core.overrides import names_of_bases
+from rollax.core.introspection import names_of_bases
 from rollax.core.stored_values import read_array
 from rollax.errors import CheckpointError
 from rollax.torch.optimizers import optimizer_arrays, set_optimizer_arrays

@@ -14,7 +14,7 @@ from rollax.config import TrainerConfig
 from rollax.config.groups import critic_space_of
 from rollax.core.frozen import thawed
 from rollax.core.importing import StoredCode, import_object
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.action_embeddings import check_parametric
 from rollax.models.config import ModelConfig

@@ -14,7 +14,7 @@ from torch import Tensor
 from rollax.batch import Columns, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import trees
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs, is_noisy, values_of_critic

@@ -33,9 +33,9 @@ class AWR(Algorithm):
     def postprocess(self, fragment, values):
         return add_advantages(fragment, values, gamma=self.config.gamma, lambda_=0.95)
 
-    def drawn(self, batch, rng):
+    def loss_columns(self, batch, rng):
         scale = batch["advantages"].std() + 1e-6
-        return {**super().drawn(batch, rng), "advantages": batch["advantages"] / scale}
+        return {**super().loss_columns(batch, rng), "advantages": batch["advantages"] / scale}
 
     def loss(self, model, out, batch, mask, coefficients):
         weights = jnp.minimum(jnp.exp(batch["advantages"] / self.config.beta), self.config.max_weight)

@@ -14,7 +14,7 @@ import pytest
 
 from rollax import SAC, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
-from rollax.algorithms.checkpoint_config import refuse_first_values_in_specs
+from rollax.algorithms.checkpoint_config import refuse_ignored_initial_values_in_specs
 from rollax.core.storage import from_json_bytes, to_json_bytes
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, to_plain
@@ -121,10 +121,10 @@ class TestRestoring:
             "class": "rollax.algorithms.sac:SAC",
             "config": policy.config.changed(initial_alpha=0.5).to_json(),
         }
-        refuse_first_values_in_specs({"a": policy}, {"a": saved}, "here")
+        refuse_ignored_initial_values_in_specs({"a": policy}, {"a": saved}, "here")
         policy.config = policy.config.changed(initial_alpha=0.25)
         with pytest.raises(ConfigError, match=r"initial_alpha has no effect(.|\n)*'a' of here"):
-            refuse_first_values_in_specs({"a": policy}, {"a": saved}, "here")
+            refuse_ignored_initial_values_in_specs({"a": policy}, {"a": saved}, "here")
 
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])

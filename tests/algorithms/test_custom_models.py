@@ -314,8 +314,8 @@ class ThreeHeads(nnx.Module):
 class Predicting(PPO):
     """PPO that also learns to predict the next observation."""
 
-    def drawn(self, batch, rng):
-        return {**super().drawn(batch, rng), "new_obs": batch["new_obs"]}
+    def loss_columns(self, batch, rng):
+        return {**super().loss_columns(batch, rng), "new_obs": batch["new_obs"]}
 
     def loss(self, model, out, batch, mask, coefficients):
         ThreeHeads.calls.append("loss")

@@ -117,7 +117,7 @@ def test_vtrace_of_actions_of_the_policy_itself_is_generalized_advantage_estimat
         rewards=both,
         episodic=(True, False),
     )
-    columns = {name: jnp.asarray(column) for name, column in policy.algorithm.drawn(batch, rng).items()}
+    columns = {name: jnp.asarray(column) for name, column in policy.algorithm.loss_columns(batch, rng).items()}
     logp, mask = columns["action_logp"], jnp.ones(len(batch), jnp.float32)
     targets, advantages = policy.algorithm.vtrace(logp, jnp.asarray(table[batch["obs"]]), columns, mask)
     learned = ~batch["bootstrap"]
@@ -166,7 +166,7 @@ def test_share_of_rows_of_the_predictor(share, expected):
     rows = two_rows(actions=np.array([0, 1]))
     many = rows.concat_samples([rows] * 2000)
     policy = known_policy(DQN, predictor_share=share)
-    drawn = policy.algorithm.drawn(many, np.random.default_rng(0))
+    drawn = policy.algorithm.loss_columns(many, np.random.default_rng(0))
     assert drawn["predicted"].mean() == pytest.approx(expected, abs=0.03)
 
 

@@ -32,17 +32,17 @@ def make(name: str, **changes: Any) -> Trainer:
 def check_drawn(trainer: Trainer, iterations: int = 2) -> None:
     """Trains, and checks rewards and ends of all rows that are learned from."""
     algorithm: Any = trainer.get_policy().algorithm
-    select, batches = algorithm.drawn, []
+    select, batches = algorithm.loss_columns, []
 
-    def drawn(batch: Any, rng: Any) -> dict[str, Any]:
+    def loss_columns(batch: Any, rng: Any) -> dict[str, Any]:
         if "indices" in batch:  # Ape-X computes initial priorities of sampled rows, too
             batches.append(batch)
         return select(batch, rng)
 
-    vars(algorithm)["drawn"] = drawn
+    vars(algorithm)["loss_columns"] = loss_columns
     for _ in range(iterations):
         trainer.train()
-    del vars(algorithm)["drawn"]
+    del vars(algorithm)["loss_columns"]
     relabelled = 0
     for batch in batches:
         goals = batch["obs"]["desired_goal"]

@@ -78,7 +78,7 @@ def test_one_gradient_step_per_iteration_on_standardized_returns():
     learn = policy.learn_on_batch
 
     def spy(batch):
-        batches.append(policy.algorithm.drawn(batch, policy.learning_rng)["advantages"])
+        batches.append(policy.algorithm.loss_columns(batch, policy.learning_rng)["advantages"])
         return learn(batch)
 
     policy.learn_on_batch = spy

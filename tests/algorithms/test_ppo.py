@@ -110,7 +110,7 @@ class TestAdvantages:
         # mean 3, deviation sqrt((4 + 1 + 0 + 9) / 4)
         expected = f32(-2, -1, 0, 3) / math.sqrt(3.5)
         np.testing.assert_allclose(
-            policy.algorithm.drawn(batch, policy.learning_rng)["advantages"], expected, rtol=1e-6
+            policy.algorithm.loss_columns(batch, policy.learning_rng)["advantages"], expected, rtol=1e-6
         )
         np.testing.assert_array_equal(batch["advantages"], f32(1, 2, 3, 6))
 

@@ -137,7 +137,7 @@ class TestContinuous:
             _, stats = policy.compute_gradients(batch)
             found.add(round(float(stats["mean_target"]), 4))
         assert found == {round((y + 2) / 2, 4) for y in (3.157814, 3.407814)}
-        subsets = policy.algorithm.drawn(batch, policy.learning_rng)["critics_in_target"]
+        subsets = policy.algorithm.loss_columns(batch, policy.learning_rng)["critics_in_target"]
         assert subsets.shape == (2, 2)
 
     def test_an_actor_of_the_mean(self):
@@ -160,7 +160,7 @@ class TestContinuous:
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
         batch = two_rows(actions=f32(0.2, -0.4)[:, None])
-        columns = [policy.algorithm.drawn(batch, policy.learning_rng) for _ in range(2)]
+        columns = [policy.algorithm.loss_columns(batch, policy.learning_rng) for _ in range(2)]
         drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
         assert all(numbers.shape == (2, 1) for numbers in drawn)
         assert len(np.unique(drawn)) == 8

@@ -38,7 +38,7 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     for _ in range(2):
         batch = sampled(worker)
     sequences, count = policy.memory.sequences(
-        policy.algorithm.drawn(batch, policy.learning_rng), batch, policy.memory.max_seq_len
+        policy.algorithm.loss_columns(batch, policy.learning_rng), batch, policy.memory.max_seq_len
     )
     rows, mask = as_rows(jax.tree.map(jnp.asarray, sequences), jnp.ones(count))
     assert mask.min() == 0  # some sequences are shorter than others

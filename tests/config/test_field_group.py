@@ -25,7 +25,7 @@ from rollax.algorithms.qmix import QMIXConfig
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.algorithms.sac import SACConfig
 from rollax.config import SchedulePoints, TrainerConfig, resolve_config
-from rollax.config.field_group import FieldGroup, inherited, refuse_first_values
+from rollax.config.field_group import FieldGroup, inherited, refuse_ignored_initial_values
 from rollax.errors import ConfigError
 from rollax.models.config import CriticConfig, ModelConfig
 from rollax.offline.iql import IQLConfig
@@ -195,17 +195,17 @@ def test_a_custom_model_replaces_the_default_layers():
 
 
 def test_first_values():
-    refuse_first_values(PPOConfig(kl_coeff=0.5), ("kl_coeff",), PPOConfig().to_json(), "")  # which was 0
-    refuse_first_values(APPOConfig(use_kl_loss=True, kl_coeff=0.5), ("kl_coeff",), APPOConfig().to_json(), "")
+    refuse_ignored_initial_values(PPOConfig(kl_coeff=0.5), ("kl_coeff",), PPOConfig().to_json(), "")  # which was 0
+    refuse_ignored_initial_values(APPOConfig(use_kl_loss=True, kl_coeff=0.5), ("kl_coeff",), APPOConfig().to_json(), "")
     changed = DQNConfig(exploration="ParameterNoise", parameter_noise=0.5)
-    refuse_first_values(changed, ("exploration", "parameter_noise"), DQNConfig().to_json(), "")
+    refuse_ignored_initial_values(changed, ("exploration", "parameter_noise"), DQNConfig().to_json(), "")
     with pytest.raises(ConfigError, match="parameter_noise has no effect"):
-        refuse_first_values(changed, ("parameter_noise",), changed.changed(parameter_noise=0.1).to_json(), "")
+        refuse_ignored_initial_values(changed, ("parameter_noise",), changed.changed(parameter_noise=0.1).to_json(), "")
     stored = SACConfig().to_json()
-    refuse_first_values(SACConfig(initial_alpha=1.0), ("initial_alpha",), stored, "here")
-    refuse_first_values(SACConfig(initial_alpha=0.5), (), stored, "here")
+    refuse_ignored_initial_values(SACConfig(initial_alpha=1.0), ("initial_alpha",), stored, "here")
+    refuse_ignored_initial_values(SACConfig(initial_alpha=0.5), (), stored, "here")
     with pytest.raises(ConfigError, match=r"initial_alpha has no effect(.|\n)*for here\n.*0.5\n.*1.0"):
-        refuse_first_values(SACConfig(initial_alpha=0.5), ("initial_alpha",), stored, "here")
+        refuse_ignored_initial_values(SACConfig(initial_alpha=0.5), ("initial_alpha",), stored, "here")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rollax.models.distributions.discrete import masked
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
-from rollax.policy.action_masks import are_allowed
+from rollax.policy.mask_checks import are_allowed
 
 LARGEST = float(np.finfo(np.float32).max)
 LOW = [-1e30, -1e31, -3e38, -LARGEST, -np.inf]

@@ -131,7 +131,7 @@ def test_a_batch_without_rows_is_refused():
 class TestLearning:
     def reference(self, policy, batch, plan):
         """The same update as a loop of Optax steps over rows without padding."""
-        columns, coefficients = policy.algorithm.drawn(batch, policy.learning_rng), policy.coefficients()
+        columns, coefficients = policy.algorithm.loss_columns(batch, policy.learning_rng), policy.coefficients()
         params, lr = dict(policy.params), coefficients["lr"]
         optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(lr))
         state, stats = optimizer.init(params), []

@@ -109,7 +109,7 @@ class TestWrong:
 
     def test_missing_columns(self, case, method):
         policy, columns = case
-        read = policy.algorithm.drawn(SampleBatch(columns), policy.learning_rng).keys() & columns.keys()
+        read = policy.algorithm.loss_columns(SampleBatch(columns), policy.learning_rng).keys() & columns.keys()
         assert len(read) > 4
         for name in read:
             left = {other: column for other, column in columns.items() if other != name}
@@ -153,8 +153,8 @@ class Own(PPO):
 
     also = "rewards"
 
-    def drawn(self, batch, rng):
-        return {**super().drawn(batch, rng), "actions": np.eye(3, dtype=np.float32)[batch["actions"]]}
+    def loss_columns(self, batch, rng):
+        return {**super().loss_columns(batch, rng), "actions": np.eye(3, dtype=np.float32)[batch["actions"]]}
 
     def loss(self, model, out, batch, mask, coefficients):
         return (out.policy * batch["actions"]).sum() + jnp.sum(batch[self.also]), {}
@@ -171,8 +171,8 @@ class OneHot(PPO):
         batch["actions"] = np.eye(3, dtype=np.float32)[batch["actions"]]
         return batch
 
-    def drawn(self, batch, rng):
-        return {**super().drawn(batch, rng), "new_obs": batch["new_obs"]}
+    def loss_columns(self, batch, rng):
+        return {**super().loss_columns(batch, rng), "new_obs": batch["new_obs"]}
 
     def loss(self, model, out, batch, mask, coefficients):
         return (out.policy * batch["actions"]).sum() + batch["new_obs"].mean(), {}

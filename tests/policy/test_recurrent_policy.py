@@ -64,7 +64,9 @@ def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: li
 
 
 def sequences_of(policy: Any, batch: SampleBatch) -> tuple[dict, int]:
-    return policy.memory.sequences(policy.algorithm.drawn(batch, policy.learning_rng), batch, policy.memory.max_seq_len)
+    return policy.memory.sequences(
+        policy.algorithm.loss_columns(batch, policy.learning_rng), batch, policy.memory.max_seq_len
+    )
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -438,8 +440,8 @@ def test_a_repeated_segment_is_not_one_trajectory_without_a_number_of_steps_eith
 @pytest.mark.parametrize("name", ["state_in", "seq_lens"])
 def test_columns_of_sequences_among_those_of_steps_are_refused(name):
     class Lists(PPO):
-        def drawn(self, batch, rng):
-            return {**super().drawn(batch, rng), name: batch[name]}
+        def loss_columns(self, batch, rng):
+            return {**super().loss_columns(batch, rng), name: batch[name]}
 
     class Leaves(PPO):  # as the error says
         def loss(self, model, out, batch, mask, coefficients):

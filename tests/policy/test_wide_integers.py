@@ -54,10 +54,10 @@ class Spread(PG):
     reads = (*PG.reads, "trajectory_id")
     numbered = False
 
-    def drawn(self, batch, rng):
+    def loss_columns(self, batch, rng):
         ids = batch["trajectory_id"]
         ids = np.unique(ids, return_inverse=True)[1] if self.numbered else ids
-        return {**super().drawn(batch, rng), "trajectory_id": ids}
+        return {**super().loss_columns(batch, rng), "trajectory_id": ids}
 
     def loss(self, model, out, batch, mask, coefficients):
         loss, _ = super().loss(model, out, batch, mask, coefficients)

@@ -169,11 +169,11 @@ class TestLosses:
     @pytest.mark.parametrize("rows", [3, 17])
     def test_columns_of_another_length(self, rows):
         class Own(TorchPPO):
-            def drawn(self, batch, rng):
-                return {**super().drawn(batch, rng), "alpha": np.ones(rows, np.float32)}
+            def loss_columns(self, batch, rng):
+                return {**super().loss_columns(batch, rng), "alpha": np.ones(rows, np.float32)}
 
         policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
-        with pytest.raises(BatchError, match=rf"drawn, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
+        with pytest.raises(BatchError, match=rf"loss_columns, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
             policy.learn_on_batch(experience(policy))
 
     def test_statistics_of_some_minibatches(self):

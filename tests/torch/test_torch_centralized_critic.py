@@ -35,9 +35,9 @@ class CentralConfig(CentralizedCriticFields, TorchPPOConfig):
 class CentralPolicy(TorchPPO):
     config_class = CentralConfig
 
-    def drawn(self, batch, rng):
+    def loss_columns(self, batch, rng):
         seen = {"critic_obs": batch["critic_obs"]} if "critic_obs" in batch else {}
-        return {**super().drawn(batch, rng), **seen}
+        return {**super().loss_columns(batch, rng), **seen}
 
 
 class CentralTrainer(TorchPPOTrainer):

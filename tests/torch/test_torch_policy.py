@@ -97,7 +97,7 @@ class Imitation:
         loss = -self.scale * policy.distribution.logp(out.policy, batch["actions"]).mean()
         return loss, {"imitation_loss": loss}
 
-    def drawn(self, algorithm, batch, rng):
+    def loss_columns(self, algorithm, batch, rng):
         return {"obs": batch["obs"], "actions": batch["actions"]}
 
 
@@ -107,7 +107,7 @@ ImitationAlgorithm = torch_algorithm(
     make_model=partial(heads, width=4),
     make_optimizer=partial(lambda algorithm, params, model, kind: kind(params, lr=0.0), kind=torch.optim.SGD),
     postprocess=partial(lambda algorithm, fragment, values: fragment),
-    drawn=imitation.drawn,
+    loss_columns=imitation.loss_columns,
     name="ImitationAlgorithm",
 )
 

@@ -25,7 +25,7 @@ from rollax.models.outputs import run_model
 from rollax.models.q_network import QNetwork
 from rollax.ops import actor_critic, policy_gradient, q_learning, values
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.policy.action_masks import are_allowed
+from rollax.policy.mask_checks import are_allowed
 from rollax.policy.split_model import SplitModel
 from rollax.torch import distributions, networks
 from tests.torch.torch_weights import copy_weights, torch_weights

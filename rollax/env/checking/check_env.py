@@ -13,7 +13,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 
 from rollax.core.importing import named_by_caller
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.spaces import Path, leaves, path_text
 from rollax.env import checks
 from rollax.env.adapters import adapter_of

@@ -1,17 +1,14 @@
-"""`JaxEnv`: an environment as two pure functions that JAX compiles, `MultiAgentJaxEnv`, and `TimeLimit`."""
+"""`JaxEnv`: an environment as two pure functions that JAX compiles, and `MultiAgentJaxEnv`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
-
-from rollax.errors import ConfigError
 
 
 class Outcome(NamedTuple):
@@ -93,54 +90,8 @@ class JaxWrapper(JaxEnv):
         return getattr(self.env, name)
 
 
-class TimeLimit(JaxWrapper):
-    """Truncates episodes after a number of steps.
-
-    Args:
-        env: the environment, of one agent or of several.
-        max_episode_steps: 1 or more.
-    Raises:
-        ConfigError: no positive whole number.
-    """
-
-    def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
-        if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int) or max_episode_steps < 1:
-            raise ConfigError.is_not(
-                "The time limit", "a positive integer", f"TimeLimit of {env!r}, max_episode_steps", max_episode_steps
-            ).fix("leave the limit out for episodes that end by themselves")
-        super().__init__(env)
-        self.max_episode_steps = max_episode_steps
-
-    def __repr__(self) -> str:
-        return f"TimeLimit({self.env!r}, {self.max_episode_steps})"
-
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        state, obs = self.env.reset(key)
-        return (state, jnp.int32(0)), obs
-
-    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
-        inner, steps = state
-        outcome = self.env.step(inner, action, key)
-        steps = steps + 1
-        truncated = jnp.logical_or(outcome.truncated, steps >= self.max_episode_steps)
-        return outcome._replace(state=(outcome.state, steps), truncated=truncated)
-
-    def render(self, state: Any) -> np.ndarray | None:
-        return self.env.render(state[0])
-
-
 def agents_of(env: JaxEnv) -> tuple[str, ...] | None:
     """The ids of the agents; None for an environment of one agent, which has no id."""
     while isinstance(env, JaxWrapper):
         env = env.env
     return tuple(getattr(env, "agents", ())) if isinstance(env, MultiAgentJaxEnv) else None
-
-
-def limited(make: Callable[..., JaxEnv], limit: int | None) -> Callable[..., JaxEnv]:
-    """A function that makes the environment with a `TimeLimit`, of `limit` steps by default; None: without one."""
-
-    def made(*, max_episode_steps: int | None = limit, **settings: Any) -> JaxEnv:
-        env = make(**settings)
-        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
-
-    return made

@@ -18,7 +18,8 @@ from gymnasium import Space, spaces
 
 from rollax.core.importing import JAX_ENV
 from rollax.core.spaces import ACTION_MASK, Path, walk
-from rollax.env.jax.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome, TimeLimit, limited
+from rollax.env.jax.jax_env import JaxEnv, MultiAgentJaxEnv, Outcome
+from rollax.env.jax.wrappers import TimeLimit, limited
 from rollax.errors import ConfigError, EnvError, missing_package, not_installed
 
 _Named = tuple[Callable[..., JaxEnv], Callable[..., Any]]

@@ -39,7 +39,7 @@ class JaxCreator:
         elif name in _OWN:
             path, limit = _OWN[name]
             self.entry_point = import_object(ImportPath(path), env_id)
-            self._make = import_object(ImportPath("rollax.env.jax.jax_env:limited"), env_id)(self.entry_point, limit)
+            self._make = import_object(ImportPath("rollax.env.jax.wrappers:limited"), env_id)(self.entry_point, limit)
         else:
             families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
             raise ConfigError("Unknown environment in JAX.", "env", env_id).expected(

@@ -1,7 +1,8 @@
-"""Repeated actions and stacks of observations, for environments in JAX."""
+"""Time limits, repeated actions and stacks of observations, for environments in JAX."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,43 @@ from rollax.env.jax.jax_env import JaxEnv, JaxWrapper, Outcome, agents_of
 from rollax.env.jax.sub_environments import to_dtypes
 from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.env.stacking import begun, pushed, stacked_space
+from rollax.errors import ConfigError
+
+
+class TimeLimit(JaxWrapper):
+    """Truncates episodes after a number of steps.
+
+    Args:
+        env: the environment, of one agent or of several.
+        max_episode_steps: 1 or more.
+    Raises:
+        ConfigError: no positive whole number.
+    """
+
+    def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
+        if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int) or max_episode_steps < 1:
+            raise ConfigError.is_not(
+                "The time limit", "a positive integer", f"TimeLimit of {env!r}, max_episode_steps", max_episode_steps
+            ).fix("leave the limit out for episodes that end by themselves")
+        super().__init__(env)
+        self.max_episode_steps = max_episode_steps
+
+    def __repr__(self) -> str:
+        return f"TimeLimit({self.env!r}, {self.max_episode_steps})"
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return (state, jnp.int32(0)), obs
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        inner, steps = state
+        outcome = self.env.step(inner, action, key)
+        steps = steps + 1
+        truncated = jnp.logical_or(outcome.truncated, steps >= self.max_episode_steps)
+        return outcome._replace(state=(outcome.state, steps), truncated=truncated)
+
+    def render(self, state: Any) -> np.ndarray | None:
+        return self.env.render(state[0])
 
 
 class JaxActionRepeat(JaxWrapper):
@@ -101,3 +139,13 @@ def wrapped_in_jax(env: JaxEnv, action_repeat: int, frame_stack: int) -> JaxEnv:
 
 def _arrays(tree: Any) -> Any:
     return jax.tree.map(jnp.asarray, tree)
+
+
+def limited(make: Callable[..., JaxEnv], limit: int | None) -> Callable[..., JaxEnv]:
+    """A function that makes the environment with a `TimeLimit`, of `limit` steps by default; None: without one."""
+
+    def made(*, max_episode_steps: int | None = limit, **settings: Any) -> JaxEnv:
+        env = make(**settings)
+        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+
+    return made

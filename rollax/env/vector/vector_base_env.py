@@ -24,6 +24,8 @@ _OVER, _WAITING, _ANSWERED = range(3)
 class VectorBaseEnv(BaseEnv):
     """Steps all sub-environments at each poll, with the actions sent since the last one.
 
+    The sampler resets ended ones through `reset_rows`.
+
     Args:
         copies: a `VectorEnv`, or single-agent environments, which are stepped in turn.
     """

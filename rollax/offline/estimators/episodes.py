@@ -15,7 +15,7 @@ from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import Continuations, DatasetReader, RecordedTrajectory
 from rollax.offline.estimators.importance import starts_of
 from rollax.offline.value_rules import RecordedChecks
-from rollax.policy.action_masks import has_mask
+from rollax.policy.mask_checks import has_mask
 from rollax.rollout.actions import BoxMap
 from rollax.rollout.policy_runner import PolicyRunner
 

@@ -18,7 +18,7 @@ from jax.extend import core
 
 from rollax.batch import SampleBatch
 from rollax.core.importing import path_of
-from rollax.core.overrides import overrides
+from rollax.core.introspection import overrides
 from rollax.core.space_json import key_to_json
 from rollax.core.spaces import Path, leaves, walk, zeros
 from rollax.errors import PolicyError, text_of

@@ -56,13 +56,13 @@ def learned_observations(trainer: Trainer) -> dict[str, list[np.ndarray]]:
     learned: dict[str, list[np.ndarray]] = {}
 
     def spy(policy: Any, policy_id: str) -> None:
-        select, learned[policy_id] = policy.algorithm.drawn, []
+        select, learned[policy_id] = policy.algorithm.loss_columns, []
 
-        def drawn(batch: Any, rng: Any) -> dict[str, Any]:
+        def loss_columns(batch: Any, rng: Any) -> dict[str, Any]:
             learned[policy_id].append(np.array(batch["obs"]))
             return select(batch, rng)
 
-        vars(policy.algorithm)["drawn"] = drawn
+        vars(policy.algorithm)["loss_columns"] = loss_columns
 
     trainer.workers.local.foreach_policy(spy)
     return learned

@@ -1,4 +1,4 @@
-"""`Passes`: the forward passes of served policies, shared by requests that arrive together."""
+"""`RequestBatcher`: one forward pass for requests to a served policy that arrive together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Request = tuple[list[Part], OnDone]
 _Parts = dict[Actor, list[Part]]
 
 
-class Passes:
+class RequestBatcher:
     """Makes one forward pass of each policy for all requests that arrive in one turn of the event loop.
 
     Short passes run in the thread of the event loop; long passes, and compilations, in a separate thread. All methods

@@ -46,7 +46,7 @@ def are_allowed(mask: NDArray, actions: trees.Tree, action_space: Space) -> NDAr
     return np.logical_and.reduce(np.take_along_axis(mask, entries, axis=1) > 0, axis=1)
 
 
-class ActionMasks:
+class MaskChecks:
     """Checks the action masks in one agent's observations, if its space has them.
 
     Raises SpaceError for masks of actions without discrete choices, or if the width is not the number of choices.
@@ -110,7 +110,7 @@ def refuse_nested_masks(observation_space: Space, action_space: Space, where: st
             ).fix(f"{fix}; rename the key if it is an ordinary feature")
 
 
-class GroupMasks:
+class GroupMaskChecks:
     """Checks the action masks of a group's members. The observation of an absent member, with its mask, is all zeros.
 
     If a filter may change zero observations (`filtered`), only a group in which no member has a valid action raises.

@@ -1,4 +1,4 @@
-from rollax.core.overrides import accepted, call_accepted, overrides
+from rollax.core.introspection import accepted, call_accepted, overrides
 
 
 class Base:

@@ -1,4 +1,4 @@
-"""`Distillation`: a fixed random network and its predictor, whose error is large for observations that are new."""
+"""`RandomNetworkDistillation`: a fixed random network and its predictor, whose error is large for new observations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _LIMIT = 5.0
 
 @dataclass(frozen=True)
 class ScaledObservations:
-    """Observations of a space with standardized numbers; for columns of NumPy and of JAX.
+    """Standardizes observations, in NumPy or JAX.
 
-    The elements of all Box parts are numbers, [N, size] in this order; the choices of other parts stay as they are.
+    The elements of all Box parts, concatenated to [N, size], are standardized; the choices of other parts are not
+    changed.
 
     Attributes:
         paths: the parts of the observation that are features.
@@ -45,7 +46,7 @@ class ScaledObservations:
 
     @property
     def size(self) -> int:
-        """The number of numbers in one observation."""
+        """The number of Box elements in one observation."""
         return sum(math.prod(part.shape) for part in self.spaces if isinstance(part, spaces.Box))
 
     @property
@@ -92,7 +93,7 @@ def _scaled_space(part: spaces.Space) -> spaces.Space:
     return spaces.Box(-np.inf, np.inf, part.shape if layout is None else layout.shape, np.float32)
 
 
-class Distillation(nnx.Module):
+class RandomNetworkDistillation(nnx.Module):
     """A fixed random target network, and a predictor that learns its outputs.
 
     Source: Burda et al. (2018), arXiv:1810.12894: the predictor has two more hidden layers. Gradients leave the target

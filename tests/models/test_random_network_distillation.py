@@ -10,7 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.models.config import ModelConfig
-from rollax.models.distillation import Distillation, ScaledObservations
+from rollax.models.random_network_distillation import RandomNetworkDistillation, ScaledObservations
 from tests.algorithms.tables import f32
 
 NESTED = spaces.Dict(
@@ -53,7 +53,7 @@ def test_only_numbers_are_scaled(module):
 @pytest.mark.parametrize("widths", [(4,), (8, 4)])
 def test_networks_have_an_error_for_each_observation(space, widths):
     scaled = ScaledObservations.of(space)
-    networks = Distillation(scaled.space, ModelConfig(), widths, rngs=nnx.Rngs(0))
+    networks = RandomNetworkDistillation(scaled.space, ModelConfig(), widths, rngs=nnx.Rngs(0))
     obs = jax.tree.map(lambda *parts: np.stack(parts), *[space.sample() for _ in range(3)])
     moments = {"mean": np.zeros(scaled.size, np.float32), "deviation": np.ones(scaled.size, np.float32)}
     assert networks(scaled.scaled(obs, moments)).shape == (3,)
@@ -63,7 +63,9 @@ def test_networks_have_an_error_for_each_observation(space, widths):
 def test_error_and_gradient_by_hand():
     # With weights of 0 and output biases (3, 1) and (1, 1) the error is ((3 - 1)² + (1 - 1)²) / 2 = 2. Its gradient is
     # (3 - 1, 0) in the predictor's bias, and 0 in the target's.
-    networks = Distillation(spaces.Dict({"0": spaces.Discrete(2)}), ModelConfig(), (2, 2), rngs=nnx.Rngs(0))
+    networks = RandomNetworkDistillation(
+        spaces.Dict({"0": spaces.Discrete(2)}), ModelConfig(), (2, 2), rngs=nnx.Rngs(0)
+    )
     graph, state = nnx.split(networks)
     state = jax.tree.map(jnp.zeros_like, state)
     state["predictor"]["output"]["bias"][...] = f32(3, 1)

@@ -1,4 +1,4 @@
-"""Forward passes that requests share."""
+"""Requests that share forward passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax.serving.acting import Actor
-from rollax.serving.passes import Part, Passes
+from rollax.serving.request_batching import Part, RequestBatcher
 
 
 class Echo:
@@ -27,18 +27,18 @@ class Echo:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_request_that_cannot_be_answered_leaves_the_others_alone(quick, caplog):
-    passes, actor = Passes(remembers=False), cast(Actor, Echo(quick))
+    batcher, actor = RequestBatcher(remembers=False), cast(Actor, Echo(quick))
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        passes.attach(loop)
+        batcher.attach(loop)
         for _ in range(2):
             part, answered = Part(actor, np.ones(1), 1), loop.create_future()
-            passes.add([Part(actor, np.zeros(1), 1)], lambda error: 1 // 0)
-            passes.add([part], lambda error, to=answered: loop.call_soon_threadsafe(to.set_result, error))
+            batcher.add([Part(actor, np.zeros(1), 1)], lambda error: 1 // 0)
+            batcher.add([part], lambda error, to=answered: loop.call_soon_threadsafe(to.set_result, error))
             assert await asyncio.wait_for(answered, 60) is None
             assert part.actions == [1.0]
-        passes.close()
+        batcher.close()
 
     asyncio.run(main())
     assert caplog.text.count("ZeroDivisionError: ") == 2

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import DQN, PPO, SAC, EnvError, SampleBatch, SpaceError, check_env
-from rollax.policy.action_masks import are_allowed, masks_choices
+from rollax.policy.mask_checks import are_allowed, masks_choices
 from tests.models.test_low_logits import Low
 from tests.policy.small_ppo import CHOICES, SEEN, make, seen
 
