@@ -14,6 +14,8 @@ import numpy as np
 from benchmarks.data import ACTIONS, EPISODE, SIDE, STACK, stacks
 from benchmarks.protocol import Link, run, versions
 
+_MODULES = {"Stable-Baselines3": "stable_baselines3", "sb3-contrib": "sb3_contrib", "SBX": "sbx"}
+
 
 def sampling(link: Link, env: str, num_envs: int, fragment: int) -> None:
     """`collect_rollouts` with PPO's default actor and critic (64x64 tanh) on a `DummyVecEnv`."""
@@ -86,17 +88,14 @@ def ppo_run(link: Link, library: str, env: str, steps: int, seed: int = 0) -> No
 def off_policy(
     link: Link, library: str, algorithm: str, env: str, settings: dict, steps: int, noise: float = 0.0
 ) -> None:
-    """Environment steps and their updates at RL Zoo's settings, with Stable-Baselines3 ("sb3") or SBX.
+    """Environment steps and their updates at RL Zoo's settings, with Stable-Baselines3, sb3-contrib or SBX.
 
     Args:
         settings: keyword arguments of the algorithm.
         steps: environment steps of one call of `learn`.
         noise: deviation of the noise that is added to actions.
     """
-    if library == "sbx":
-        import sbx as module
-    else:
-        import stable_baselines3 as module
+    module = importlib.import_module(_MODULES[library])
     from stable_baselines3.common.noise import NormalActionNoise
 
     envs, settings = _envs(env, 1), dict(settings)
@@ -339,7 +338,7 @@ def _linear(initial: float):
 
 def _facts(library: str) -> dict:
     """The versions of a library's side, and the number of PyTorch's threads."""
-    if library == "sbx":
+    if library in ("sbx", "SBX"):
         return {"versions": versions("sbx-rl", "stable-baselines3", "jax", "gymnasium", "numpy")}
     import torch
 

@@ -13,10 +13,13 @@ _FRAGMENT = 16  # steps that rollax samples at a time; the other libraries sampl
 
 
 def off_policy_rows() -> tuple[Row, ...]:
-    """Returns the benchmarks of SAC, TD3 and DDPG (one update per step) and of DQN (one per two steps)."""
+    """Returns the benchmarks of SAC, TQC, CrossQ, TD3 and DDPG (one update per step) and of DQN (one per two steps)."""
     noisy = {"noise_scale": 0.1, "exploration": "GaussianNoise"}
+    contrib = "sb3-contrib"
     return (
         _row("SAC", "Pendulum-v1", _actor_critic(256, [256, 256], 0.99), 0.0, {}, (2.5, 1.3)),
+        _row("TQC", "Pendulum-v1", _actor_critic(256, [256, 256], 0.99), 0.0, {}, (1.3, 1.3), torch=contrib),
+        _row("CrossQ", "Pendulum-v1", _crossq(), 0.0, {"random_steps": _STARTS}, (1.3, 1.3), torch=contrib),
         _row("TD3", "Pendulum-v1", _actor_critic(256, [400, 300], 0.98), 0.1, noisy, (2.5, 1.3)),
         _row("DDPG", "Pendulum-v1", _actor_critic(256, [400, 300], 0.98), 0.1, noisy, (2.5, 1.3)),
         _row("DQN", "CartPole-v1", _dqn(), 0.0, {"double_q": False, "dueling": False}, (3.0, 1.5)),
@@ -36,6 +39,15 @@ def _actor_critic(batch: int, hiddens: list[int], gamma: float) -> dict[str, Any
         "learning_starts": _STARTS,
         "policy_kwargs": {"net_arch": hiddens},
     }
+
+
+def _crossq() -> dict[str, Any]:
+    """Without target networks; critics as wide as the defaults of all sides."""
+    settings = _actor_critic(256, [256, 256], 0.99) | {
+        "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [1024] * 2}}
+    }
+    del settings["tau"]
+    return settings
 
 
 def _dqn() -> dict[str, Any]:
@@ -59,8 +71,11 @@ def _row(
     noise: float,
     further: dict[str, Any],
     at_least: tuple[float, float],
+    torch: str = "Stable-Baselines3",
 ) -> Row:
-    frequency = settings["train_freq"]
+    frequency, layers = settings["train_freq"], settings["policy_kwargs"]["net_arch"]
+    # The layers of an algorithm whose networks differ are its defaults.
+    model = {} if isinstance(layers, dict) else {"model": {"fcnet_hiddens": layers, "fcnet_activation": "relu"}}
     config = {
         "lr": settings["learning_rate"],
         "train_batch_size": settings["batch_size"],
@@ -70,7 +85,7 @@ def _row(
         "training_intensity": settings["gradient_steps"] / frequency,
         "rollout_fragment_length": max(frequency, _FRAGMENT),
         "timesteps_per_iteration": _STEPS,
-        "model": {"fcnet_hiddens": settings["policy_kwargs"]["net_arch"], "fcnet_activation": "relu"},
+        **model,
         **({"tau": settings["tau"], "random_steps": _STARTS} if "tau" in settings else {}),
         **({"target_network_update_freq": 10} if algorithm == "DQN" else {}),
         **further,
@@ -78,7 +93,7 @@ def _row(
     common = {"algorithm": algorithm, "env": env}
     theirs = {**common, "settings": settings, "noise": noise, "steps": _STEPS}
     updates = "an update for every step" if frequency == 1 else "an update for every other step"
-    widths = "×".join(map(str, settings["policy_kwargs"]["net_arch"]))
+    widths = "×".join(map(str, layers["qf"] if isinstance(layers, dict) else layers))
     return Row(
         name=f"{algorithm.lower()}_{env.split('-')[0].lower()}",
         work=f"{algorithm} on {env} at RL Zoo's settings, {updates}: batch {settings['batch_size']}, {widths} relu",
@@ -86,10 +101,10 @@ def _row(
         better="more",
         sides=(
             own("rollax", "rollax_training.iterations", {**common, "measure": "rate", "config": config}),
-            peer("Stable-Baselines3", "sb3.off_policy", {**theirs, "library": "sb3"}),
-            peer("SBX", "sb3.off_policy", {**theirs, "library": "sbx"}),
+            peer(torch, "sb3.off_policy", {**theirs, "library": torch}),
+            peer("SBX", "sb3.off_policy", {**theirs, "library": "SBX"}),
         ),
-        targets=(Against("Stable-Baselines3", at_least[0]), Against("SBX", at_least[1])),
+        targets=(Against(torch, at_least[0]), Against("SBX", at_least[1])),
         rounds=5,
         seconds=8.0,
         notes=f"One sub-environment on all sides. rollax samples {config['rollout_fragment_length']} steps at a time "

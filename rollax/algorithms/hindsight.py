@@ -5,13 +5,13 @@ from __future__ import annotations
 from gymnasium import spaces
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.core.spaces import same_space, space_text
+from rollax.core.spaces import ACHIEVED, DESIRED, same_space, space_text
 from rollax.errors import PolicyError, SpaceError
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import Draw
-from rollax.replay.hindsight import ACHIEVED, DESIRED, NEXT_ACHIEVED, HindsightDraw
+from rollax.replay.hindsight import NEXT_ACHIEVED, HindsightDraw
 
 
 class Hindsight(Algorithm):

@@ -29,6 +29,9 @@ ACTION_MASK = "action_mask"
 EMBEDDINGS = "avail_actions"
 """The key of embeddings of the available actions in a Dict observation: a padded Box [slots, E], one row per action."""
 
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+"""The keys of goals in a Dict observation."""
+
 NOT_FEATURES = frozenset({ACTION_MASK, EMBEDDINGS})
 """The keys of a Dict observation that describe the available actions."""
 

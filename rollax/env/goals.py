@@ -15,10 +15,12 @@ from rollax.core import trees
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.spaces import leaves, stack
 from rollax.env import checks
+from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, EnvCreator
 from rollax.errors import EnvError, NonFiniteError
 
+_REWARD = "compute_reward"
 GoalFunction = Callable[[Any, Any, dict[str, Any]], Any]
 """`compute_reward` or `compute_terminated`: `(achieved_goal, desired_goal, info)` -> a number or a flag."""
 
@@ -47,9 +49,8 @@ class GoalFunctions:
         self._made_from = creator, context, goal_space
         base_env = make_base_env(creator, context, 1)
         with cleanup_on_error(base_env.stop):
-            envs = [*base_env.get_sub_environments()[:1], getattr(base_env, "env", base_env)]
-            self.name = checks.env_name(envs[0])
-            reward, terminated = (_method(envs, name) for name in ("compute_reward", "compute_terminated"))
+            self.name = checks.env_name(_envs_of(base_env)[0])
+            reward, terminated = (_method(base_env, name) for name in (_REWARD, "compute_terminated"))
             if reward is None:
                 raise EnvError(
                     "The environment computes no rewards of other goals.", self.name, "no compute_reward"
@@ -81,9 +82,18 @@ class GoalFunctions:
         return self._terminated(achieved, desired).astype(np.bool_)
 
 
-def _method(envs: list[Any], name: str) -> GoalFunction | None:
-    """The method of the first of these environments that has it, or of what a wrapper wraps."""
-    for env in envs:
+def computes_rewards(base_env: BaseEnv) -> bool:
+    """Whether an environment has a method `compute_reward`."""
+    return _method(base_env, _REWARD) is not None
+
+
+def _envs_of(base_env: BaseEnv) -> list[Any]:
+    return [*base_env.get_sub_environments()[:1], getattr(base_env, "env", base_env)]
+
+
+def _method(base_env: BaseEnv, name: str) -> GoalFunction | None:
+    """The method of a sub-environment or its vector environment, or of what a wrapper wraps."""
+    for env in _envs_of(base_env):
         try:
             return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
         except AttributeError:

@@ -11,13 +11,13 @@ from gymnasium import spaces
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import trees
+from rollax.core.spaces import DESIRED
 from rollax.env.goals import GoalFunctions
 from rollax.env.registry import EnvContext, env_creator
 from rollax.errors import ConfigError
 from rollax.policy.replayed import Draw
 from rollax.replay.replay import Replay
 
-ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 NEXT_ACHIEVED = "next_achieved_goal"
 """The column with the goal that each step achieved: also after a termination, where a buffer has no observation."""
 

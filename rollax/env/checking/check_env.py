@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 
 from rollax.core.importing import named_by_caller
 from rollax.core.introspection import overrides
-from rollax.core.spaces import Path, leaves, path_text
+from rollax.core.spaces import ACHIEVED, DESIRED, Path, leaves, path_text, stack
 from rollax.env import checks
 from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
@@ -22,11 +22,12 @@ from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, mome
 from rollax.env.checks import env_name
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
+from rollax.env.goals import GoalFunctions, computes_rewards
 from rollax.env.making import make_base_env, to_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.vector.vector_env import SteppedInTurn
-from rollax.errors import repr_of
+from rollax.errors import RollaxError, repr_of
 
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6
@@ -48,7 +49,8 @@ def check_env(
     """Plays some episodes with random valid actions and raises the errors that training would raise.
 
     It also reports what training does not detect: episodes that are not reproducible with a seed, copies that share
-    state, episodes that do not end, and render modes that return nothing.
+    state, episodes that do not end, rewards of goals that are not those of steps, and render modes that return
+    nothing.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
@@ -70,6 +72,7 @@ def check_env(
     with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
+        check.compare_goals()
         if "seed" not in {topic for topic, _ in logged}:  # else the environment takes its seed elsewhere
             check.compare_seeds()
         check.look()
@@ -172,6 +175,33 @@ class _Check:
                 f"sub-environments 0 and 1, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, "
                 "but alike in both, so all copies play the same episodes. Draw random numbers from self.np_random, "
                 "which reset(seed=seed) seeds.",
+            )
+
+    def compare_goals(self) -> None:
+        """Checks that `compute_reward` returns the rewards of steps, as hindsight goals require."""
+        if self._creator is None:
+            return
+        with self._made(1) as base:
+            space = base.observation_space
+            if not (isinstance(space, Dict) and {ACHIEVED, DESIRED} <= set(space.spaces) and computes_rewards(base)):
+                return
+            player = RandomPlayer(base, self._seed, self._spaces_of)
+            player.begin(self._seeds(base))
+            moments = [moment for _ in range(_COMPARED_POLLS) for moment in moments_of(player.step(), 0)]
+        moments = [moment for moment in moments if moment.reward is not None]
+        goals = [stack(space[name], [moment.obs[name] for moment in moments]) for name in (ACHIEVED, DESIRED)]
+        try:
+            computed = GoalFunctions(self._creator, self._context, space[DESIRED]).rewards(*goals)
+        except RollaxError as error:
+            self._find("goal rewards", f"hindsight_goals would fail: {' '.join(str(error).split())}")
+            return
+        rewards = np.array([moment.reward for moment in moments], np.float32)
+        for step in np.flatnonzero(~np.isclose(computed, rewards, rtol=1e-4, atol=1e-6))[:1].tolist():
+            self._find(
+                "goal rewards",
+                f"step {step + 1} with seed {self._seed}: step() returned the reward {rewards[step]:g}, compute_reward "
+                f"{computed[step]:g} for the same goals and the info {{}}, so hindsight_goals would mix two kinds of "
+                "rewards. Let step() call compute_reward with the achieved goal of its observation.",
             )
 
     def look(self) -> None:

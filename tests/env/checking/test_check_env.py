@@ -17,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv
 from rollax import ConfigError, EnvError, ExternalEnv, ExternalMultiAgentEnv, MultiAgentEnv, check_env
 from rollax.env.checking.random_play import RandomActions
 from tests.env.drive import clock_trace, old_clock_trace
+from tests.env.goal_worlds import LIMIT, Reach
 from tests.env.kinds import KINDS
 from tests.env.old_worlds import OldClock, OldVector
 from tests.env.recording.films import Film
@@ -340,6 +341,33 @@ def test_findings(env, found, says):
     assert names(report) == [("warning", name) for name in found]
     assert re.search(says, str(report))
     assert report.episodes or report.steps == 2 * 30
+
+
+class SparseSteps(Reach):
+    """Its steps have no rewards, unlike its goals."""
+
+    def step(self, action):
+        obs, _, *ended, info = super().step(action)
+        return obs, 0.0, *ended, info
+
+
+class ReadsInfo(Reach):
+    """Its rewards need an info dict, which recorded goals do not have."""
+
+    def step(self, action):
+        self.place, self.steps = self.place + 1, self.steps + 1
+        return self._observation(), -1.0, False, self.steps == LIMIT, {"distance": 2.0}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -float(info["distance"] > 1)
+
+
+@pytest.mark.parametrize(
+    ("env", "found"), [(Reach, []), (SparseSteps, ["goal rewards"]), (ReadsInfo, ["goal rewards"])]
+)
+def test_goal_rewards(env, found):
+    report = check_env(env, {"space": spaces.Discrete(2)}, max_steps=30)
+    assert names(report) == [("warning", name) for name in found]
 
 
 def test_out_of_bounds_and_casts(caplog):
