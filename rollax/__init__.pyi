@@ -63,6 +63,7 @@ from rollax.batch import Fragment as Fragment
 from rollax.batch import MultiAgentBatch as MultiAgentBatch
 from rollax.batch import SampleBatch as SampleBatch
 from rollax.config import TrainerConfig as TrainerConfig
+from rollax.config.presets import preset as preset
 from rollax.env.adapters import register_env_adapter as register_env_adapter
 from rollax.env.base_env import BaseEnv as BaseEnv
 from rollax.env.checking.check_env import check_env as check_env

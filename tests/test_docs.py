@@ -1,7 +1,7 @@
 """README.md and docs/ agree with the code.
 
-`python -m tests.test_docs` writes the tables of config keys, from the fields of the configs, and those of public names,
-from their docstrings.
+`python -m tests.test_docs` writes the tables of config keys, from the fields of the configs, those of presets, from
+their dicts, and those of public names, from their docstrings.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 import rollax
-from rollax import PPOConfig, PPOTrainer
+from rollax import PPOTrainer, preset
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
 from rollax.config.field_group import inherited
+from rollax.config.presets import PRESETS
 from tests.api_tables import with_names
 from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 
@@ -138,12 +139,9 @@ def test_the_readme_links_to_every_page():
     assert {page for page in PAGES if page.name != "README.md"} <= linked
 
 
-def test_defaults_in_the_table_of_rllib_are_right():
-    for key, _, default in table(REPOSITORY / "docs" / "coming-from-rllib.md", "| key | RLlib"):
-        value: Any = PPOConfig()
-        for part in key.strip("`").split("."):
-            value = getattr(value, "lambda_" if part == "lambda" else part)
-        assert default == f"`{value!r}`", key
+def test_defaults_in_the_table_of_stable_baselines3_are_right():
+    for algorithm, key, default, _ in table(REPOSITORY / "docs" / "coming-from-sb3-and-cleanrl.md", "| algorithm | key"):
+        assert default == f"`{_value(get_trainer_class(algorithm).config_class(), key.strip('`'))!r}`", (algorithm, key)
 
 
 def test_the_table_of_result_keys_is_complete():
@@ -176,9 +174,9 @@ def table(page: Path, header: str) -> list[list[str]]:
 
 
 def with_tables(content: str) -> str:
-    """A page with new tables between its `table` and `end` marks.
+    """A page with new tables between its marks `table` or `preset` and `end`.
 
-    A mark is `table: module:Config`, or `table: module:Config besides module:Other` if the page has the keys of the
+    The mark of a preset has its name. The mark of a table is `table: module:Config`, or `table: module:Config besides module:Other` if the page has the keys of the
     other configs elsewhere.
     """
 
@@ -188,7 +186,28 @@ def with_tables(content: str) -> str:
         )
         return f"<!-- table: {match[1]} -->\n{config_table(config, others)}<!-- end -->"
 
-    return re.sub(r"<!-- table: (.*?) -->\n(?:.*?)<!-- end -->", written, content, flags=re.DOTALL)
+    content = re.sub(r"<!-- table: (.*?) -->\n(?:.*?)<!-- end -->", written, content, flags=re.DOTALL)
+    return re.sub(r"<!-- preset: (.*?) -->\n(?:.*?)<!-- end -->", preset_table, content, flags=re.DOTALL)
+
+
+def preset_table(mark: re.Match) -> str:
+    """The mark of a preset with a Markdown table of its keys, and of the defaults that they replace."""
+    lines = ["| algorithm | key | preset | default |", "|---|---|---|---|"]
+    for algorithm in PRESETS[mark[1]]:
+        keys = preset(mark[1], algorithm)
+        of_model = {f"model.{key}": value for key, value in keys.pop("model", {}).items()}
+        default = get_trainer_class(algorithm).config_class()
+        for key, value in {**keys, **of_model}.items():
+            lines.append(f"| {algorithm} | `{key}` | `{value!r}` | `{_value(default, key)!r}` |")
+    return "\n".join([f"<!-- preset: {mark[1]} -->", *lines, "<!-- end -->"])
+
+
+def _value(config: TrainerConfig, key: str) -> Any:
+    """The value of a key such as `lambda` or `model.use_lstm`."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, "lambda_" if part == "lambda" else part)
+    return value
 
 
 def config_table(config: type[BaseModel], others: Sequence[type[BaseModel]] = ()) -> str:

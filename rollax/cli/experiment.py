@@ -33,13 +33,15 @@ _MAX_NODES = 100_000
 class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
-    `given`: for a config with all keys, such as `config.json` of a run, the fields that the run had set; else None.
+    `preset` is the name of a preset, some of whose keys the config replaces. `given`: for a config with all keys, such
+    as `config.json` of a run, the fields that the run had set; else None.
     """
 
     run: str | None = None
     env: str | StoredCode | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stop: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    preset: str | None = None
     given: Collection[str] | None = None
 
 
@@ -59,10 +61,10 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     where = str(path)
     if not isinstance(content, dict):
         raise ConfigError.is_not("The experiment file", "a mapping of keys", where, content).expected(
-            "keys run, env, config, stop", "begin each line with one of these keys and a colon, as in `run: PPO`"
+            "keys run, env, config, stop, preset", "begin each line with one of these keys and a colon, as in `run: PPO`"
         )
     _refuse_unknown(content, where)
-    for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
+    for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict), ("preset", str)):
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(
                 "A section of the experiment file has the wrong type.", f"{where}: {key}", content[key]
@@ -85,6 +87,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         env=decode_config({"env": content.get("env")}, trust=trust)["env"],
         config=decoded,
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
+        preset=content.get("preset"),
         given=given_fields(config, TrainerConfig) if GIVEN in config else None,
     )
 
@@ -148,6 +151,7 @@ def override(
     env: str | None,
     config: Mapping[str, Any],
     stop: Mapping[str, float],
+    preset: str | None = None,
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key."""
     whole = merged(base.config, config)
@@ -159,6 +163,7 @@ def override(
         env=used_env,
         config=whole,
         stop={**base.stop, **stop},
+        preset=base.preset if preset is None else preset,
         given=None if base.given is None else [*base.given, *config],
     )
 

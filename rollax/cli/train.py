@@ -29,6 +29,7 @@ from rollax.cli.console import (
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.config.json_form import decode_config
+from rollax.config.presets import preset
 from rollax.config.trainer import config_of_values
 from rollax.core.atomic_files import absolute
 from rollax.core.importing import named_by_caller
@@ -63,6 +64,9 @@ def train(
             parser=named_by_caller, metavar="TEXT", help="A Gymnasium id, a registered name, or module:Class."
         ),
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Defaults of the algorithm in another library: rllib. Settings override them.")
+    ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")
     ] = None,
@@ -84,7 +88,8 @@ def train(
         bool, typer.Option("--then-online", help="Learn from the data first, then in the environment too.")
     ] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="YAML with run, env, config and stop; options override it.")
+        Path | None,
+        typer.Option("--file", "-f", help="YAML with run, env, config, stop, preset; options override it."),
     ] = None,
     stop_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")] = None,
     stop_evaluation_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")] = None,
@@ -137,6 +142,7 @@ def train(
             env=_given_once("env", env, given),
             config=given if (seed := _given_once("seed", seed, given)) is None else {**given, "seed": seed},
             stop=checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
+            preset=preset,
         )
         fit = {
             "checkpoint_frequency": checkpoint_frequency,
@@ -183,6 +189,10 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
     config, run = dict(experiment.config), experiment.run
     if experiment.env is not None:
         config["env"] = experiment.env
+    if experiment.preset is not None and (resume is not None or experiment.given is not None):
+        raise ConfigError.no_effect(
+            "preset", "the config has all keys already", "--preset, or preset in the file", experiment.preset
+        ).fix("leave it out, or begin a new run with it")
     if resume is not None:
         path = newest_checkpoint(resume)
         config = _within_stored_sections(config, path, trust_code)
@@ -197,6 +207,8 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             "as in --run=PPO"
         )
     trainer_class = trainer_class_named(run)
+    if experiment.preset is not None:
+        config = merged(preset(experiment.preset, trainer_class.name), config)
     if config.get("env") is None and config.get("input") is None:
         raise ConfigError.missing("environment", "--env", "a Gymnasium id, a registered name, or module:Class").fix(
             "as in --env=CartPole-v1; with recorded data (--input) it may be left out"

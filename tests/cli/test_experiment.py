@@ -207,3 +207,32 @@ def test_keys_that_a_run_has_left_out_stay_left_out(tmp_path):
         assert trainer.config == PPOConfig(**config, train_batch_size=512, seed=1)
         assert trainer.config.model_fields_set == set_here
         assert trainer.config.for_policy(A2CConfig) == A2CConfig(**{**config, "lambda": 1.0}, seed=1)
+
+
+class TestPresets:
+    def test_keys_of_the_config_replace_those_of_a_preset(self, tmp_path):
+        text = "run: PPO\nenv: CartPole-v1\npreset: rllib\nconfig: {lr: 0.01, model: {fcnet_activation: relu}}\n"
+        experiment = override(read(tmp_path, text), run=None, env=None, config={"num_sgd_iter": 2}, stop={})
+        with make_trainer(experiment, None, trust_code=False) as trainer:
+            config = trainer.config
+            assert (config.lr, config.num_sgd_iter, config.clip_param) == (0.01, 2, 0.3)
+            assert (config.model.fcnet_hiddens, config.model.fcnet_activation) == ((256, 256), "relu")
+
+    def test_an_option_replaces_the_preset_of_a_file(self, tmp_path):
+        experiment = read(tmp_path, "run: PPO\nenv: CartPole-v1\npreset: nothing\n")
+        experiment = override(experiment, run=None, env=None, config={}, stop={}, preset="rllib")
+        with make_trainer(experiment, None, trust_code=False) as trainer:
+            assert trainer.config.clip_param == 0.3
+
+    def test_a_preset_without_effect_is_refused(self, tmp_path):
+        whole = {"run": "PPO", "preset": "rllib", "config": PPOConfig(env="CartPole-v1").to_json()}
+        for experiment, resume in ((read(tmp_path, json.dumps(whole)), None), (Experiment(preset="rllib"), tmp_path)):
+            with pytest.raises(ConfigError, match="preset"):
+                make_trainer(experiment, resume, trust_code=False)
+
+    def test_the_preset_of_another_trainer_class_is_that_of_its_name(self):
+        experiment = Experiment(
+            ImportPath("rollax.algorithms.ppo:PPOTrainer"), "CartPole-v1", {"train_batch_size": 128}, preset="rllib"
+        )
+        with make_trainer(experiment, None, trust_code=False) as trainer:
+            assert (trainer.config.train_batch_size, trainer.config.num_sgd_iter) == (128, 30)
