@@ -1,4 +1,4 @@
-"""Algorithms on MuJoCo, beside the same ones of other libraries: greedy scores at equal settings, one run per seed.
+"""Algorithms on MuJoCo and LunarLander, beside the same ones of other libraries: greedy scores, one run per seed.
 
 `python -m benchmarks.mujoco_table --env Hopper-v5 --method SAC` makes the missing runs of both sides, and stores each
 in the machine's table of results. A run of rollax that was interrupted continues exactly at its last evaluation, from a
@@ -7,7 +7,7 @@ checkpoint in `runs/mujoco`; one of another library begins again. Ten evaluation
 The table has, for each environment and method, the mean of the last evaluations over the seeds and its standard error,
 and the interquartile mean of all scores, in units of the other side's mean, with an interval that holds 95 % of the
 interquartile means of runs drawn again with replacement within each environment (Agarwal et al., 2021,
-arXiv:2108.13264). Settings: RL Zoo's or defaults, as `METHODS` says.
+arXiv:2108.13264). Settings are equal, RL Zoo's, or the defaults of each side, as `METHODS` says.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from benchmarks.rows.commands import own, peer
 from benchmarks.tables import Result, hardware, read_results, store
 
 _EVALUATIONS, _EPISODES, _DRAWN = 10, 10, 2000
-ENVIRONMENTS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", "InvertedDoublePendulum-v5")
+ENVIRONMENTS = (
+    *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", "InvertedDoublePendulum-v5"),
+    "LunarLander-v3",
+)
 
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm with equal settings on both sides.
+    """An algorithm with equal settings, or the defaults, on both sides.
 
     Args:
         algorithm: rollax's name of it.
@@ -67,6 +70,7 @@ METHODS = {
     "PPO without a config": Method("PPO", {}, ("stable_baselines3", "PPO"), budget=1_000_000),
     "SAC": Method("SAC", _STARTS, ("stable_baselines3", "SAC"), {"learning_starts": 10_000}, by_env=_LONG_SIGHTED),
     "SAC without a config": Method("SAC", {}, ("stable_baselines3", "SAC")),
+    "DQN without a config": Method("DQN", {}, ("stable_baselines3", "DQN"), budget=100_000),
     "TD3": Method(
         "TD3",
         {"train_batch_size": 256},
@@ -149,11 +153,11 @@ def mujoco_table(results: Mapping[str, Result]) -> str:
 
 
 def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) -> Iterator[str]:
-    yield "### MuJoCo beside other libraries"
+    yield "### MuJoCo and LunarLander beside other libraries"
     yield ""
     yield (
         f"Mean returns of {_EPISODES} greedy episodes at the end of each run, by seed from 0 on, and their mean ± "
-        "standard error, at equal settings, which are in `benchmarks/mujoco_table.py`. "
+        "standard error; the settings are in `benchmarks/mujoco_table.py`. "
         "`python -m benchmarks.mujoco_table --env ENVIRONMENT --method METHOD` repeats the runs of a row."
     )
     yield ""
@@ -165,7 +169,7 @@ def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) 
             words = ", ".join(f"{value:.0f}" for value in values)
             yield f"| {' | '.join((method, env, f'{METHODS[method].budget:,}', side, words, _with_error(values)))} |"
     for method in METHODS:
-        pairs = [sides for (name, _), sides in sorted(scores.items()) if name == method and len(sides) == 2]
+        pairs = [sides for (name, _), sides in sorted(scores.items()) if name == method and _have_ratio(sides, method)]
         if pairs:
             low, middle, high = interquartile_mean([_in_units(sides, METHODS[method]) for sides in pairs])
             yield ""
@@ -179,6 +183,11 @@ def _with_error(values: Sequence[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.0f}"
     return f"{np.mean(values):.0f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.0f}"
+
+
+def _have_ratio(sides: Mapping[str, Mapping[int, float]], method: str) -> bool:
+    """Returns whether both sides have runs, and the other side's mean is a unit: it is positive."""
+    return len(sides) == 2 and np.mean([*sides[_sides(METHODS[method])[1]].values()]) > 0
 
 
 def _in_units(sides: Mapping[str, Mapping[int, float]], method: Method) -> np.ndarray:

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Gymnasium's MuJoCo environments import packaging, which Gymnasium does not declare.
 REQUIREMENTS = {
-    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco", "packaging"),
+    "sb3": ("stable-baselines3", "sb3-contrib", "sbx-rl", "imageio", "mujoco", "packaging", "box2d", "pygame-ce"),
     "rllib": ("ray[rllib]", "torch"),
     "sample_factory": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),

@@ -222,10 +222,14 @@ def greedy_curve(
 ) -> None:
     """Greedy evaluations at equal intervals of a run, as a list of (steps, score).
 
+    They are made between a training phase and the next rollout of one call of `learn`, because several calls would
+    shorten DQN's exploration, a share of the steps of a call.
+
     Args:
         library: the module of the algorithm.
         normalized: whether observations and rewards are.
     """
+    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
@@ -239,16 +243,30 @@ def greedy_curve(
         width = envs.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, 0.1))
     model = getattr(importlib.import_module(library), algorithm)("MlpPolicy", envs, device="cpu", seed=seed, **settings)
-    curve, seconds = [], 0.0
-    for number in range(1, evaluations + 1):
+    curve, evaluating = [], 0.0
+
+    def evaluate_if_due() -> None:
+        nonlocal evaluating
         start = time.perf_counter()
-        model.learn(budget * number // evaluations - model.num_timesteps, reset_num_timesteps=number == 1)
-        seconds += time.perf_counter() - start
-        if normalized:
-            sync_envs_normalization(envs, evaluated)
-        returns, _ = evaluate_policy(model, evaluated, episodes, return_episode_rewards=True, warn=False)
-        curve.append((model.num_timesteps, float(np.mean(returns))))
-        print(f"{algorithm} of {library}, {env}, seed {seed}: {curve[-1]}", file=sys.stderr, flush=True)
+        while len(curve) < evaluations and model.num_timesteps >= budget * (len(curve) + 1) // evaluations:
+            if normalized:
+                sync_envs_normalization(envs, evaluated)
+            returns, _ = evaluate_policy(model, evaluated, episodes, return_episode_rewards=True, warn=False)
+            curve.append((model.num_timesteps, float(np.mean(returns))))
+            print(f"{algorithm} of {library}, {env}, seed {seed}: {curve[-1]}", file=sys.stderr, flush=True)
+        evaluating += time.perf_counter() - start
+
+    class BeforeRollouts(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            evaluate_if_due()
+
+        def _on_step(self) -> bool:
+            return True
+
+    start = time.perf_counter()
+    model.learn(budget, BeforeRollouts())
+    evaluate_if_due()
+    seconds = time.perf_counter() - start - evaluating
     installed = versions(library.replace("_", "-"), "torch", "gymnasium", "mujoco", "numpy")
     link.send(answer={"curve": curve, "seconds": seconds, "peer_versions": installed})
 
