@@ -187,7 +187,7 @@ def _with_error(values: Sequence[float]) -> str:
 
 def _have_ratio(sides: Mapping[str, Mapping[int, float]], method: str) -> bool:
     """Returns whether both sides have runs, and the other side's mean is a unit: it is positive."""
-    return len(sides) == 2 and np.mean([*sides[_sides(METHODS[method])[1]].values()]) > 0
+    return len(sides) == 2 and sum(sides[_sides(METHODS[method])[1]].values()) > 0
 
 
 def _in_units(sides: Mapping[str, Mapping[int, float]], method: Method) -> np.ndarray:

@@ -140,7 +140,9 @@ def test_the_readme_links_to_every_page():
 
 
 def test_defaults_in_the_table_of_stable_baselines3_are_right():
-    for algorithm, key, default, _ in table(REPOSITORY / "docs" / "coming-from-sb3-and-cleanrl.md", "| algorithm | key"):
+    for algorithm, key, default, _ in table(
+        REPOSITORY / "docs" / "coming-from-sb3-and-cleanrl.md", "| algorithm | key"
+    ):
         assert default == f"`{_value(get_trainer_class(algorithm).config_class(), key.strip('`'))!r}`", (algorithm, key)
 
 
@@ -176,8 +178,8 @@ def table(page: Path, header: str) -> list[list[str]]:
 def with_tables(content: str) -> str:
     """A page with new tables between its marks `table` or `preset` and `end`.
 
-    The mark of a preset has its name. The mark of a table is `table: module:Config`, or `table: module:Config besides module:Other` if the page has the keys of the
-    other configs elsewhere.
+    The mark of a preset has its name. The mark of a table is `table: module:Config`, or `table: module:Config besides
+    module:Other` if the page has the keys of the other configs elsewhere.
     """
 
     def written(match: re.Match) -> str:

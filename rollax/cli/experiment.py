@@ -61,7 +61,8 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     where = str(path)
     if not isinstance(content, dict):
         raise ConfigError.is_not("The experiment file", "a mapping of keys", where, content).expected(
-            "keys run, env, config, stop, preset", "begin each line with one of these keys and a colon, as in `run: PPO`"
+            "keys run, env, config, stop, preset",
+            "begin each line with one of these keys and a colon, as in `run: PPO`",
         )
     _refuse_unknown(content, where)
     for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict), ("preset", str)):

@@ -69,7 +69,7 @@ _RLLIB: dict[str, Mapping[str, Any]] = {
 
 Source: the files of ray-project/ray, such as rllib/agents/ppo/ppo.py, and MODEL_DEFAULTS of rllib/models/catalog.py.
 Converted: RLlib's losses of A2C, A3C and IMPALA are sums over the train batch, so a bound on the gradient is divided by
-the rows of a batch; value losses other than PPO's have a factor 1/2; target networks are copied every 500 sampled steps
+the rows of a batch; its value losses of these and APPO have a factor 1/2; target networks are copied every 500 sampled steps
 (DQN, 4 in each update) and every 500,000 trained rows (APEX, 512 in each update); noise is in units of an action's
 whole range (DDPG).
 """
