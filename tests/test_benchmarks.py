@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import code_size, tables
-from benchmarks.mujoco_table import interquartile_mean
+from benchmarks.mujoco_table import interquartile_mean, mujoco_table
 from benchmarks.peers import ROOT
 from benchmarks.readme import speed_table
 from benchmarks.rows import make_rows
@@ -58,6 +58,19 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
     assert middle == (2 + 3 + 4 + 5) / 4
     assert 1 < low < middle < high
     assert interquartile_mean([np.full(3, 2.0)]) == (2.0, 2.0, 2.0)
+
+
+def test_scores_have_a_ratio_only_to_positive_ones():
+    def lines(other_score):
+        env, method = "LunarLander-v3", "DQN without a config"
+        about = {"env": env, "method": method, "budget": 100_000, "config": {}, "peer_settings": {}, "seed": 0}
+        scores = {"rollax": 50.0, "stable_baselines3": other_score}
+        runs = {side: {**about, "side": side, "curve": [[100_000, score]]} for side, score in scores.items()}
+        return mujoco_table({side: {**run, "name": f"mujoco/{side}"} for side, run in runs.items()}).splitlines()
+
+    with_ratio, without = lines(25.0), lines(-25.0)
+    assert len([line for line in without if line.startswith("|")]) == 4  # header, rule, and both sides
+    assert len(with_ratio) > len(without)
 
 
 def test_the_tables_are_sorted_and_hold_results_of_their_machine():

@@ -65,13 +65,13 @@ _RLLIB: dict[str, Mapping[str, Any]] = {
     "SAC": {"rollout_fragment_length": 1, "random_steps": 0},
     "TD3": {"rollout_fragment_length": 1},
 }
-"""Algorithm -> the defaults of classic RLlib (`rllib/agents` of Ray 1.13), in the units of rollax.
+"""Algorithm -> the defaults of classic RLlib (`rllib/agents` of Ray 1.x), in the units of rollax.
 
 Source: the files of ray-project/ray, such as rllib/agents/ppo/ppo.py, and MODEL_DEFAULTS of rllib/models/catalog.py.
-Converted: RLlib's losses of A2C, A3C and IMPALA are sums over the train batch, so a bound on the gradient is divided by
-the rows of a batch; its value losses of these and APPO have a factor 1/2; target networks are copied every 500 sampled steps
-(DQN, 4 in each update) and every 500,000 trained rows (APEX, 512 in each update); noise is in units of an action's
-whole range (DDPG).
+Converted: losses of A2C, A3C and IMPALA are sums over the train batch in RLlib, so a bound on the gradient is divided
+by the rows of a batch; value losses of these and of APPO have a factor 1/2 there; target networks are copied every 500
+sampled steps (DQN, 4 for each update) and every 500,000 trained rows (APEX, 512 in each update); noise is in units of
+an action's whole range (DDPG).
 """
 
 PRESETS: dict[str, dict[str, Mapping[str, Any]]] = {"rllib": _RLLIB}
