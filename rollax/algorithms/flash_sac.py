@@ -14,6 +14,9 @@ Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
 
 Deviations: the learning rate is constant by default, where the paper halves it linearly over the run (`lr_schedule`);
 noise is repeated for each trajectory separately.
+
+With plain layers in the place of residual blocks (`residual_blocks`) it is close to XQC, Palenicek et al. (2025),
+arXiv:2509.25174, which docs/algorithms.md has as settings.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from rollax.models.action_values import (
 from rollax.models.config import MOST_LAYERS, ModelConfig, Width
 from rollax.models.distributions.composite import check_continuous
 from rollax.models.outputs import Outputs
-from rollax.models.unit_norm import ResidualActionValue, ResidualActor, with_unit_norms
+from rollax.models.unit_norm import UnitActionValue, UnitActor, with_unit_norms
 from rollax.ops.actor_critic import entropy_of_normals, reward_scale
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution, projected
@@ -61,7 +64,7 @@ from rollax.policy.update_plan import UpdatePlan
 _TARGET, _NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "q_target", "next_actions", "next_noise", "returns"
 
 
-_OF_BLOCKS = ("fcnet_activation", "normalization", "normalize_before_activation")
+_OF_LAYERS = ("fcnet_activation", "normalization", "normalize_before_activation", "residual_blocks")
 
 
 class FlashSACConfig(SACConfig):
@@ -78,13 +81,14 @@ class FlashSACConfig(SACConfig):
     }
     requires = {
         "use_sde": "noise stays the same for several steps anyway: see longest_repeat",
-        "actor_hiddens": {"model.custom_model": None},
-        "critic_model": "model has the critics' blocks, and actor_hiddens the actor's",
+        ("actor_hiddens", "residual_blocks"): {"model.custom_model": None},
+        "critic_model": "model has the critics' layers, and actor_hiddens the actor's",
         OF_SEQUENCES: "FlashSAC has no memory",
-        tuple(f"model.{name}" for name in _OF_BLOCKS): "the blocks have relu and batch normalization",
+        tuple(f"model.{name}" for name in _OF_LAYERS): "all layers have relu and batch normalization, in blocks or "
+        "not as the key residual_blocks says",
         "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
     }
-    places = {("num_atoms", "v_max", "target_std", "actor_hiddens"): ("policy",)}
+    places = {("num_atoms", "v_max", "target_std", "actor_hiddens", "residual_blocks"): ("policy",)}
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256)),
@@ -93,6 +97,11 @@ class FlashSACConfig(SACConfig):
     )
     actor_hiddens: Annotated[tuple[Width, ...], Field(min_length=1, max_length=MOST_LAYERS)] = Field(
         default=(128, 128), description="the widths of the actor's residual blocks, all of them equal"
+    )
+    residual_blocks: bool = Field(
+        default=True,
+        description="whether actor and critics are residual blocks; false: they are plain layers, as in XQC, whose "
+        "widths may differ",
     )
 
     num_atoms: int = Field(default=101, ge=2, description="K, atoms of the critics' distributions of the return")
@@ -114,13 +123,13 @@ class FlashSACConfig(SACConfig):
                 fix="add 'sampler' to the sources, or use SAC, CQL or TD3BC",
             )
         for key, widths in (("model.fcnet_hiddens", self.model.fcnet_hiddens), ("actor_hiddens", self.actor_hiddens)):
-            if self.model.custom_model is None and len(set(widths)) != 1:
+            if self.model.custom_model is None and not (len(set(widths)) == 1 or (widths and not self.residual_blocks)):
                 raise ConfigError(
                     "A residual block adds its output to its input, so all blocks have the same width.",
                     where=f"config key '{key}' ({type(self).__name__})",
                     got=widths,
                     expected="one or more equal widths, such as (256, 256) for two blocks",
-                    fix="repeat one width for each block",
+                    fix="repeat one width for each block, or set residual_blocks=False for layers of any widths",
                 )
 
 
@@ -159,14 +168,17 @@ class FlashSAC(SAC):
         sizes = self.config.model
         if sizes.custom_model is None:
             blocks = sizes.model_copy(update={"fcnet_hiddens": self.config.actor_hiddens})
-            actor: Any = ResidualActor(self.observation_space, outputs, blocks, rngs=rngs)
+            residual = self.config.residual_blocks
+            actor: Any = UnitActor(self.observation_space, outputs, blocks, residual_blocks=residual, rngs=rngs)
         else:
             actor = make_actor(*arguments, outputs, sizes, rngs=rngs)
         return ActorWithCritics(actor, self.make_critics(rngs), initial_alpha=self.config.initial_alpha)
 
     def make_critics(self, rngs: nnx.Rngs) -> Any:
         config = self.config
-        make_one: Any = ResidualActionValue if config.model.custom_model is None else make_critic
+        make_one: Any = make_critic
+        if config.model.custom_model is None:
+            make_one = partial(UnitActionValue, residual_blocks=config.residual_blocks)
         arguments = self.observation_space, self.action_space, config.model
         one = partial(make_one, *arguments, outputs=config.num_atoms, rngs=rngs)
         return make_critics(self.num_critics, one)

@@ -117,6 +117,15 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
         super().check()
         if self.target_critics is not None:
             self.refuse_larger("target_critics", "num_critics")
+        if self.critic_model is not None and self.critic_model.has_statistics and self.model.has_memory:
+            raise ConfigError(
+                "With memory, critics learn from padded sequences: padding would count in their statistics.",
+                where=f"config keys 'critic_model.normalization' and 'critic_model.normalize_observations' "
+                f"({type(self).__name__})",
+                got=(self.critic_model.normalization, self.critic_model.normalize_observations),
+                expected="None or 'layer', and False",
+                fix="change them, or use a model without memory",
+            )
 
 
 class SAC(Hindsight, ReplayLearning, StateDependentExploration):

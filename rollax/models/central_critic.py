@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import VALUE_GAIN
-from rollax.models.layers import MLP, dense
+from rollax.models.hidden_layers import make_mlp
+from rollax.models.layers import dense
 
 
 class CentralCritic(nnx.Module):
@@ -41,14 +42,7 @@ class CentralCritic(nnx.Module):
         self.own_encoder = Encoder(critic_space["obs"], config, rngs=rngs)
         self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
         features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features
-        self.mlp = MLP(
-            features,
-            config.fcnet_hiddens,
-            config.fcnet_activation,
-            normalization=config.normalization,
-            norm_first=config.normalize_before_activation,
-            rngs=rngs,
-        )
+        self.mlp = make_mlp(features, config.fcnet_hiddens, config, rngs=rngs)
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
 

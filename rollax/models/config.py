@@ -50,6 +50,17 @@ class LayersConfig(FrozenModel):
         description="whether normalization precedes each activation instead; convolutions and conv_dense are then "
         "normalized too",
     )
+    residual_blocks: bool = Field(
+        default=False,
+        description="whether fcnet_hiddens are residual blocks, all of the same width, after one more dense layer: "
+        "x + W₂ f(W₁ N(x)), four times as wide inside, with the activation f and the normalization N, which also "
+        "follows the last block",
+    )
+    normalize_observations: bool = Field(
+        default=False,
+        description="whether the network standardizes observations of floats, except images, by their running mean and "
+        "standard deviation in updates. Unlike observation_filter, replayed observations get the current statistics",
+    )
     conv_filters: Annotated[tuple[ConvFilter, ...], Field(max_length=MOST_LAYERS)] | None = Field(
         default=None,
         description="convolutions of each image: [[output channels, kernel, stride], ...] without padding, where "
@@ -65,6 +76,19 @@ class LayersConfig(FrozenModel):
     def conv_normalization(self) -> Normalization | None:
         """What precedes each activation of convolutions."""
         return self.normalization if self.normalize_before_activation else None
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the layers have running statistics of the rows of updates."""
+        return self.normalize_observations or self.normalization in ("batch", "batch_renorm")
+
+    @model_validator(mode="after")
+    def _blocks_of_one_width(self) -> LayersConfig:
+        if self.residual_blocks and len(set(self.fcnet_hiddens)) != 1:
+            raise ValueError("fcnet_hiddens of one or more equal widths with residual_blocks, such as (128, 128)")
+        if self.residual_blocks and self.normalize_before_activation:
+            raise ValueError("no normalize_before_activation with residual_blocks: normalization precedes each block")
+        return self
 
 
 class CriticConfig(LayersConfig):
@@ -83,6 +107,12 @@ class CriticConfig(LayersConfig):
         description="probability with which an update drops an output of fcnet_hiddens, in targets too. With dropout "
         "the order is: dense layer, dropout, normalization, activation",
     )
+
+    @model_validator(mode="after")
+    def _no_dropout_of_blocks(self) -> CriticConfig:
+        if self.residual_blocks and self.dropout:
+            raise ValueError("no dropout with residual_blocks")
+        return self
 
 
 class ModelConfig(LayersConfig):
@@ -151,8 +181,11 @@ class ModelConfig(LayersConfig):
     def _one_kind_of_memory(self) -> ModelConfig:
         if self.use_lstm + self.use_gru + self.use_attention > 1:
             raise ValueError("only one of use_lstm, use_gru and use_attention to be true")
-        if self.has_memory and self.normalization in ("batch", "batch_renorm"):
-            raise ValueError("normalization 'layer' with memory: padding would count in batch statistics")
+        if self.has_memory and self.has_statistics:
+            raise ValueError(
+                "normalization None or 'layer', and no normalize_observations, with memory: padding would count in the "
+                "statistics"
+            )
         if self.has_memory and self.custom_model is not None:
             raise ValueError(
                 "use_lstm, use_gru and use_attention are for the default model: give the custom model initial_state()"

@@ -14,8 +14,15 @@ from jaxtyping import Array, Float
 from rollax.core.spaces import Path, at, path_text, space_text
 from rollax.errors import SpaceError
 from rollax.models.config import LayersConfig
-from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
-from rollax.models.layers import CNN
+from rollax.models.features import (
+    ImageLayout,
+    UnitInterval,
+    feature_leaves,
+    is_of_floats,
+    not_encodable,
+    one_hot_values,
+)
+from rollax.models.layers import CNN, RunningNorm
 
 
 class Encoder(nnx.Module):
@@ -41,17 +48,22 @@ class Encoder(nnx.Module):
 
 
 class FlatEncoder(nnx.Module):
-    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1]."""
+    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1].
 
-    def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
+    `normalized`: whether a Box of floats has a `RunningNorm`.
+    """
+
+    def __init__(self, space: spaces.Box | spaces.MultiBinary, *, normalized: bool = False) -> None:
         self.features = math.prod(space.shape)
         self.unit = UnitInterval()
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
             self.unit = UnitInterval.of(space)
+        self.norm = RunningNorm(self.features) if normalized and is_of_floats(space) else None
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)
-        return self.unit.scaled(flat.astype(jnp.float32))
+        flat = self.unit.scaled(flat.astype(jnp.float32))
+        return flat if self.norm is None else self.norm(flat)
 
 
 class OneHotEncoder(nnx.Module):
@@ -98,7 +110,9 @@ def _encoder_of(
     if isinstance(space, spaces.Box):
         _check_32_bits(space, path)
         layout = ImageLayout.of(space)
-        return FlatEncoder(space) if layout is None else ImageEncoder(space, layout, config, rngs=rngs)
+        if layout is None:
+            return FlatEncoder(space, normalized=config.normalize_observations)
+        return ImageEncoder(space, layout, config, rngs=rngs)
     raise not_encodable(space, path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +18,8 @@ HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
+# The hidden layer of a residual block is as many times as wide as its input.
+BLOCK_WIDENING = 4
 
 # A rank-3 Box with a smaller side is not an image and is flattened.
 MIN_IMAGE_SIDE = 5
@@ -60,6 +62,11 @@ def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple
     sizes = tuple(int(n) for n in np.ravel(sizes))
     ranges = [np.arange(start, start + size) for start, size in zip(np.ravel(starts), sizes, strict=True)]
     return sizes, np.concatenate(ranges)
+
+
+def is_of_floats(space: spaces.Space) -> TypeGuard[spaces.Box]:
+    """Whether the elements of a space are floats, which have no scale of their own."""
+    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,8 @@ class RandomNetworkDistillation(nnx.Module):
 
     def __init__(self, space: spaces.Space, config: ModelConfig, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
         *hiddens, outputs = widths
+        # Observations are standardized already, and the target is fixed.
+        config = config.model_copy(update={"normalize_observations": False})
         self.target = _Network(space, config, hiddens, outputs, rngs=rngs)
         self.predictor = _Network(space, config, [*hiddens, *[widths[-2:][0]] * 2], outputs, rngs=rngs)
 

@@ -1,4 +1,4 @@
-"""Layers whose weights have fixed norms, and networks that stack them in inverted residual blocks.
+"""Layers whose weights have fixed norms, and networks that stack them, plainly or in inverted residual blocks.
 
 A gradient step changes the norms. `with_unit_norms` restores them for all parameters whose names end in `unit_kernel`,
 `unit_scale` or `unit_bias`. Other parameters stay as they are.
@@ -6,6 +6,7 @@ A gradient step changes the norms. `with_unit_norms` restores them for all param
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,11 +21,11 @@ from jaxtyping import Array, Float
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
+from rollax.models.features import BLOCK_WIDENING
 from rollax.models.layers import orthogonal, zeros_init
 from rollax.models.outputs import Outputs
 
 _KERNEL, _SCALE, _BIAS = "unit_kernel", "unit_scale", "unit_bias"
-_WIDER = 4  # the hidden layer of a block has four times the width of its input
 _LOG_STD_LOW, _LOG_STD_HIGH = -10.0, 2.0
 
 
@@ -82,7 +83,7 @@ class InvertedResidual(nnx.Module):
     """x + relu(BN(W₂ relu(BN(W₁ x)))), where W₁ x is four times as wide as x."""
 
     def __init__(self, features: int, *, rngs: nnx.Rngs) -> None:
-        hidden = _WIDER * features
+        hidden = BLOCK_WIDENING * features
         self.first, self.second = UnitLinear(features, hidden, rngs=rngs), UnitLinear(hidden, features, rngs=rngs)
         self.first_norm, self.second_norm = UnitBatchNorm(hidden), UnitBatchNorm(features)
 
@@ -114,18 +115,46 @@ class ResidualLayers(nnx.Module):
         return self.output_norm(x)
 
 
-class ResidualActor(nnx.Module):
+class PlainLayers(nnx.Module):
+    """Batch normalization of the input, then relu(BN(W x)) for each layer, where W keeps its norms and BN is free.
+
+    Source: Palenicek et al. (2025), "XQC", arXiv:2509.25174.
+
+    Args:
+        widths: the widths of the layers; at least one.
+    """
+
+    def __init__(self, in_features: int, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
+        sizes = (in_features, *widths)
+        self.features = widths[-1]
+        self.norms = nnx.List([nnx.BatchNorm(size, momentum=0.99, epsilon=1e-3, rngs=rngs) for size in sizes])
+        self.layers = nnx.List([UnitLinear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
+
+    def __call__(self, x: Float[Array, "B P"]) -> Float[Array, "B F"]:
+        x = self.norms[0](x)
+        for layer, norm in zip(self.layers, [*self.norms][1:], strict=True):
+            x = jax.nn.relu(norm(layer(x)))
+        return x
+
+
+class UnitActor(nnx.Module):
     """Means and log standard deviations of continuous actions, from raw observation columns.
 
-    The widths of its blocks are `fcnet_hiddens`. Log standard deviations are -10 + 6 (1 + tanh y), in (-10, 2), for the
-    output y of the last layer.
+    `fcnet_hiddens` are the widths of its blocks, or with `residual_blocks=False` of its plain layers. Log standard
+    deviations are -10 + 6 (1 + tanh y), in (-10, 2), for the output y of the last layer.
     """
 
     def __init__(
-        self, observation_space: spaces.Space, num_outputs: int, config: ModelConfig, *, rngs: nnx.Rngs
+        self,
+        observation_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        residual_blocks: bool = True,
+        rngs: nnx.Rngs,
     ) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
-        self.layers = ResidualLayers(self.encoder.features, config.fcnet_hiddens, rngs=rngs)
+        self.layers = _layers(self.encoder.features, config.fcnet_hiddens, residual_blocks, rngs)
         self.head = UnitLinear(self.layers.features, num_outputs, bias=True, rngs=rngs)
 
     def __call__(self, obs: Any) -> Outputs:
@@ -134,8 +163,8 @@ class ResidualActor(nnx.Module):
         return Outputs(jnp.concatenate([mean, log_std], axis=-1))
 
 
-class ResidualActionValue(ActionValue):
-    """`ActionValue` whose hidden layers are residual blocks, of the widths `fcnet_hiddens`."""
+class UnitActionValue(ActionValue):
+    """`ActionValue` whose hidden layers are residual blocks, or plain layers, of the widths `fcnet_hiddens`."""
 
     def __init__(
         self,
@@ -144,13 +173,20 @@ class ResidualActionValue(ActionValue):
         config: ModelConfig,
         *,
         outputs: int | None = None,
+        residual_blocks: bool = True,
         rngs: nnx.Rngs,
     ) -> None:
         self.outputs = outputs
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         in_features = self.encoder.features + int(np.prod(action_space.shape))
-        self.mlp = ResidualLayers(in_features, config.fcnet_hiddens, rngs=rngs)
+        self.mlp = _layers(in_features, config.fcnet_hiddens, residual_blocks, rngs)
         self.head = UnitLinear(self.mlp.features, outputs or 1, bias=True, rngs=rngs)
+
+
+def _layers(
+    in_features: int, widths: Sequence[int], residual_blocks: bool, rngs: nnx.Rngs
+) -> ResidualLayers | PlainLayers:
+    return (ResidualLayers if residual_blocks else PlainLayers)(in_features, widths, rngs=rngs)
 
 
 def with_unit_norms(params: Mapping[str, Any]) -> dict[str, Any]:

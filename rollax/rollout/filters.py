@@ -12,7 +12,7 @@ from rollax.core.running_statistics import RunningMoments, RunningStatistics, St
 from rollax.core.spaces import NOT_FEATURES, Path, at, leaves, walk
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, EnvError
-from rollax.models.features import ImageLayout
+from rollax.models.features import ImageLayout, is_of_floats
 
 
 class MeanStdFilter(RunningStatistics):
@@ -47,8 +47,7 @@ class MeanStdFilter(RunningStatistics):
         return [
             (path, leaf)
             for path, leaf in leaves(space)
-            if isinstance(leaf, spaces.Box)
-            and np.issubdtype(leaf.dtype, np.floating)
+            if is_of_floats(leaf)
             and ImageLayout.of(leaf) is None  # images are scaled by their bounds
             # Masks are not quantities, and the slots of padded embeddings must stay comparable with each other.
             and NOT_FEATURES.isdisjoint(path)

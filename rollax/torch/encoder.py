@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from rollax.core.spaces import Path, at
 from rollax.models.config import ModelConfig
-from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
-from rollax.torch.layers import CNN
+from rollax.models.features import (
+    ImageLayout,
+    UnitInterval,
+    feature_leaves,
+    is_of_floats,
+    not_encodable,
+    one_hot_values,
+)
+from rollax.torch.layers import CNN, RunningNorm
 
 
 class Encoder(nn.Module):
@@ -34,17 +41,22 @@ class Encoder(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1]."""
+    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1].
 
-    def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
+    `normalized`: whether a Box of floats has a `RunningNorm`.
+    """
+
+    def __init__(self, space: spaces.Box | spaces.MultiBinary, *, normalized: bool = False) -> None:
         super().__init__()
         self.features = math.prod(space.shape)
         self.unit = UnitInterval()
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
             self.unit = UnitInterval.of(space)
+        self.norm = RunningNorm(self.features) if normalized and is_of_floats(space) else None
 
     def forward(self, column: Tensor) -> Tensor:
-        return self.unit.scaled(column.reshape(column.shape[0], self.features).to(torch.float32))
+        flat = self.unit.scaled(column.reshape(column.shape[0], self.features).to(torch.float32))
+        return flat if self.norm is None else self.norm(flat)
 
 
 class OneHotEncoder(nn.Module):
@@ -89,5 +101,7 @@ def _encoder_of(space: spaces.Space, path: Path, config: ModelConfig) -> FlatEnc
         return FlatEncoder(space)
     if isinstance(space, spaces.Box):
         layout = ImageLayout.of(space)
-        return FlatEncoder(space) if layout is None else ImageEncoder(space, layout, config)
+        if layout is None:
+            return FlatEncoder(space, normalized=config.normalize_observations)
+        return ImageEncoder(space, layout, config)
     raise not_encodable(space, path)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollax.models.config import Activation, ConvFilter, Normalization
-from rollax.models.features import HIDDEN_GAIN, convolution_plan
+from rollax.models.config import Activation, ConvFilter, LayersConfig, Normalization
+from rollax.models.features import BLOCK_WIDENING, HIDDEN_GAIN, convolution_plan
 
 # At each call, cuDNN copies the weights into one block. PyTorch advises flatten_parameters, which these layers lack.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
@@ -130,6 +130,80 @@ class MLP(nn.Module):
         for layer, norm in itertools.zip_longest(self.layers, norms):
             x = _normalized_activation(layer(x), norm, self._activation, norm_first=self._norm_first)
         return x
+
+
+class RunningNorm(nn.Module):
+    """Standardizes F features by running statistics, with the equations of `rollax.models.layers.RunningNorm`."""
+
+    mean: Tensor
+    var: Tensor
+    calls: Tensor
+    limit = 10.0
+
+    def __init__(self, features: int, *, epsilon: float = 1e-8, horizon: int = 1000) -> None:
+        super().__init__()
+        self.epsilon, self.horizon = epsilon, horizon
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("var", torch.ones(features))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int32))
+
+    @torch.no_grad()
+    def _add(self, x: Tensor) -> None:
+        variance, mean = torch.var_mean(x, dim=0, correction=0)
+        self.calls += 1
+        self.calls.clamp_(max=self.horizon)
+        share, apart = 1 / self.calls, mean - self.mean
+        self.mean += share * apart
+        self.var.add_(share * apart**2).mul_(1 - share).add_(share * variance)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, F] standardized rows."""
+        if self.training:
+            self._add(x)
+        return ((x - self.mean) * (self.var + self.epsilon).rsqrt()).clamp(-self.limit, self.limit)
+
+
+class ResidualMLP(nn.Module):
+    """A dense layer and residual blocks; twin of `rollax.models.layers.ResidualMLP`, with its arguments."""
+
+    def __init__(
+        self, in_features: int, widths: Sequence[int], activation: Activation, normalization: Normalization | None
+    ) -> None:
+        super().__init__()
+        self.features = features = widths[0]
+        hidden = BLOCK_WIDENING * features
+        self.input = dense(in_features, features, gain=1.0)
+        self.first = nn.ModuleList([_he_dense(features, hidden) for _ in widths])
+        self.second = nn.ModuleList([_he_dense(hidden, features) for _ in widths])
+        normalized = [features] * (len(widths) + 1)
+        if normalization != "layer":
+            normalized = [in_features, *normalized]
+        self.norms = _make_norms(normalization, normalized)
+        self._activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        norms = [*self.norms] or [nn.Identity()] * (len(self.first) + 1)
+        if len(norms) > len(self.first) + 1:
+            x = norms.pop(0)(x)
+        x = self.input(x)
+        for first, second, norm in zip(self.first, self.second, norms, strict=False):
+            x = x + second(self._activation(first(norm(x))))
+        return norms[-1](x)
+
+
+def _he_dense(in_features: int, out_features: int) -> nn.Linear:
+    layer = nn.Linear(in_features, out_features)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig) -> MLP | ResidualMLP:
+    """Layers with the activation and normalization of the config, or residual blocks."""
+    kinds = config.fcnet_activation, config.normalization
+    if config.residual_blocks and hiddens:
+        return ResidualMLP(in_features, hiddens, *kinds)
+    return MLP(in_features, hiddens, *kinds, norm_first=config.normalize_before_activation)
 
 
 class CNN(nn.Module):

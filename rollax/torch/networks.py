@@ -23,7 +23,7 @@ from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
 from rollax.torch.batch_norm import batch_norms, in_evaluation
 from rollax.torch.encoder import Encoder
-from rollax.torch.layers import GRU, LSTM, MLP, dense
+from rollax.torch.layers import GRU, LSTM, dense, make_mlp
 
 _WIDTH = 64
 
@@ -35,13 +35,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         hiddens = () if self.encoder.images_only else config.fcnet_hiddens
-        self.mlp = MLP(
-            self.encoder.features,
-            hiddens,
-            config.fcnet_activation,
-            config.normalization,
-            norm_first=config.normalize_before_activation,
-        )
+        self.mlp = make_mlp(self.encoder.features, hiddens, config)
         self.features = self.mlp.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -167,13 +161,7 @@ class CentralCritic(nn.Module):
         self.own_encoder = Encoder(critic_space["obs"], config)
         self.other_encoder = Encoder(critic_space["other"], config)
         features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features
-        self.mlp = MLP(
-            features,
-            config.fcnet_hiddens,
-            config.fcnet_activation,
-            config.normalization,
-            norm_first=config.normalize_before_activation,
-        )
+        self.mlp = make_mlp(features, config.fcnet_hiddens, config)
         self.value_shape = value_shape
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN)
         self.register_buffer("_agents", torch.arange(agents), persistent=False)
@@ -226,13 +214,7 @@ class ActionValue(nn.Module):
         super().__init__()
         self.encoder = Encoder(observation_space, config)
         width = self.encoder.features + math.prod(action_space.shape)
-        self.mlp = MLP(
-            width,
-            config.fcnet_hiddens,
-            config.fcnet_activation,
-            config.normalization,
-            norm_first=config.normalize_before_activation,
-        )
+        self.mlp = make_mlp(width, config.fcnet_hiddens, config)
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
 
     def forward(self, obs: Any, actions: Tensor) -> Tensor:

@@ -155,19 +155,52 @@ def test_weights_and_targets_keep_their_norms():
         assert np.abs(after[name] - before[name]).max() > 1e-3, name
 
 
-def test_critics_see_both_steps_in_one_batch():
+XQC = {
+    "residual_blocks": False,
+    "model": {"fcnet_hiddens": (6, 5)},
+    "actor_hiddens": (4, 3),
+    "policy_delay": 3,
+    "longest_repeat": 1,
+    "target_entropy": -0.5,
+    "num_atoms": 5,
+    "train_batch_size": 8,
+    "seed": 0,
+}
+
+
+def test_plain_layers_keep_the_norms_of_their_weights_only():
+    policy = FlashSAC.make_policy(VECTOR, BOX, {**XQC, "lr": 0.3, "tau": 0.5})
+    assert policy.get_initial_state() == []  # the noise is not repeated
+    before = policy.get_weights()
+    found = [policy.learn_on_batch(replayed(8)) for _ in range(3)]
+    assert [stats["actor_loss"] is None for stats in found] == [True, True, False]
+    after = policy.get_weights()
+    kernels = {name: value for name, value in after.items() if name.endswith("unit_kernel")}
+    assert [value.shape for name, value in sorted(kernels.items()) if "actor" in name] == [(3, 2), (3, 4), (4, 3)]
+    for name, value in kernels.items():
+        np.testing.assert_allclose(np.square(value).sum(axis=-2), 1, rtol=1e-5)
+        np.testing.assert_allclose(np.square(policy.targets[name]).sum(axis=-2), 1, rtol=1e-5)
+        assert np.abs(value - before[name]).max() > 1e-3, name
+    scales = {name: value for name, value in after.items() if name.endswith(".scale")}
+    assert {name.partition(".")[0] for name in scales} == {"actor", "critics"}
+    assert all(np.abs(np.square(value).mean(axis=-1) - 1).max() > 1e-2 for value in scales.values())
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_critics_see_both_steps_in_one_batch(residual):
     # The running statistics of the critics' input, momentum 0.99: of (s, a) and (s', a'), where s has the mean 1 and s'
     # the mean 3. The actor's statistics are of both too, and change in its own steps only.
-    policy = FlashSAC.make_policy(VECTOR, BOX, BLOCKS)
+    policy = FlashSAC.make_policy(VECTOR, BOX, BLOCKS if residual else {**XQC, "policy_delay": 2})
+    norm = "input_norm" if residual else "norms.0"
     batch = replayed(8)
     batch["obs"], batch["new_obs"] = np.full((8, 3), 1, np.float32), np.full((8, 3), 3, np.float32)
     policy.learn_on_batch(batch)
     extra = policy.get_weights()
-    np.testing.assert_allclose(extra["critics.members.mlp.input_norm.mean"][:, :3], 0.02, rtol=1e-5)
-    np.testing.assert_allclose(extra["critics.members.mlp.input_norm.var"][:, :3], 0.99 + 0.01, rtol=1e-5)
-    np.testing.assert_array_equal(extra["actor.layers.input_norm.mean"], 0)
+    np.testing.assert_allclose(extra[f"critics.members.mlp.{norm}.mean"][:, :3], 0.02, rtol=1e-5)
+    np.testing.assert_allclose(extra[f"critics.members.mlp.{norm}.var"][:, :3], 0.99 + 0.01, rtol=1e-5)
+    np.testing.assert_array_equal(extra[f"actor.layers.{norm}.mean"], 0)
     policy.learn_on_batch(batch)
-    np.testing.assert_allclose(policy.get_weights()["actor.layers.input_norm.mean"], 0.02, rtol=1e-5)
+    np.testing.assert_allclose(policy.get_weights()[f"actor.layers.{norm}.mean"], 0.02, rtol=1e-5)
 
 
 def test_acting_does_not_depend_on_the_other_rows():
@@ -189,6 +222,9 @@ def test_noise_is_repeated_unless_it_is_switched_off():
         ({"model": {"fcnet_hiddens": (8, 16)}}, "model.fcnet_hiddens"),
         ({"model": {"fcnet_hiddens": ()}}, "model.fcnet_hiddens"),
         ({"actor_hiddens": (8, 16)}, "actor_hiddens"),
+        ({"model": {"fcnet_hiddens": ()}, "residual_blocks": False}, "model.fcnet_hiddens"),
+        ({"model": {"residual_blocks": True}}, "model.residual_blocks"),
+        ({"model": {"custom_model": Tables}, "residual_blocks": False}, "residual_blocks"),
         ({"model": {"normalization": "layer"}}, "normalization"),
         ({"model": {"fcnet_activation": "gelu"}}, "fcnet_activation"),
         ({"target_std": 0.3, "target_entropy": -1.0}, "target_std"),

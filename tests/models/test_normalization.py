@@ -1,4 +1,4 @@
-"""Batch renormalization against numbers derived by hand, in JAX and PyTorch, and the key `model.normalization`."""
+"""Batch renormalization and running statistics against numbers derived by hand, in JAX and PyTorch, and their keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax import DDPG, DQN, SAC, ConfigError
 from rollax.algorithms.ppo import PPO
-from rollax.models.layers import CNN, MLP, BatchRenorm
+from rollax.models.layers import CNN, MLP, BatchRenorm, RunningNorm
 from rollax.torch import layers as torch_layers
 from tests.policy.small_ppo import experience
 from tests.policy.test_steps_by_part import replayed
@@ -121,6 +121,83 @@ class TestBatchRenorm:
         np.testing.assert_allclose(np.asarray(gradient)[:, 0], [1 / 3, -2 / 3, 1 / 3], atol=1e-5)
 
 
+class RunningOfJax:
+    def __init__(self, **options) -> None:
+        self.layer = RunningNorm(2, **options)
+
+    def __call__(self, x, training=True):
+        self.layer.set_attributes(use_running_average=not training)
+        return np.asarray(nnx.jit(lambda layer, x: layer(x))(self.layer, np.array(x, np.float32)))
+
+    def gradient(self, x):
+        graph, state = nnx.split(self.layer)
+        return jax.jit(jax.grad(lambda x: nnx.merge(graph, state, copy=True)(x)[0].sum()))(np.array(x, np.float32))
+
+    @property
+    def state(self):
+        return [np.asarray(part[...]) for part in (self.layer.mean, self.layer.var, self.layer.calls)]
+
+
+class RunningOfTorch:
+    def __init__(self, **options) -> None:
+        self.layer = torch_layers.RunningNorm(2, **options)
+
+    def __call__(self, x, training=True):
+        return self.layer.train(training)(torch.tensor(x, dtype=torch.float32)).numpy()
+
+    def gradient(self, x):
+        rows = torch.tensor(x, dtype=torch.float32, requires_grad=True)
+        self.layer.train()(rows)[0].sum().backward()
+        assert rows.grad is not None
+        return rows.grad.numpy()
+
+    @property
+    def state(self):
+        return [part.numpy().copy() for part in (self.layer.mean, self.layer.var, self.layer.calls)]
+
+
+@pytest.mark.parametrize("kind", [RunningOfJax, RunningOfTorch])
+class TestRunningNorm:
+    first = ((0.0, 0.0), (4.0, 40.0))  # the means 2 and 20, the variances 4 and 400
+    second = ((6.0, 20.0), (6.0, 20.0))
+
+    def test_statistics_are_of_all_calls(self, kind):
+        norm = kind()
+        np.testing.assert_allclose(norm(self.first), [[-1, -1], [1, 1]], rtol=1e-5)
+        # The means 2 and 6 have the mean 4; ½ (4 + 2²) + ½ (0 + 2²) = 6. The means 20 and 20: ½ 400.
+        np.testing.assert_allclose(norm(self.second), [[2 / 6**0.5, 0]] * 2, rtol=1e-5, atol=1e-6)
+        mean, variance, calls = norm.state
+        np.testing.assert_allclose(mean, [4, 20], rtol=1e-6)
+        np.testing.assert_allclose(variance, [6, 200], rtol=1e-5)
+        assert calls == 2
+
+    def test_after_the_horizon_older_calls_count_less(self, kind):
+        norm = kind(horizon=2)
+        for rows in (self.first, self.first, self.second):
+            norm(rows)
+        # As if the first two calls were one: ½ instead of ⅓ of the last one.
+        mean, variance, calls = norm.state
+        np.testing.assert_allclose(mean, [4, 20], rtol=1e-6)
+        np.testing.assert_allclose(variance, [6, 200], rtol=1e-5)
+        assert calls == 2
+
+    def test_evaluation_uses_the_statistics_unchanged(self, kind):
+        norm = kind()
+        np.testing.assert_array_equal(norm(self.first, training=False), [[0, 0], [4, 10]])  # (x - 0) / 1, within ±10
+        norm(self.first)
+        before = norm.state
+        np.testing.assert_allclose(norm([[6.0, 20.0]], training=False), [[2, 0]], rtol=1e-5, atol=1e-6)
+        for one, two in zip(before, norm.state, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+    def test_a_constant_column_becomes_0(self, kind):
+        np.testing.assert_array_equal(kind()([[3.0, 1.0], [3.0, 2.0]])[:, 0], 0)
+
+    def test_statistics_are_constant_in_gradients(self, kind):
+        # 1 / σ for the first row, whose outputs are summed. Through the statistics the second row had one too.
+        np.testing.assert_allclose(kind().gradient(self.first), [[0.5, 0.05], [0, 0]], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "norms"), [(None, []), ("layer", [3, 2]), ("batch", [4, 3, 2]), ("batch_renorm", [4, 3, 2])]
 )
@@ -175,11 +252,18 @@ def batch_for(policy):
     return batch
 
 
-@pytest.mark.parametrize("kind", ["batch_renorm", pytest.param("batch", marks=pytest.mark.long)])
+KINDS = {
+    "batch_renorm": {"normalization": "batch_renorm"},
+    "batch": {"normalization": "batch"},
+    "observations": {"normalize_observations": True},
+}
+
+
+@pytest.mark.parametrize("kind", ["batch_renorm", "observations", pytest.param("batch", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_statistics_are_weights_that_learning_changes(name, kind):
     base, actions, config = ALGORITHMS[name]
-    config = {**config, "seed": 0, "model": {"fcnet_hiddens": (4,), "normalization": kind}}
+    config = {**config, "seed": 0, "model": {"fcnet_hiddens": (4,), **KINDS[kind]}}
     policy, other = (base.make_policy(SEEN, actions, config) for _ in range(2))
     means = [name for name in policy.get_weights() if name.endswith("mean")]
     assert means
@@ -193,7 +277,7 @@ def test_statistics_are_weights_that_learning_changes(name, kind):
     greedy = policy.compute_actions(obs, explore=False)[0]
     np.testing.assert_array_equal(greedy, other.compute_actions(obs, explore=False)[0])
     # A row's action does not depend on the other rows, and acting changes nothing.
-    np.testing.assert_allclose(policy.compute_actions(obs[:1], explore=False)[0], greedy[:1], rtol=1e-5)
+    np.testing.assert_allclose(policy.compute_actions(obs[:1], explore=False)[0], greedy[:1], rtol=1e-5, atol=1e-7)
     policy.compute_actions(obs)
     for name, value in policy.get_weights().items():
         np.testing.assert_array_equal(value, after[name])
@@ -206,7 +290,35 @@ def test_statistics_are_weights_that_learning_changes(name, kind):
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_gru"])
-@pytest.mark.parametrize("kind", ["batch", "batch_renorm"])
-def test_batch_statistics_with_memory_are_refused(memory, kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_with_memory_are_refused(memory, kind):
     with pytest.raises(ConfigError, match="normalization"):
-        PPO.make_policy(SEEN, CHOICES, {"model": {memory: True, "normalization": kind}})
+        PPO.make_policy(SEEN, CHOICES, {"model": {memory: True, **KINDS[kind]}})
+    with pytest.raises(ConfigError, match="critic_model.normalization"):
+        SAC.make_policy(SEEN, BOX, {"model": {memory: True}, "critic_model": KINDS[kind]})
+
+
+def test_only_observations_of_floats_are_standardized():
+    image = spaces.Box(0, 1, (8, 8, 1), np.float32)
+    whole, bits = spaces.Box(0, 9, (2,), np.int32), spaces.Box(0, 255, (2,), np.uint8)
+    space = spaces.Dict({"x": SEEN, "image": image, "whole": whole, "bits": bits, "choice": CHOICES})
+    policy = PPO.make_policy(space, CHOICES, {"model": {"fcnet_hiddens": (4,), "normalize_observations": True}})
+    means = {name: value.shape for name, value in policy.get_weights().items() if name.endswith("mean")}
+    assert sorted(means.values()) == [(3,), (3,)], means  # of actor and critic
+
+
+def test_replayed_observations_get_the_current_statistics():
+    # Actors and critics standardize the observations of the batch, and actions stay as they are.
+    policy = SAC.make_policy(
+        SEEN, BOX, {"train_batch_size": 8, "model": {"fcnet_hiddens": (4,), "normalize_observations": True}}
+    )
+    batch = replayed(8)
+    policy.learn_on_batch(batch)
+    weights = policy.get_weights()
+    parts = {name: value for name, value in weights.items() if name.endswith(".norm.mean")}
+    assert {name.partition(".")[0] for name in parts} == {"actor", "critics"}
+    for name, value in parts.items():
+        assert value.shape[-1] == 3
+        np.testing.assert_allclose(
+            np.atleast_2d(value), [batch["obs"].mean(axis=0)] * len(np.atleast_2d(value)), atol=1e-6, err_msg=name
+        )

@@ -13,8 +13,9 @@ from rollax.models.action_values import make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.unit_norm import (
     InvertedResidual,
-    ResidualActionValue,
-    ResidualActor,
+    PlainLayers,
+    UnitActionValue,
+    UnitActor,
     UnitBatchNorm,
     UnitLinear,
     UnitRMSNorm,
@@ -116,11 +117,63 @@ def test_inverted_residual():
     np.testing.assert_allclose(block(x), [[6, 4], [0, -2]], rtol=1e-4, atol=1e-4)
 
 
+class TestPlainLayers:
+    # Columns with the means 2 and 20 and the variances 4 and 400.
+    x = f32([0, 0], [4, 40])
+
+    def layers(self):
+        layers = PlainLayers(2, (2, 3), rngs=nnx.Rngs(0))
+        layers.layers[0].unit_kernel[...] = f32([0.6, 0], [0.8, -1])
+        return layers
+
+    def test_in_training(self):
+        # The input becomes -1, -1 and 1, 1, and the first layer -1.4, 1 and 1.4, -1, then again -1, 1 and 1, -1; with
+        # ε = 0.001 in each normalization: x / √(1 + 0.001 / σ²).
+        layers = self.layers()
+        layers.layers[1].unit_kernel[...] = f32([1, 0, 0.6], [0, 1, -0.8])
+        out = layers(self.x)
+        # Of the second layer's inputs 0, 1 and 1, 0 the outputs 0, 1, -0.8 and 1, 0, 0.6 become -1, 1, -1 and 1, -1, 1.
+        np.testing.assert_allclose(out, [[0, 1, 0], [1, 0, 1]], atol=0.003)
+        np.testing.assert_allclose(layers.norms[0].mean[...], [0.02, 0.2], rtol=1e-5)  # 0.01 of the batch
+        np.testing.assert_allclose(layers.norms[0].var[...], [1.03, 4.99], rtol=1e-5)
+        assert [len(norm.mean[...]) for norm in layers.norms] == [2, 2, 3]
+        assert layers.features == 3
+
+    def test_in_evaluation(self):
+        layers = PlainLayers(2, (2,), rngs=nnx.Rngs(0))
+        layers.layers[0].unit_kernel[...] = f32([0.6, 0], [0.8, -1])
+        layers.eval()
+        layers.norms[1].scale[...], layers.norms[1].bias[...] = f32(2, 2), f32(0, 50)
+        # The statistics are 0 and 1: (0.6 · 4 + 0.8 · 40) · 2 = 68.8, and -40 · 2 + 50 < 0; twice divided by √1.001.
+        np.testing.assert_allclose(layers(self.x), [[0, 50], [68.8 / 1.001, 0]], rtol=1e-5)
+
+    def test_only_kernels_keep_their_norms(self):
+        params, _ = SplitModel(self.layers()).arrays_of(self.layers())
+        doubled = {name: 2 * value for name, value in params.items()}
+        for name, value in with_unit_norms(doubled).items():
+            same = params[name] if name.endswith("unit_kernel") else doubled[name]
+            np.testing.assert_allclose(value, same, rtol=1e-5, atol=1e-6)
+        assert {name.rpartition(".")[2] for name in params} == {"unit_kernel", "scale", "bias"}
+
+    def test_gradients_do_not_depend_on_the_size_of_weights(self):
+        # Batch normalization divides by it, so the gradient by a kernel is orthogonal to each of its columns.
+        graph, state = nnx.split(self.layers())
+
+        def loss(state):
+            return (nnx.merge(graph, state, copy=True)(f32([0, 1], [4, 40], [3, -9])) * f32([1, 2, 3])).sum()
+
+        by = nnx.merge(graph, jax.grad(loss, allow_int=True)(state))
+        for gradient, layer in zip(by.layers, self.layers().layers, strict=True):
+            kernel, found = layer.unit_kernel[...], np.asarray(gradient.unit_kernel[...])
+            assert np.abs(found).max() > 0.01
+            np.testing.assert_allclose((kernel * found).sum(axis=0), 0, atol=0.01)
+
+
 class TestNetworks:
     config = ModelConfig(fcnet_hiddens=(6, 6))
 
     def test_log_standard_deviations(self):
-        actor = ResidualActor(SEEN, 4, self.config, rngs=nnx.Rngs(0))
+        actor = UnitActor(SEEN, 4, self.config, rngs=nnx.Rngs(0))
         actor.eval()
         actor.head.unit_kernel[...] = jnp.zeros((6, 4))
         # Means are free; -10 + 6 (1 + tanh y) is -4 for y = 0, and within (-10, 2).
@@ -128,10 +181,12 @@ class TestNetworks:
         obs = {"force": np.zeros((3, 3), np.float32), "side": np.zeros(3, np.int64)}
         np.testing.assert_allclose(actor(obs).policy, [[7, -7, -4, 2]] * 3, rtol=1e-6)
 
+    @pytest.mark.parametrize("residual", [True, False])
     @pytest.mark.parametrize("outputs", [None, 5])
-    def test_critics(self, outputs):
+    def test_critics(self, outputs, residual):
         rngs = nnx.Rngs(0)
-        critics = make_critics(2, lambda: ResidualActionValue(SEEN, BOX, self.config, outputs=outputs, rngs=rngs))
+        options = {"outputs": outputs, "residual_blocks": residual, "rngs": rngs}
+        critics = make_critics(2, lambda: UnitActionValue(SEEN, BOX, self.config, **options))
         obs = {"force": np.eye(3, dtype=np.float32), "side": np.zeros(3, np.int64)}
         values = np.asarray(critics(obs, np.zeros((3, 2), np.float32)))
         assert values.shape == ((2, 3) if outputs is None else (2, 3, 5))

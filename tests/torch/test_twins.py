@@ -307,6 +307,21 @@ class TestModels:
         ours.eval()
         same_outputs_and_gradients(ours, networks.make_model(NESTED, VECTOR, 6, sizes).eval(), {"obs": seen(NESTED, B)})
 
+    @pytest.mark.parametrize("kind", [None, "layer", "batch", "batch_renorm"])
+    def test_residual_blocks(self, kind):
+        sizes = ModelConfig(fcnet_hiddens=(8, 8), residual_blocks=True, normalization=kind)
+        ours = catalog.make_model(NESTED, VECTOR, 6, sizes, nnx.Rngs(0))
+        ours.eval()
+        same_outputs_and_gradients(ours, networks.make_model(NESTED, VECTOR, 6, sizes).eval(), {"obs": seen(NESTED, B)})
+
+    def test_normalized_observations(self):
+        sizes = ModelConfig(fcnet_hiddens=(8,), normalize_observations=True)
+        ours = catalog.make_model(NESTED, VECTOR, 6, sizes, nnx.Rngs(0))
+        ours.train()
+        ours(seen(NESTED, B))
+        ours.eval()
+        same_outputs_and_gradients(ours, networks.make_model(NESTED, VECTOR, 6, sizes).eval(), {"obs": seen(NESTED, B)})
+
     @pytest.mark.parametrize("kind", ["use_lstm", "use_gru"])
     @pytest.mark.parametrize("shared", [False, True])
     def test_memory(self, kind, shared):

@@ -59,6 +59,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "policy_delay": 2,
         },
     ),
+    "SAC of residual blocks": (
+        "SAC",
+        {"critic_model": {"fcnet_hiddens": (4, 4), "residual_blocks": True, "normalization": "layer"}},
+    ),
+    "FlashSAC of plain layers and normalized observations": (
+        "FlashSAC",
+        {
+            "residual_blocks": False,
+            "model": {"fcnet_hiddens": (8, 4), "normalize_observations": True},
+            "actor_hiddens": (8, 4),
+        },
+    ),
     "QMIX of independent members": ("QMIX", {"mixer": None}),
 }
 """Algorithms, and those with settings that change their update as a whole."""

@@ -74,6 +74,25 @@ LONG_CASES = {
     "CrossQ": (rollax.CrossQ, VECTOR, BOUNDED, {"critic_model": {"normalization": "batch"}}),
     "TQC": (rollax.TQC, VECTOR, BOUNDED, {"num_quantiles": 4}),
     "FlashSAC": (rollax.FlashSAC, VECTOR, BOUNDED, {"model": {"fcnet_hiddens": (4,)}, "actor_hiddens": (4, 4)}),
+    "FlashSAC of plain layers": (
+        rollax.FlashSAC,
+        VECTOR,
+        BOUNDED,
+        {"model": {"fcnet_hiddens": (4,)}, "actor_hiddens": (4, 5), "residual_blocks": False},
+    ),
+    "SAC of residual blocks": (
+        rollax.SAC,
+        NESTED,
+        BOUNDED,
+        {
+            "model": {
+                "fcnet_hiddens": (4, 4),
+                "residual_blocks": True,
+                "normalization": "layer",
+                "normalize_observations": True,
+            }
+        },
+    ),
     "SAC, batch renormalization": (rollax.SAC, VECTOR, BOUNDED, {"model": {"normalization": "batch_renorm"}}),
     "PPO, batch normalization": (rollax.PPO, VECTOR, spaces.Discrete(3), {"model": {"normalization": "batch"}}),
     "PPO, state-dependent exploration": (rollax.PPO, NESTED, BOX, {"use_sde": True}),
