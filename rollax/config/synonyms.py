@@ -83,8 +83,9 @@ SYNONYMS: dict[str, str] = {
     **each("min_iter_time_s min_time_s_per_reporting", "min_time_s_per_iteration"),
     "num_cpus_for_local_worker": "num_cpus_for_driver",
     **each(
-        "norm_obs normalize_obs obs_norm normalize_observations normalize_observation",
-        'observation_filter: "MeanStdFilter" standardizes observations',
+        "norm_obs normalize_obs obs_norm normalize_observation",
+        'observation_filter: "MeanStdFilter" standardizes observations; model.normalize_observations does so in the '
+        "network",
     ),
     **each("clip_reward max_abs_reward", "clip_rewards"),
     **each(
@@ -209,6 +210,7 @@ SYNONYMS: dict[str, str] = {
     "share_features_extractor": "model.vf_share_layers",
     "lstm_hidden_size": "model.lstm_cell_size",
     **each("norm_type layer_norm use_layer_norm", "model.normalization"),
+    **each("actor_block_type critic_block_type block_type", "residual_blocks | model.residual_blocks"),
     **each("use_transformer use_gtrxl", "model.use_attention"),
     **each("attention_memory_inference attention_memory_training memory_length", "model.attention_memory"),
     **each("attention_use_n_prev_actions", "model.lstm_use_prev_action"),

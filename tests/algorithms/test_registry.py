@@ -91,6 +91,8 @@ HINTS = [
     ("FlashSAC", "normalize_reward", "in rollax it is 'v_max': rewards are always scaled"),
     ("FlashSAC", "actor_hidden_dim", "in rollax it is 'actor_hiddens': the width of each residual block"),
     ("FlashSAC", "critic_hidden_dim", "in rollax it is 'model.fcnet_hiddens'"),
+    ("SAC", "actor_block_type", "in rollax it is 'model.residual_blocks'"),
+    ("FlashSAC", "block_type", "in rollax it is 'residual_blocks'"),
     ("SAC", "dropout_rate", "in rollax it is 'critic_model.dropout'"),
     ("TQC", "n_quantiles", "in rollax it is 'num_quantiles'"),
     ("TQC", "n_critics", "in rollax it is 'num_critics'"),

@@ -133,6 +133,30 @@ FLASH_SAC_PENDULUM = {
     "actor_hiddens": (32,),
     "model": {"fcnet_hiddens": (64,)},
 }
+# XQC and SimBa with SAC, as in docs/algorithms.md, but with smaller networks and steps that suit the task; γ and the
+# target entropy are those of an episode of 200 steps and of one action.
+XQC_PENDULUM = {
+    **SAC_PENDULUM,
+    "residual_blocks": False,
+    "model": {"fcnet_hiddens": (64, 64, 64, 64)},
+    "actor_hiddens": (32, 32, 32, 32),
+    "train_batch_size": 128,
+    "gamma": 0.975,
+    "tau": 0.005,
+    "policy_delay": 3,
+    "longest_repeat": 1,
+    "target_entropy": -0.5,
+}
+SIMBA_BLOCKS = {"residual_blocks": True, "normalization": "layer", "normalize_observations": True}
+SIMBA_PENDULUM = {
+    **SAC_PENDULUM,
+    "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu", **SIMBA_BLOCKS},
+    "critic_model": {"fcnet_hiddens": (64, 64), **SIMBA_BLOCKS},
+    "gamma": 0.975,
+    "initial_alpha": 0.01,
+    "target_entropy": -0.5,
+    "twin_q": False,
+}
 # Every step earns 1, so values rise from 0 to 1/(1 - γ) = 100. With one-step targets and the default τ of 0.005,
 # applied in every second update, they rise by at most 1 in 400 updates. RLlib's example states 10,000 to 20,000 steps;
 # with its settings one seed had at most 77 by then, and 112 with TD3 of Stable-Baselines3.
@@ -293,6 +317,8 @@ RUNS = {
     "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
     "crossq_pendulum": Run(CrossQTrainer, "Pendulum-v1", -200, 10_000, CROSSQ_PENDULUM),
     "droq_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 6000, DROQ_PENDULUM),
+    "xqc_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, XQC_PENDULUM),
+    "simba_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, SIMBA_PENDULUM),
     "td3_pendulum": Run(TD3Trainer, "Pendulum-v1", -200, 20_000, PENDULUM),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),
