@@ -19,6 +19,7 @@ class SearchFields(TrainerConfig):
         "max_policy_lag": "no experience is older than the parameters",
         "accept_off_policy_actions": "nothing is learned from actions",
         "count_steps_by": "there is one agent",
+        "model.normalize_observations": "its statistics are of updates of networks; set observation_filter",
         "explore": "candidates explore by perturbed parameters, and all actions are greedy",
         **OWN_NETWORKS,
     }
