@@ -34,6 +34,7 @@ from tests.search.test_candidates import Two
         ({"directions_used": 20}, "directions_used <= num_directions"),
         ({"train_batch_size": 1000}, "train_batch_size has no effect(.|\n)*num_directions"),
         ({"gamma": 0.9}, "gamma has no effect"),
+        ({"model": {"normalize_observations": True}}, "model.normalize_observations has no effect"),
         ({"sampler": PlainSampler}, "sampler has no effect(.|\n)*PlainSampler(.|\n)*leave sampler out"),
         ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "trains only one policy"),
         ({"model": {"use_lstm": True}}, "use_lstm"),
