@@ -22,7 +22,7 @@ from rollax.models.features import (
     not_encodable,
     one_hot_values,
 )
-from rollax.models.layers import CNN, RunningNorm
+from rollax.models.layers import CNN
 
 
 class Encoder(nnx.Module):
@@ -58,7 +58,11 @@ class FlatEncoder(nnx.Module):
         self.unit = UnitInterval()
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
             self.unit = UnitInterval.of(space)
-        self.norm = RunningNorm(self.features) if normalized and is_of_floats(space) else None
+        self.norm = None
+        if normalized and is_of_floats(space):
+            from rollax.models.simba import RunningNorm  # loaded only where it is used
+
+            self.norm = RunningNorm(self.features)
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)

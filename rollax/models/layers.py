@@ -17,7 +17,7 @@ from flax import nnx
 from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.models.config import Activation, ConvFilter, Normalization
+from rollax.models.config import Activation, ConvFilter, CriticConfig, LayersConfig, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -152,41 +152,6 @@ class BatchRenorm(nnx.Module):
         return self.momentum * running + (1 - self.momentum) * new
 
 
-class RunningNorm(nnx.Module):
-    """(x - μ) / √(σ² + ε), within ±10, with the running mean μ and variance σ² of the rows in updates, for F features.
-
-    Statistics are constant in gradients.
-
-    Source: Lee et al. (2025), "SimBa", section 4 (RSNorm), arXiv:2410.09754. Deviations: the rows are those of updates,
-    with a replay buffer the replayed ones, not those that were sampled; from the call number `horizon` on, older rows
-    count less; and the outputs are clipped.
-
-    Args:
-        epsilon: added to the variance.
-        horizon: K: the share of a call's rows in the new statistics is 1 / n in the n-th call, but at least 1 / K.
-    """
-
-    limit = 10.0
-
-    def __init__(self, features: int, *, epsilon: float = 1e-8, horizon: int = 1000) -> None:
-        self.epsilon, self.horizon = epsilon, horizon
-        self.mean = nnx.BatchStat(jax.device_put(np.zeros(features, np.float32)))
-        self.var = nnx.BatchStat(jax.device_put(np.ones(features, np.float32)))
-        self.calls = nnx.BatchStat(jax.device_put(np.int32(0)))
-        self.use_running_average = False  # set by the model's `eval()` and `train()`
-
-    def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B F"]:
-        mean, variance = self.mean[...], self.var[...]
-        if not self.use_running_average:
-            calls = jnp.minimum(self.calls[...] + 1, self.horizon)
-            rows = lax.stop_gradient(x)
-            share, apart = 1 / calls, rows.mean(axis=0) - mean
-            mean = mean + share * apart
-            variance = (1 - share) * (variance + share * apart**2) + share * rows.var(axis=0)
-            self.mean[...], self.var[...], self.calls[...] = mean, variance, calls
-        return jnp.clip((x - mean) * lax.rsqrt(variance + self.epsilon), -self.limit, self.limit)
-
-
 def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs) -> list[nnx.Module]:
     """A layer that normalizes each of these widths; none for the kind None."""
     if kind == "layer":
@@ -243,6 +208,21 @@ class MLP(nnx.Module):
             x = layer(x) if drop is None else drop(layer(x))
             x = normalized_activation(x, norm, activation, norm_first=self.norm_first)
         return x
+
+
+def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> Any:
+    """Layers with the activation, normalization and dropout of the config, or residual blocks."""
+    if config.residual_blocks and hiddens:
+        from rollax.models.simba import ResidualMLP  # loaded only where it is used
+
+        return ResidualMLP(in_features, hiddens, config.fcnet_activation, config.normalization, rngs=rngs)
+    dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
+    return MLP(
+        *(in_features, hiddens, config.fcnet_activation, config.normalization),
+        norm_first=config.normalize_before_activation,
+        dropout=dropout,
+        rngs=rngs,
+    )
 
 
 class CNN(nnx.Module):

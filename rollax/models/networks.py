@@ -15,8 +15,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
-from rollax.models.hidden_layers import make_mlp
-from rollax.models.layers import dense
+from rollax.models.layers import dense, make_mlp
 from rollax.models.outputs import Outputs
 from rollax.models.parametric_head import make_policy_head, policy_outputs
 

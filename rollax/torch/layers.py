@@ -133,7 +133,7 @@ class MLP(nn.Module):
 
 
 class RunningNorm(nn.Module):
-    """Standardizes F features by running statistics, with the equations of `rollax.models.layers.RunningNorm`."""
+    """Standardizes F features by running statistics, with the equations of `rollax.models.simba.RunningNorm`."""
 
     mean: Tensor
     var: Tensor

@@ -14,7 +14,8 @@ from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax import DDPG, DQN, SAC, ConfigError
 from rollax.algorithms.ppo import PPO
-from rollax.models.layers import CNN, MLP, BatchRenorm, RunningNorm
+from rollax.models.layers import CNN, MLP, BatchRenorm
+from rollax.models.simba import RunningNorm
 from rollax.torch import layers as torch_layers
 from tests.policy.small_ppo import experience
 from tests.policy.test_steps_by_part import replayed
