@@ -58,11 +58,12 @@ class FlatEncoder(nnx.Module):
         self.unit = UnitInterval()
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
             self.unit = UnitInterval.of(space)
-        self.norm = None
+        norm: Any = None
         if normalized and is_of_floats(space):
             from rollax.models.simba import RunningNorm  # loaded only where it is used
 
-            self.norm = RunningNorm(self.features)
+            norm = RunningNorm(self.features)
+        self.norm = norm
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import core
+from jax import core, lax
 from jaxtyping import Array, Float
 
 from rollax.models.config import Activation, Normalization
