@@ -145,6 +145,8 @@ from rollax.rollout.sampler import Sampler as Sampler
 from rollax.rollout.worker import PolicyEvaluator as PolicyEvaluator
 from rollax.rollout.worker import RolloutWorker as RolloutWorker
 from rollax.runs.fit import FitResult as FitResult
+from rollax.runs.loggers.logger import LoggedRun as LoggedRun
+from rollax.runs.loggers.logger import Logger as Logger
 from rollax.search.ars import ARS as ARS
 from rollax.search.ars import ARSConfig as ARSConfig
 from rollax.search.ars import ARSTrainer as ARSTrainer

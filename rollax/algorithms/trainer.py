@@ -32,6 +32,7 @@ from rollax.rollout.worker_set import WorkerSet
 if TYPE_CHECKING:
     from rollax.runs.display import ProgressMode
     from rollax.runs.fit import FitResult
+    from rollax.runs.loggers.logger import Logger
 
 log = logging.getLogger("rollax.algorithms")
 
@@ -170,6 +171,7 @@ class Trainer(OtherNamesOfTrainer):
         keep_best: bool = True,
         evaluate: bool = True,
         progress: ProgressMode = "auto",
+        loggers: Sequence[str | Mapping[str, Any] | Logger] | None = None,
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
@@ -191,6 +193,9 @@ class Trainer(OtherNamesOfTrainer):
                 `can_evaluate` is false.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" always prints lines, "none" prints nothing.
+            loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
+                settings such as `{"wandb": {"project": "mine"}}`, or instances of `Logger`; None for a TensorBoard log.
+                See docs/logging.md.
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
@@ -210,6 +215,7 @@ class Trainer(OtherNamesOfTrainer):
             keep_best=keep_best,
             evaluate=evaluate,
             progress=progress,
+            loggers=loggers,
         )
 
     @contextmanager

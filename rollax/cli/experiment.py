@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Experiment:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stop: Mapping[str, float] = dataclasses.field(default_factory=dict)
     preset: str | None = None
+    loggers: Sequence[Any] | None = None
     given: Collection[str] | None = None
 
 
@@ -65,13 +66,14 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
             "begin each line with one of these keys and a colon, as in `run: PPO`",
         )
     _refuse_unknown(content, where)
-    for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict), ("preset", str)):
+    sections = ("run", str), ("env", str), ("config", dict), ("stop", dict), ("preset", str), ("loggers", list)
+    for key, kind in sections:
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(
                 "A section of the experiment file has the wrong type.", f"{where}: {key}", content[key]
             ).expected(
                 kind.__name__,
-                f"write its keys below `{key}:`, indented" if kind is dict else f"write one name after `{key}:`",
+                f"write one name after `{key}:`" if kind is str else f"write its items below `{key}:`, indented",
             )
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
     config, run = content.get("config") or {}, content.get("run")
@@ -89,6 +91,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         config=decoded,
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
         preset=content.get("preset"),
+        loggers=content.get("loggers"),
         given=given_fields(config, TrainerConfig) if GIVEN in config else None,
     )
 
@@ -145,6 +148,37 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     return decode_config(config, trust="code fields")
 
 
+def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns the loggers of texts such as `csv`, `wandb:project=mine,tags=[a,b]` and `module:Class:key=value`."""
+    loggers = []
+    for text in texts:
+        head, equals, rest = text.partition("=")
+        name, _, first = head.rpartition(":") if equals else (text, "", "")
+        # A comma ends a setting only where another one follows it: a value may be a list.
+        settings = [] if not equals else re.split(r",(?=[A-Za-z_]\w*=)", f"{first}={rest}")
+        if not name:
+            raise ConfigError.is_not("The logger", "a name with settings", "--logger", text).expected(
+                "NAME or NAME:KEY=VALUE,...", "write --logger csv or --logger wandb:project=mine"
+            )
+        loggers.append({name: _parsed_pairs(settings, "--logger", text)})
+    return loggers
+
+
+def _parsed_pairs(pairs: Iterable[str], where: str, text: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key in values:
+            raise ConfigError.twice(key, where, text)
+        try:
+            values[key] = _parse_yaml(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ConfigError("The value of the setting is not valid YAML.", where, f"{text} ({error})").fix(
+                "quote it for the shell, and text with special characters once more"
+            ) from error
+    return values
+
+
 def override(
     base: Experiment,
     *,
@@ -165,6 +199,7 @@ def override(
         config=whole,
         stop={**base.stop, **stop},
         preset=base.preset if preset is None else preset,
+        loggers=base.loggers,
         given=None if base.given is None else [*base.given, *config],
     )
 

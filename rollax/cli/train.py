@@ -27,7 +27,15 @@ from rollax.cli.console import (
     readable_errors,
     whole_number,
 )
-from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
+from rollax.cli.experiment import (
+    Experiment,
+    merged,
+    override,
+    parse_config,
+    parse_loggers,
+    parse_settings,
+    read_experiment,
+)
 from rollax.config.json_form import decode_config
 from rollax.config.presets import preset
 from rollax.config.trainer import config_of_values
@@ -36,6 +44,8 @@ from rollax.core.importing import named_by_caller
 from rollax.core.storage import newest
 from rollax.errors import ConfigError
 from rollax.runs.display import cells, shown_path
+from rollax.runs.loggers.table import make_loggers
+from rollax.runs.loggers.tensorboard import EVENTS
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
 from rollax.runs.run_lock import refuse_used
@@ -45,6 +55,14 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.runs.fit import FitResult
 
+LoggerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logger",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="tensorboard (the default), csv, jsonl, wandb, mlflow, or module:Class; may be repeated.",
+    ),
+]
 MISSED_GOAL = 3
 """The exit code for a reward goal that was not reached, with `--must-reach`."""
 
@@ -89,7 +107,7 @@ def train(
     ] = False,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="YAML with run, env, config, stop, preset; options override it."),
+        typer.Option("--file", "-f", help="YAML with run, env, config, stop, preset, loggers; options override it."),
     ] = None,
     stop_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")] = None,
     stop_evaluation_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")] = None,
@@ -111,6 +129,7 @@ def train(
         int | None, typer.Option(min=1, help="Keep only the last N checkpoints; by default all.")
     ] = None,
     keep_best: Annotated[bool, typer.Option(help="Keep the best model too.")] = True,
+    logger: LoggerOption = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue from a checkpoint, or from the newest one of a run folder.")
     ] = None,
@@ -144,7 +163,10 @@ def train(
             stop=checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
             preset=preset,
         )
+        named, trusted = (parse_loggers(logger), True) if logger else (experiment.loggers, trust_code)
+        where = "--logger" if logger else f"{file}: loggers"
         fit = {
+            "loggers": None if named is None else make_loggers(named, where, trusted=trusted),
             "checkpoint_frequency": checkpoint_frequency,
             "keep_checkpoints": keep_checkpoints,
             "keep_best": keep_best,
@@ -283,7 +305,9 @@ def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True
     `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos.
     """
     logs = shlex.quote(shown_path(run))
-    lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
+    lines = []
+    if any(run.glob(EVENTS)):
+        lines.append(f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})")
     if (run / CURVE).exists():
         lines.append(f"Learning curve:   {shown_path(run / CURVE)}")
     lines.append(f"Results:          {shown_path(run / RESULTS_NAME)}")

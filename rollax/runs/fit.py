@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.interrupts import StopRequest
+from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
 from rollax.runs.run_folder import RunFolder
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.rollout.metrics import TrainResult
+    from rollax.runs.loggers.logger import Logger
 
 EVALUATION_INTERVAL = 10
 """Iterations between evaluations for a greedy goal, if the config sets no interval."""
@@ -60,10 +62,12 @@ def fit(
     keep_best: bool = True,
     evaluate: bool = True,
     progress: ProgressMode = "auto",
+    loggers: Sequence[Any] | None = None,
 ) -> FitResult:
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
     _check_checkpoints(out, checkpoint_frequency, keep_checkpoints)
     conditions = _checked_conditions(trainer, stop)
+    to_log = _loggers(out, loggers)
     path = None if out is None else Path(out)
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
     interval, evaluate = trainer.config.evaluation_interval, evaluate and trainer.can_evaluate
@@ -73,8 +77,8 @@ def fit(
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
     with folder or nullcontext():
-        if folder and trainer.recorded_in is not None:
-            folder.inherit(*trainer.recorded_in)
+        if folder:
+            _begin_record(folder, trainer, to_log)
         limit = trainer.stopping_at(
             conditions.get("timesteps_total", math.inf), EVALUATION_INTERVAL if greedy_goal else None
         )
@@ -86,7 +90,7 @@ def fit(
                     trainer.recorded_in = folder.path.resolve(), trainer.iteration
                 display.update(result, left.estimate(result))
                 if folder:
-                    folder.log_scalars(result)
+                    folder.log(result)
                 ended_by = reached(conditions, result)
                 if ended_by or request.signal is not None:
                     break
@@ -97,6 +101,7 @@ def fit(
                     folder.keep_best(trainer, result, saved=is_due)
             if folder:
                 folder.save(trainer)
+                folder.interrupted = not ended_by
         if ended_by and evaluate and trainer.can_evaluate and result.get("evaluation") is None:
             _evaluate_at_end(trainer, result, folder)
             ended_by = reached(conditions, result)
@@ -135,6 +140,19 @@ def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str
     return conditions
 
 
+def _loggers(out: str | Path | None, given: Sequence[Any] | None) -> list[Logger]:
+    """Returns the loggers of a run with a folder, and none for a run without one."""
+    if out is None and given:
+        raise ConfigError("Loggers require a run folder.", "fit(loggers=...)", f"out=None, loggers={given!r}").expected(
+            "a folder, new or empty, in out", "set out, or leave loggers out"
+        )
+    return (
+        []
+        if out is None
+        else make_loggers(DEFAULT_LOGGERS if given is None else given, "fit(loggers=...)", trusted=True)
+    )
+
+
 def _check_checkpoints(out: str | Path | None, checkpoint_frequency: int, keep_checkpoints: int | None) -> None:
     _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
@@ -160,6 +178,15 @@ def _run_folder(
     env = config.pop("env")
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
     return RunFolder(path, experiment, best_by, keep_checkpoints)
+
+
+def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]) -> None:
+    """Begins the results with those of the run that the trainer comes from, and begins the loggers."""
+    earlier = None
+    if trainer.recorded_in is not None:
+        earlier, iteration = trainer.recorded_in
+        folder.inherit(earlier, iteration)
+    folder.begin_logging(loggers, earlier)
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:

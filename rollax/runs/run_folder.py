@@ -1,4 +1,4 @@
-"""The folder of one training run: results, TensorBoard log, config, checkpoints, best model, learning curve."""
+"""The folder of one training run: results, config, checkpoints, best model, learning curve, and its loggers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,14 +15,15 @@ from typing import IO, TYPE_CHECKING, Any
 from rollax.core import storage
 from rollax.core.atomic_files import replace_file
 from rollax.core.cleanup import cleanup_on_error
+from rollax.core.storage import parsed_json
 from rollax.errors import CheckpointError, ConfigError, RollaxError, text_of
 from rollax.runs.display import title_of
-from rollax.runs.event_log import EventLog
+from rollax.runs.loggers.group import IDS_NAME, MEDIA, LoggerGroup
+from rollax.runs.loggers.logger import LoggedRun, Logger, Outcome
 from rollax.runs.results import (
     RESULTS_NAME,
     WHERE_IN_RESULT,
     draw_curves,
-    flat_scalars,
     number_in,
     read_lines,
     read_results,
@@ -71,7 +72,9 @@ class RunFolder:
         self._best_score = -math.inf
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
-        self._events: EventLog | None = None
+        self._experiment, self._loggers = experiment, LoggerGroup(())
+        self.interrupted = False
+        """Whether a signal ends the run, which the loggers are told at the end."""
         with cleanup_on_error(self._lock.release):
             self._results: IO[bytes] = self._begun(experiment, continues_after)
         self._opened = os.fstat(self._results.fileno())
@@ -80,16 +83,19 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        interrupted = self.interrupted or (kind is not None and issubclass(kind, KeyboardInterrupt))
+        outcome: Outcome = "interrupted" if interrupted else "finished" if kind is None else "failed"
         try:
-            for file in (self._results, self._events):
-                with suppress(OSError):  # already raised by `append` or `log_scalars`
-                    if file is not None:
-                        file.close()
+            with suppress(OSError):  # already raised by `append`
+                self._results.close()
             if self._is_there():
                 self._draw_curve()
         finally:
-            self._lock.release()
+            try:
+                self._loggers.close(outcome)
+            finally:
+                self._lock.release()
 
     def inherit(self, run: Path, iteration: int) -> None:
         """Copies the result lines of another run up to an iteration, so that the curve is complete."""
@@ -100,6 +106,17 @@ class RunFolder:
         for result in results:
             if (number_in(result, "training_iteration") or 0) <= iteration:
                 self.append(result)
+
+    def begin_logging(self, loggers: Sequence[Logger], earlier: Path | None = None) -> None:
+        """Begins the loggers of the run; `earlier` is the folder of the run that this one continues.
+
+        Raises:
+            RollaxError: a logger could not begin; ConfigError, if the cause is not a file of the run folder.
+        """
+        self._loggers = LoggerGroup(loggers)
+        config = parsed_json(to_json(self._experiment["config"]))
+        run = LoggedRun(self._experiment["run"], self._experiment["env"], config, self.path.resolve())
+        self._loggers.begin(run, earlier, read_lines(self.path / RESULTS_NAME)[0])
 
     def append(self, result: Mapping[str, Any]) -> None:
         """Writes one result line and flushes it to disk."""
@@ -115,14 +132,13 @@ class RunFolder:
         self._results.seek(self._last_line)
         self._results.truncate()
         self.append(result)
-        self.log_scalars(result)
+        # The other numbers of this step are logged already.
+        self._loggers.log({"timesteps_total": result.get("timesteps_total"), "evaluation": result.get("evaluation")})
 
-    def log_scalars(self, result: Mapping[str, Any]) -> None:
-        """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
-        with _named_errors(self.path / "events.out.tfevents.*"):
-            if self._events is None:
-                self._events = EventLog(self.path)  # not earlier, as the import would delay the first result
-            self._events.add(dict(flat_scalars(result)), int(number_in(result, "timesteps_total") or 0))
+    def log(self, result: Mapping[str, Any]) -> None:
+        """Gives the loggers the numbers of `result`, and the pictures and videos that are new in `media`."""
+        self._loggers.log(result)
+        self._loggers.log_folder(self.path / MEDIA, int(number_in(result, "timesteps_total") or 0))
 
     def save(self, trainer: Trainer) -> None:
         """Saves a checkpoint of this iteration and removes outdated ones."""
@@ -184,6 +200,7 @@ class RunFolder:
         try:
             results, _ = read_results(self.path)
             draw_curves({"training episodes": results}, self.path / CURVE, self._title)
+            self._loggers.log_media(self.path / CURVE, int(number_in(results[-1], "timesteps_total") or 0))
         except RollaxError:
             return
         except OSError as error:
@@ -218,7 +235,7 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
 
 def _refuse_links(folder: Path) -> None:
     """Refuses a folder in which a run would write or remove files of other folders, through links in it."""
-    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CURVE):
+    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CURVE, IDS_NAME):
         if (folder / name).is_symlink():
             raise ConfigError(
                 "The run folder contains a link to another place, where the run would write or remove files.",

@@ -16,6 +16,7 @@ from rollax.core.storage import newest
 from rollax.errors import NonFiniteError
 from rollax.rollout.worker import RolloutWorker
 from rollax.runs.interrupts import StopRequest
+from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
 from rollax.runs.run_lock import RunLock
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
@@ -71,6 +72,7 @@ def learn_until_signal(
     run = RunFolder(lock.folder, experiment, None, KEPT_CHECKPOINTS, continues_after=trainer.iteration, lock=lock)
     saved, failures = trainer.iteration, 0
     with run, StopRequest(trainer.stop_waiting) as request:
+        run.begin_logging(make_loggers(DEFAULT_LOGGERS, "rollax serve", trusted=True), lock.folder)
         last_save = time.monotonic()
         on_ready()
         while request.signal is None:
@@ -84,7 +86,7 @@ def learn_until_signal(
                 continue
             failures = 0
             run.append(result)
-            run.log_scalars(result)
+            run.log(result)
             if time.monotonic() - last_save >= checkpoint_frequency_s:
                 run.save(trainer)
                 saved, last_save = trainer.iteration, time.monotonic()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.runs.loggers.tensorboard import TensorBoardLogger
 from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder, check_empty
 from rollax.runs.run_lock import LOCK_NAME, RunLock
@@ -50,9 +51,10 @@ def test_the_folder_does_not_depend_on_the_current_folder(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     with RunFolder(Path("run"), EXPERIMENT, None, None) as folder:
+        folder.begin_logging([TensorBoardLogger()])
         monkeypatch.chdir("logs")  # as some environments do
         folder.append({"timesteps_total": 100, "episode_reward_mean": 1.0})
-        folder.log_scalars({"timesteps_total": 100, "episode_reward_mean": 1.0})
+        folder.log({"timesteps_total": 100, "episode_reward_mean": 1.0})
     assert not any((tmp_path / "logs").iterdir())
     assert (tmp_path / "run" / "curve.png").exists()
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
@@ -97,24 +99,14 @@ def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
     assert not (tmp_path / "result.jsonl").exists()  # the only file that stays open during a run
 
 
-def test_a_disk_too_full_for_the_tensorboard_log_is_an_error(tmp_path):
-    result = {"training_iteration": 1, "timesteps_total": 100, "loss": 0.5}
-    with open("/dev/full", "wb", buffering=0) as full, RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
-        folder.log_scalars(result)
-        assert folder._events is not None
-        records = folder._events._writer._py_recordio_writer
-        records.close()
-        records._writer = full
-        with pytest.raises(RollaxError, match=r"events\.out(.|\n)*No space left on device"):
-            folder.log_scalars(result)
-
-
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     # A run in JAX does not need it, and loading it takes 2 s and 200 MB.
     script = (
         "import sys; from pathlib import Path; from rollax.runs.run_folder import RunFolder\n"
+        "from rollax.runs.loggers.tensorboard import TensorBoardLogger\n"
         "with RunFolder(Path('run'), dict(run='PPO', env=None, config={}, stop={}), None, None) as folder:\n"
-        "    folder.log_scalars({'timesteps_total': 100, 'loss': 0.5})\n"
+        "    folder.begin_logging([TensorBoardLogger()])\n"
+        "    folder.log({'timesteps_total': 100, 'loss': 0.5})\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
     )
@@ -130,7 +122,7 @@ def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.jsonl", "checkpoints", "best", "curve.png"])
+@pytest.mark.parametrize("name", ["config.json", "result.jsonl", "checkpoints", "best", "curve.png", "loggers.json"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_nothing_is_written_through_links_in_a_run_folder(tmp_path, name, exists):
     outside, run = tmp_path / "outside", tmp_path / "run"
