@@ -58,9 +58,10 @@ class LoggerGroup:
             except RollaxError:
                 raise
             except Exception as error:
-                where = f"loggers: {type(logger).__name__}"
-                expected = "a logger that can begin, for example because its server can be reached"
-                raise ConfigError.raised("The logger", error, where, expected) from error
+                raise ConfigError("The logger could not begin.", type(logger).__name__, _cause(error)).expected(
+                    "settings that fit, and a server that can be reached, if the logger has one",
+                    "remove the cause, log offline (docs/logging.md), or leave the logger out",
+                ) from error
             self._begun.append(guarded := _Guarded(logger))
             if logger.id is not None:
                 ids[key] = logger.id

@@ -30,7 +30,7 @@ class WandbLogger(Logger):
 
     def begin(self, run: LoggedRun) -> bool:
         defaults = {
-            "id": run.earlier_id or wandb.util.generate_id(),
+            "id": run.earlier_id,  # None: W&B makes one
             "resume": "allow",
             "name": run.folder.name,
             "dir": str(run.folder),

@@ -1,0 +1,98 @@
+"""What every logger must do: all of it is read back, with several at once, and after a run was continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.fake_algorithm import FakeTrainer
+from tests.runs.loggers import reading
+
+# Iteration n of the fake algorithm has the reward 10·n, none in iteration 1, and the greedy rewards 20·n + (0, 1, 2).
+REWARDS = [(200, 20.0), (300, 30.0)]
+KL = [(100, 0.5), (200, 0.5), (300, 0.5)]
+GREEDY = [(300, 61.0)]
+
+
+def store(folder: Path) -> str:
+    return f"sqlite:///{folder.parent / 'mlflow.db'}"
+
+
+def spec(name: str, folder: Path):
+    """The logger, in its offline mode if it has a server."""
+    settings = {
+        "wandb": {"mode": "offline", "project": "tests"},
+        "mlflow": {"tracking_uri": store(folder)},
+    }
+    return {name: settings[name]} if name in settings else name
+
+
+def id_of(folder: Path) -> str:
+    (found,) = json.loads((folder / "loggers.json").read_text()).values()
+    return found
+
+
+def read(name: str, *folders: Path) -> reading.Numbers:
+    """What a logger recorded, where the last folder continues the runs of the others."""
+    if name == "wandb":
+        return reading.wandb(*folders)
+    if name == "mlflow":
+        return reading.mlflow(store(folders[-1]), id_of(folders[-1]))
+    readers = {"tensorboard": reading.tensorboard, "csv": reading.from_csv, "jsonl": reading.from_json_lines}
+    return readers[name](folders[-1])
+
+
+@pytest.fixture(params=["tensorboard", "csv", "jsonl", "wandb", "mlflow"])
+def name(request, monkeypatch, tmp_path):
+    if request.param in ("wandb", "mlflow"):
+        pytest.importorskip(request.param, reason=f"pip install 'rollax[{request.param}]'")
+    monkeypatch.chdir(tmp_path)  # MLflow's artifacts are in the current folder
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    return request.param
+
+
+def test_what_a_run_logs_is_read_back_and_a_continued_run_adds_to_it(name, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    trainer = FakeTrainer({})
+    trainer.fit({"training_iteration": 3}, one, progress="none", loggers=[spec(name, one)])
+    found = read(name, one)
+    assert found["episode_reward_mean"] == REWARDS
+    assert found["info/learner/default_policy/kl"] == KL
+    assert found["evaluation/episode_reward_mean"] == GREEDY
+    assert "info/learner/default_policy/total_loss" not in found  # infinite
+
+    trainer.fit({"training_iteration": 4}, two, progress="none", evaluate=False, loggers=[spec(name, two)])
+    found = read(name, one, two)
+    assert found["episode_reward_mean"] == [*REWARDS, (400, 40.0)]
+    assert found["info/learner/default_policy/kl"] == [*KL, (400, 0.5)]
+    assert found["evaluation/episode_reward_mean"] == GREEDY
+    if name in ("wandb", "mlflow"):
+        assert id_of(one) == id_of(two)
+
+
+def test_a_logger_that_joins_a_continued_run_gets_the_earlier_results_too(name, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    trainer = FakeTrainer({})
+    trainer.fit({"training_iteration": 3}, one, progress="none", evaluate=False, loggers=[])
+    trainer.fit({"training_iteration": 4}, two, progress="none", evaluate=False, loggers=[spec(name, two)])
+    assert read(name, two)["episode_reward_mean"] == [*REWARDS, (400, 40.0)]
+
+
+def test_all_at_once(monkeypatch, tmp_path):
+    for package in ("wandb", "mlflow"):
+        pytest.importorskip(package, reason=f"pip install 'rollax[{package}]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = tmp_path / "one"
+    names = ["tensorboard", "csv", "jsonl", "wandb", "mlflow"]
+    FakeTrainer({}).fit(
+        {"training_iteration": 3}, folder, progress="none", loggers=[spec(name, folder) for name in names]
+    )
+    ids = json.loads((folder / "loggers.json").read_text())
+    (mlflow_id,) = (found for key, found in ids.items() if "Mlflow" in key)
+    found = [read(name, folder) for name in names[:4]] + [reading.mlflow(store(folder), mlflow_id)]
+    for numbers in found:
+        assert numbers["episode_reward_mean"] == REWARDS
+        assert numbers["evaluation/episode_reward_mean"] == GREEDY
