@@ -228,6 +228,7 @@ _DRAWN = "leave it out: this algorithm explores by drawing actions from its poli
 _CHECKPOINTS = "use fit(checkpoint_frequency=...) or `rollax train --checkpoint-frequency`, in iterations"
 _TIME_LIMIT = "give the environment a time limit, such as with gymnasium.make(..., max_episode_steps=...)"
 _RESULTS = "leave it out: fit(out=...) and `rollax train` write a TensorBoard log and all results, and show progress"
+_LOGGERS = "use fit(loggers=[...]) or `rollax train --logger`; in an experiment file it is a key beside config"
 _NO_REPLAY = "leave it out: this algorithm has no replay buffer"
 _VIDEOS = "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env"
 _INPUT = (
@@ -280,7 +281,10 @@ ADVICE: dict[str, str] = {
     "standardize_advantages": _STANDARDIZED,
     "use_gae": "leave it out: lambda=1 is the same as use_gae=False",
     **each("checkpoint_frequency checkpoint_freq checkpoint_interval save_freq", _CHECKPOINTS),
-    **each("tensorboard_log verbose logger_kwargs", _RESULTS),
+    **each("tensorboard_log verbose", _RESULTS),
+    **each("loggers logger logger_type logger_config logger_kwargs logger_creator", _LOGGERS),
+    **each("wandb use_wandb wandb_project wandb_project_name wandb_entity wandb_group wandb_mode track", _LOGGERS),
+    **each("tensorboard use_tensorboard mlflow csv_log neptune", _LOGGERS),
     **each("render render_mode", "put render_mode into env_config, or record with trainer.evaluate(record_dir=...)"),
     "stop": "use fit(stop=...) or `rollax train --stop-timesteps`; in an experiment file it is a key beside config",
     "log_level": "leave it out: use logging.getLogger('rollax').setLevel(...)",

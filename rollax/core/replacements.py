@@ -104,6 +104,11 @@ PUBLIC: dict[str, str] = {
     "EvalCallback": "config key 'evaluation_interval'; fit(stop, out) keeps the best model",
     "CheckpointCallback": "the argument checkpoint_frequency of fit",
     "BaseCallback": "Callbacks",
+    **each("WandbCallback WandbLoggerCallback", "loggers=['wandb'], an argument of fit"),
+    **each("MLflowLoggerCallback MLflowOutputFormat", "loggers=['mlflow'], an argument of fit"),
+    **each("TBXLoggerCallback TensorboardLogger SummaryWriter", "loggers=['tensorboard'], an argument of fit"),
+    **each("CSVLoggerCallback CSVOutputFormat", "loggers=['csv'], an argument of fit"),
+    **each("JsonLoggerCallback JSONOutputFormat", "loggers=['jsonl'], an argument of fit"),
     # RLlib
     "AlgorithmConfig": "TrainerConfig",
     **each("DefaultCallbacks RLlibCallback", "Callbacks"),
@@ -134,6 +139,7 @@ FIT: dict[str, str] = {
     **each("progress_bar verbose log_interval", "progress='auto', 'lines' or 'none'"),
     **each("tb_log_name eval_log_path log_dir local_dir storage_path output path", "out, the run folder"),
     **each("checkpoint_freq save_freq", "checkpoint_frequency, in iterations"),
+    **each("logger logger_config logger_kwargs tensorboard_log wandb track", "loggers, a list of names"),
     "reset_num_timesteps": "limits are totals of the run: stop={'timesteps_total': trainer.optimizer.steps + n}",
 }
 """Argument of another library's `learn` or `fit` -> its replacement in `fit`."""
