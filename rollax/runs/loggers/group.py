@@ -72,7 +72,7 @@ class LoggerGroup:
                 replace_file(run.folder / IDS_NAME, to_json(ids, indent=2).encode())
             except OSError as error:
                 raise RollaxError.not_written("The file of ids of loggers", run.folder / IDS_NAME, error) from error
-        _ = self._new_media(run.folder / MEDIA)  # those of the earlier part are logged already
+        self._new_media(run.folder / MEDIA)  # notes those of the earlier part, which are logged already
 
     def log(self, result: Mapping[str, Any]) -> None:
         """Logs the finite numbers of a result."""
