@@ -111,6 +111,7 @@ class TestRefuses:
             ({"zzzz": 1}, "zzzz", "sorted(SomeConfig.model_fields) lists all keys"),
             ({"input": "x"}, "input", "learns from its own experience"),
             ({"record_env": True}, "record_env", "record_dir"),
+            ({"wandb": True}, "wandb", "fit(loggers=[...])"),
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
             ({"policies": {}}, "policies", "it is a key of 'multiagent'"),
             ({"model": {"lr": 1}}, "model.lr", "a key of the config itself"),
