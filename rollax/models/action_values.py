@@ -22,8 +22,8 @@ from rollax.models.catalog import make_custom_model
 from rollax.models.config import LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
-from rollax.models.layers import dense, make_mlp
-from rollax.models.networks import Trunk
+from rollax.models.layers import dense
+from rollax.models.networks import Trunk, make_mlp
 from rollax.models.outputs import Outputs, State, is_noisy
 from rollax.models.parametric_head import make_policy_head, policy_outputs
 from rollax.models.q_network import QNetwork

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import VALUE_GAIN
-from rollax.models.layers import dense, make_mlp
+from rollax.models.layers import dense
+from rollax.models.networks import make_mlp
 
 
 class CentralCritic(nnx.Module):

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.models.config import Activation, ConvFilter, CriticConfig, LayersConfig, Normalization
+from rollax.models.config import Activation, ConvFilter, Normalization
 from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -208,21 +208,6 @@ class MLP(nnx.Module):
             x = layer(x) if drop is None else drop(layer(x))
             x = normalized_activation(x, norm, activation, norm_first=self.norm_first)
         return x
-
-
-def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> Any:
-    """Layers with the activation, normalization and dropout of the config, or residual blocks."""
-    if config.residual_blocks and hiddens:
-        from rollax.models.simba import ResidualMLP  # loaded only where it is used
-
-        return ResidualMLP(in_features, hiddens, config.fcnet_activation, config.normalization, rngs=rngs)
-    dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
-    return MLP(
-        *(in_features, hiddens, config.fcnet_activation, config.normalization),
-        norm_first=config.normalize_before_activation,
-        dropout=dropout,
-        rngs=rngs,
-    )
 
 
 class CNN(nnx.Module):

@@ -12,12 +12,27 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.errors import ConfigError
-from rollax.models.config import LayersConfig, ModelConfig
+from rollax.models.config import CriticConfig, LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
-from rollax.models.layers import dense, make_mlp
+from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs
 from rollax.models.parametric_head import make_policy_head, policy_outputs
+
+
+def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> Any:
+    """Layers with the activation, normalization and dropout of the config, or residual blocks."""
+    if config.residual_blocks and hiddens:
+        from rollax.models.simba import ResidualMLP  # loaded only where it is used
+
+        return ResidualMLP(in_features, hiddens, config.fcnet_activation, config.normalization, rngs=rngs)
+    dropout = config.dropout if isinstance(config, CriticConfig) else 0.0
+    return MLP(
+        *(in_features, hiddens, config.fcnet_activation, config.normalization),
+        norm_first=config.normalize_before_activation,
+        dropout=dropout,
+        rngs=rngs,
+    )
 
 
 class Trunk(nnx.Module):

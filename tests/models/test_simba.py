@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollax import DQN, PPO, SAC, ConfigError
 from rollax.models.config import CriticConfig, ModelConfig
-from rollax.models.layers import make_mlp
+from rollax.models.networks import make_mlp
 from rollax.models.simba import ResidualMLP, he_normal
 from rollax.torch import layers as torch_layers
 from tests.algorithms.tables import f32
