@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import trim_mean
 
 from benchmarks.processes import answer
 from benchmarks.protocol import versions
 from benchmarks.rows.commands import own, peer
 from benchmarks.tables import Result, hardware, read_results, store
+from rollax.runs.interquartile_mean import bootstrap_interval, interquartile_mean
 
-_EVALUATIONS, _EPISODES, _DRAWN = 10, 10, 2000
+_EVALUATIONS, _EPISODES = 10, 10
 ENVIRONMENTS = (
     *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", "InvertedDoublePendulum-v5"),
     "LunarLander-v3",
@@ -171,7 +171,8 @@ def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) 
     for method in METHODS:
         pairs = [sides for (name, _), sides in sorted(scores.items()) if name == method and _have_ratio(sides, method)]
         if pairs:
-            low, middle, high = interquartile_mean([_in_units(sides, METHODS[method]) for sides in pairs])
+            by_env = [_in_units(sides, METHODS[method]) for sides in pairs]
+            middle, (low, high) = interquartile_mean(np.concatenate(by_env)), bootstrap_interval(by_env)
             yield ""
             yield (
                 f"{method}, {len(pairs)} environments: the interquartile mean of rollax's scores is {middle:.2f} of "
@@ -194,20 +195,6 @@ def _in_units(sides: Mapping[str, Mapping[int, float]], method: Method) -> np.nd
     """[seeds] rollax's scores divided by the other side's mean."""
     ours, theirs = (np.array([*sides[side].values()]) for side in _sides(method))
     return ours / theirs.mean()
-
-
-def interquartile_mean(by_env: Sequence[np.ndarray], seed: int = 0) -> tuple[float, float, float]:
-    """`(low, mean, high)`: the interquartile mean of all scores, and the bounds of 95 % of its stratified bootstrap.
-
-    Args:
-        by_env: for each environment the scores of its seeds.
-        seed: of the draws with replacement, within each environment.
-    """
-    rng = np.random.default_rng(seed)
-    drawn = [scores[rng.integers(len(scores), size=(_DRAWN, len(scores)))] for scores in by_env]
-    means = trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(trim_mean(np.concatenate(by_env), 0.25)), float(high)
 
 
 if __name__ == "__main__":

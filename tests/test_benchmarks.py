@@ -6,11 +6,10 @@ import ast
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from benchmarks import code_size, tables
-from benchmarks.mujoco_table import interquartile_mean, mujoco_table
+from benchmarks.mujoco_table import mujoco_table
 from benchmarks.peers import ROOT
 from benchmarks.readme import speed_table
 from benchmarks.rows import make_rows
@@ -51,13 +50,6 @@ def test_no_result_is_lost_when_several_processes_store_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: tables.store({"name": f"run {number}"}, table), range(50)))
     assert set(tables.read_table(table)) == {f"run {number}" for number in range(50)}
-
-
-def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    low, middle, high = interquartile_mean([np.array([0.0, 1.0, 5.0, 2.0]), np.array([100.0, 3.0, 4.0, 6.0])])
-    assert middle == (2 + 3 + 4 + 5) / 4
-    assert 1 < low < middle < high
-    assert interquartile_mean([np.full(3, 2.0)]) == (2.0, 2.0, 2.0)
 
 
 def test_scores_have_a_ratio_only_to_positive_ones():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -30,6 +33,28 @@ def test_repr_of_a_trainer_and_its_parts(trainer):
     assert repr(trainer.workers) == ("WorkerSet(local=RolloutWorker(worker_index=0), remote=())")
     assert repr(trainer.optimizer) == "SyncSamplesOptimizer(train_batch_size=32, env_steps=0, remote_workers=0)"
     assert "\n" not in repr(trainer.config)
+
+
+def test_repr_of_results(trainer, tmp_path):
+    fitted = trainer.fit({"training_iteration": 2}, tmp_path / "run", progress="none", evaluate=False)
+    result, evaluation = fitted.last, trainer.evaluate(2)
+    length = evaluation["episode_len_mean"]
+    assert repr(evaluation) == (
+        f"EvaluationResult(episodes=2, episode_reward_mean={length:.4g}, episode_reward_min="
+        f"{evaluation['episode_reward_min']:.4g}, episode_reward_max={evaluation['episode_reward_max']:.4g}, "
+        f"episode_len_mean={length:.4g}; dict(...) shows all 9 keys)"
+    )
+    assert repr(result).startswith("TrainResult(training_iteration=2, timesteps_total=64, time_total_s=")
+    assert len(repr(result)) < 300
+    assert repr(fitted) == (
+        f"FitResult(reached='training_iteration', missed_goal=False, out='{fitted.out}', "
+        f"checkpoint='{fitted.checkpoint}', "
+        f"best_checkpoint='{fitted.best_checkpoint}', best_score={fitted.best_score},\n  last={result!r})"
+    )
+    # All of it is still a dict, for JSON and copies too.
+    assert "timers" in repr(dict(result))
+    assert json.loads(json.dumps(evaluation)) == evaluation
+    assert repr(copy.deepcopy(evaluation)) == repr(evaluation)
 
 
 def test_repr_of_environments(trainer):

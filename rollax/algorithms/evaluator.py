@@ -14,7 +14,7 @@ import numpy as np
 from rollax.config import TrainerConfig
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError, PolicyError
-from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, summarize
+from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, Result, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_policies import specs_of
@@ -178,4 +178,4 @@ def evaluation_result(
         "episode_rewards": [episode.reward for episode in episodes],
         "off_policy_estimates": dict(off_policy_estimates),
     }
-    return cast(EvaluationResult, {**summary, **own})
+    return cast(EvaluationResult, Result({**summary, **own}))

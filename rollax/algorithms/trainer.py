@@ -25,7 +25,7 @@ from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import check_returned
-from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, TrainResult
+from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, Result, TrainResult
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_set import WorkerSet
 
@@ -137,25 +137,27 @@ class Trainer(OtherNamesOfTrainer):
             self.time_total_s += passed_s
         policy_rewards = episodes["policy_reward_mean"]
         timers, queue = self.optimizer.timings.take()
-        result: dict[str, Any] = {
-            **episodes,
-            "policy_reward_mean": {policy_id: policy_rewards.get(policy_id) for policy_id in self.worker.policies},
-            "training_iteration": self.iteration,
-            "timesteps_total": self.optimizer.steps,
-            "timesteps_this_iter": self.optimizer.steps - steps_before,
-            "agent_timesteps_total": self.optimizer.agent_steps,
-            "time_this_iter_s": passed_s,
-            "time_total_s": self.time_total_s,
-            "env_steps_per_s": (self.optimizer.env_steps - env_steps_before) / trained_s,
-            "timers": timers,
-            "info": {
-                "learner": stats,
-                "queue": queue,
-                "workers": self.workers.health(),
-                **self.optimizer.report(),
-            },
-            "evaluation": evaluation,
-        }
+        result = Result(
+            {
+                **episodes,
+                "policy_reward_mean": {policy_id: policy_rewards.get(policy_id) for policy_id in self.worker.policies},
+                "training_iteration": self.iteration,
+                "timesteps_total": self.optimizer.steps,
+                "timesteps_this_iter": self.optimizer.steps - steps_before,
+                "agent_timesteps_total": self.optimizer.agent_steps,
+                "time_this_iter_s": passed_s,
+                "time_total_s": self.time_total_s,
+                "env_steps_per_s": (self.optimizer.env_steps - env_steps_before) / trained_s,
+                "timers": timers,
+                "info": {
+                    "learner": stats,
+                    "queue": queue,
+                    "workers": self.workers.health(),
+                    **self.optimizer.report(),
+                },
+                "evaluation": evaluation,
+            }
+        )
         callbacks = self.worker.callbacks
         check_returned(callbacks, "on_train_result", callbacks.on_train_result(trainer=self, result=result), result)
         return cast(TrainResult, result)
@@ -183,11 +185,12 @@ class Trainer(OtherNamesOfTrainer):
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
                 `training_iteration` and `time_total_s` (limits) -> the number that ends training. With a goal
                 for `evaluation_reward_mean` and no `evaluation_interval`, every 10th iteration evaluates.
-            out: the run folder, new or empty; None writes nothing. The results begin with the results of the earlier
-                run folder that the trainer comes from.
+            out: the run folder; None writes nothing. In the folder that the trainer comes from, that run continues.
+                Any other folder must be new or empty; its results begin with those of the run that the trainer comes
+                from.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
-            keep_best: keep the best model of this call, by greedy evaluation where there are evaluations, else by
+            keep_best: keep the best model of this run folder, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; it stays None where
                 `can_evaluate` is false.
@@ -200,7 +203,7 @@ class Trainer(OtherNamesOfTrainer):
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
             ConfigError: an unknown stop condition, a number out of range, a limit that is reached already (limits are
-                totals of the run), or a folder that is not empty.
+                totals of the run), or a folder that is not empty or has a later checkpoint than the trainer.
         """
         from rollax.runs.fit import fit
 

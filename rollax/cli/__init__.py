@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, data, estimate, serve, train
+from rollax.cli import commands, compare, data, estimate, explain, resume, serve, train
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
@@ -23,15 +23,18 @@ app = typer.Typer(
     name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 app.command("train", cls=EachOptionOnce)(train.train)
+app.command("resume", cls=EachOptionOnce)(resume.resume)
 app.command("check", cls=EachOptionOnce)(commands.check)
 app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)
 app.command("estimate", cls=EachOptionOnce)(estimate.estimate)
 app.command("serve", cls=EachOptionOnce)(serve.serve)
 app.command("export", cls=EachOptionOnce)(commands.export)
 app.command("list", cls=EachOptionOnce)(commands.list_known)
+app.command("explain", cls=EachOptionOnce)(explain.explain)
 app.command("record", cls=EachOptionOnce)(commands.record)
 app.add_typer(data.app, name="data")
 app.command("plot", cls=EachOptionOnce)(commands.plot)
+app.command("compare", cls=EachOptionOnce)(compare.compare)
 
 
 def _show_version(wanted: bool) -> None:

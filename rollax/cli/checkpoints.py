@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rollax.core.importing import import_object, path_of
 from rollax.core.storage import newest
 from rollax.errors import CheckpointError, ConfigError
-from rollax.runs.run_folder import CHECKPOINTS, PREFIX
+from rollax.runs.results import RESULTS_NAME
+from rollax.runs.run_folder import CHECKPOINTS, PREFIX, newest_saved
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -21,11 +22,10 @@ def newest_checkpoint(path: Path) -> Path:
         raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )
-    inside = path / CHECKPOINTS if os.path.isdir(path / CHECKPOINTS) else path
-    found = newest(inside, PREFIX)
-    if found is None and inside != path:
+    found = newest_saved(path) or newest(path, PREFIX)
+    if found is None and (os.path.isdir(path / CHECKPOINTS) or os.path.exists(path / RESULTS_NAME)):
         fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"
-        raise CheckpointError("The run has no checkpoint.", where=inside, expected=f"a folder {PREFIX}…", fix=fix)
+        raise CheckpointError("The run has no checkpoint.", where=path, expected=f"a folder {PREFIX}…", fix=fix)
     return found or path
 
 

@@ -29,6 +29,8 @@ from rollax.runs.results import number_in
 _PACKAGE = Path(rollax.__file__).parent
 
 USER_ERROR = 2
+MISSED_GOAL = 3
+"""The exit code for a reward goal that was not reached, with `--must-reach`."""
 SIGNALLED = 128
 """Added to a signal's number for the exit code, as in shells."""
 
@@ -40,6 +42,8 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("restore", "load", "checkpoint"), "--resume"),
     **dict.fromkeys(("output", "out_dir", "log_dir", "local_dir", "storage_path"), "--out"),
     **dict.fromkeys(("save_freq", "checkpoint_freq"), "--checkpoint-frequency"),
+    **dict.fromkeys(("num_seeds", "n_seeds", "num_experiments"), "--seeds"),
+    "n_jobs": "--parallel",
 }
 """Options of RLlib, Stable-Baselines3's zoo and CleanRL -> ours."""
 

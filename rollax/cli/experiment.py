@@ -51,6 +51,35 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
 
     Other code that the file names is then `StoredCode`, or a plain string, which is not imported either.
     """
+    content, where = _read_sections(path), str(path)
+    refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
+    config, run = content.get("config") or {}, content.get("run")
+    trust: Trust = "everything" if trust_code else "nothing"
+    decoded = decode_config(config, trust=trust)
+    if not trust_code and (cluster := cluster_in(decoded)) is not None:
+        what = "The experiment file names a Ray cluster, which is not joined without trust in the file."
+        raise ConfigError(what, f"{where}: config.{cluster[0]}", cluster[1]).expected(
+            "no address, or --trust-code",
+            "pass --set ray_address=... in its place; or --trust-code if you trust the file",
+        )
+    return Experiment(
+        run=named_by_caller(run) if trust_code else run,
+        env=decode_config({"env": content.get("env")}, trust=trust)["env"],
+        config=decoded,
+        stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
+        preset=content.get("preset"),
+        loggers=content.get("loggers"),
+        given=given_fields(config, TrainerConfig) if GIVEN in config else None,
+    )
+
+
+def read_stop(path: Path) -> dict[str, float]:
+    """Returns the stop conditions of a YAML or JSON file, such as the `config.json` of a run."""
+    return checked_stop(_read_sections(path).get("stop") or {}, f"{path}: stop")
+
+
+def _read_sections(path: Path) -> dict[str, Any]:
+    """Returns the sections of an experiment file, each of its type or None."""
     try:
         content = _read_yaml(path)
     except OSError as error:
@@ -75,25 +104,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
                 kind.__name__,
                 f"write one name after `{key}:`" if kind is str else f"write its items below `{key}:`, indented",
             )
-    refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")
-    config, run = content.get("config") or {}, content.get("run")
-    trust: Trust = "everything" if trust_code else "nothing"
-    decoded = decode_config(config, trust=trust)
-    if not trust_code and (cluster := cluster_in(decoded)) is not None:
-        what = "The experiment file names a Ray cluster, which is not joined without trust in the file."
-        raise ConfigError(what, f"{where}: config.{cluster[0]}", cluster[1]).expected(
-            "no address, or --trust-code",
-            "pass --set ray_address=... in its place; or --trust-code if you trust the file",
-        )
-    return Experiment(
-        run=named_by_caller(run) if trust_code else run,
-        env=decode_config({"env": content.get("env")}, trust=trust)["env"],
-        config=decoded,
-        stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
-        preset=content.get("preset"),
-        loggers=content.get("loggers"),
-        given=given_fields(config, TrainerConfig) if GIVEN in config else None,
-    )
+    return content
 
 
 def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ import typer
 
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import (
+    MISSED_GOAL,
     SIGNALLED,
     ImportOption,
     TracebackOption,
@@ -25,8 +27,8 @@ from rollax.cli.console import (
     estimate_lines,
     evaluation_line,
     readable_errors,
-    whole_number,
 )
+from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
 from rollax.cli.experiment import (
     Experiment,
     merged,
@@ -35,6 +37,25 @@ from rollax.cli.experiment import (
     parse_loggers,
     parse_settings,
     read_experiment,
+)
+from rollax.cli.seeds import refuse_seeds, train_seeds
+from rollax.cli.training_options import (
+    CheckpointFrequency,
+    ConfigOption,
+    ContinueFor,
+    EvaluateOption,
+    KeepBest,
+    KeepCheckpoints,
+    LoggerOption,
+    MustReach,
+    QuietOption,
+    SettingsOption,
+    StopEvaluationReward,
+    StopIterations,
+    StopReward,
+    StopTime,
+    StopTimesteps,
+    stop_of_options,
 )
 from rollax.config.json_form import decode_config
 from rollax.config.presets import preset
@@ -49,22 +70,11 @@ from rollax.runs.loggers.tensorboard import EVENTS
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
 from rollax.runs.run_lock import refuse_used
-from rollax.runs.stopping import DONE, checked_stop
+from rollax.runs.stopping import DONE
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.runs.fit import FitResult
-
-LoggerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--logger",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="tensorboard (the default), csv, jsonl, wandb, mlflow, or module:Class; may be repeated.",
-    ),
-]
-MISSED_GOAL = 3
-"""The exit code for a reward goal that was not reached, with `--must-reach`."""
 
 
 def train(
@@ -85,17 +95,8 @@ def train(
     preset: Annotated[
         str | None, typer.Option(help="Defaults of the algorithm in another library: rllib. Settings override them.")
     ] = None,
-    config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]; may be repeated.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
     input_: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,60 +110,56 @@ def train(
         Path | None,
         typer.Option("--file", "-f", help="YAML with run, env, config, stop, preset, loggers; options override it."),
     ] = None,
-    stop_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")] = None,
-    stop_evaluation_reward: Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")] = None,
-    stop_timesteps: Annotated[
-        int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: environment steps.")
-    ] = None,
-    stop_iterations: Annotated[
-        int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations.")
-    ] = None,
-    stop_time: Annotated[float | None, typer.Option(help="Limit: seconds.")] = None,
+    stop_reward: StopReward = None,
+    stop_evaluation_reward: StopEvaluationReward = None,
+    stop_timesteps: StopTimesteps = None,
+    stop_iterations: StopIterations = None,
+    stop_time: StopTime = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of --seeds that train at the same time.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="A new folder for the run; by default runs/<algorithm>-<env>-<date>-<n>.")
+        Path | None,
+        typer.Option(
+            help="A new folder for the run, or that of --resume; by default runs/<algorithm>-<env>-<date>-<n>."
+        ),
     ] = None,
-    checkpoint_frequency: Annotated[
-        int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
-    ] = 0,
-    keep_checkpoints: Annotated[
-        int | None, typer.Option(min=1, help="Keep only the last N checkpoints; by default all.")
-    ] = None,
-    keep_best: Annotated[bool, typer.Option(help="Keep the best model too.")] = True,
+    checkpoint_frequency: CheckpointFrequency = 0,
+    keep_checkpoints: KeepCheckpoints = None,
+    keep_best: KeepBest = True,
     logger: LoggerOption = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue from a checkpoint, or from the newest one of a run folder.")
     ] = None,
+    continue_for: ContinueFor = None,
     trust_code: TrustOption = False,
-    evaluate: Annotated[bool, typer.Option(help="Evaluate greedily at the end.")] = True,
-    must_reach: Annotated[
-        bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
-    ] = False,
+    evaluate: EvaluateOption = True,
+    must_reach: MustReach = False,
     imports: ImportOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")] = False,
+    quiet: QuietOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Train a policy. Ctrl-C saves a checkpoint and ends with exit code 130 (SIGTERM: 143)."""
+    options = dict(locals())  # as given, for the processes of several seeds
     with readable_errors(traceback, imports):
         given = merged({} if config is None else parse_config(config), parse_settings(settings or ()))
         data = _given_once("input", input_[0] if input_ and len(input_) == 1 else input_, given)
         online = _given_once("then_online", True if then_online else None, given)
         given |= {key: value for key, value in (("input", data), ("then_online", online)) if value is not None}
-        stop = {
-            "--stop-reward": ("episode_reward_mean", stop_reward),
-            "--stop-evaluation-reward": ("evaluation_reward_mean", stop_evaluation_reward),
-            "--stop-timesteps": ("timesteps_total", stop_timesteps),
-            "--stop-iterations": ("training_iteration", stop_iterations),
-            "--stop-time": ("time_total_s", stop_time),
-        }
+        stop = stop_of_options(stop_reward, stop_evaluation_reward, stop_timesteps, stop_iterations, stop_time)
         experiment = override(
             Experiment() if file is None else read_experiment(file, trust_code=trust_code),
             run=run,
             env=_given_once("env", env, given),
             config=given if (seed := _given_once("seed", seed, given)) is None else {**given, "seed": seed},
-            stop=checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
+            stop=stop,
             preset=preset,
         )
+        if resume is not None and preset is None:
+            experiment = dataclasses.replace(experiment, preset=None)  # the checkpoint has the keys of a file's preset
         named, trusted = (parse_loggers(logger), True) if logger else (experiment.loggers, trust_code)
         where = "--logger" if logger else f"{file}: loggers"
         fit = {
@@ -173,9 +170,20 @@ def train(
             "evaluate": evaluate,
             "progress": "none" if quiet else "auto",
         }
-        if out is not None:
-            check_empty(out, "--out", f"--resume={out}")
+        refuse_seeds(options)
+        if seeds is not None:
+            folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-seeds") if out is None else out
+            one = {**options, "seeds": None, "parallel": 1, "quiet": quiet or parallel > 1}
+            first = experiment.config.get("seed") or 0
+            raise typer.Exit(train_seeds(train, one, experiment, folder, seeds, first, parallel))
+        refuse_continue_for(continue_for, experiment.stop, resumed=resume is not None)
+        earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
+        if out is not None and (earlier is None or out.resolve() != earlier):
+            check_empty(out, "--out", f"rollax resume {out}")
         with make_trainer(experiment, resume, trust_code) as trainer:
+            if earlier is not None:
+                stop = stop_of_resumed(trainer, earlier, experiment.stop, continue_for)
+                experiment = dataclasses.replace(experiment, stop=stop)
             fitted = run_experiment(trainer, experiment, out, imports or (), fit)
     if fitted.signal is not None:
         raise typer.Exit(SIGNALLED + fitted.signal)
@@ -192,11 +200,14 @@ def run_experiment(
     refuse_used(out, "--out")  # before training: otherwise the message in `except` would list the files of another run
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
+    continues, before = (out / RESULTS_NAME).exists(), trainer.iteration
     try:
         fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
         with suppress(OSError):  # a folder that is missing or cannot be read
-            if os.listdir(out):
+            if continues and trainer.iteration == before:
+                pass  # its files are those of the run so far
+            elif os.listdir(out):
                 print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
             elif is_new:  # refused before training began
                 out.rmdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from inspect import get_annotations
+from inspect import cleandoc, get_annotations
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -82,6 +82,8 @@ class FieldGroup(BaseModel):
             fields.update(changed)
         if "env" in fields:  # only whole configs, because most classes are groups
             cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
+            keys = "\n".join(f"    {name}: {field.description}" for name, field in fields.items() if field.description)
+            cls.__doc__ = f"{cleandoc(cls.__doc__ or 'A config.')}\n\nKeys:\n{keys}"
 
 
 def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
@@ -98,7 +100,7 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
     """Refuses a `given` key without effect whose value differs from its value in `before`, or else from its default."""
-    for key, conditions in _rules(type(config)):
+    for key, conditions in rules_of(type(config)):
         field, _, inner = key.partition(".")
         if field not in given or field not in type(config).model_fields:
             continue
@@ -117,7 +119,7 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
             names = dict.fromkeys(name for condition in failing for name in condition)
             reason = " and ".join(f"{name} is {_value(config, name)!r}" for name in names)
             wanted = " or ".join(
-                " and ".join(_wanted(config, name, values) for name, values in condition.items())
+                " and ".join(condition_text(config, name, values) for name, values in condition.items())
                 for condition in failing
             )
             raise _without_effect(config, key, reason, wanted)
@@ -181,7 +183,7 @@ def inherited(config_class: type, table: str) -> dict[str, Any]:
     }
 
 
-def _rules(config_class: type[BaseModel]) -> Iterator[tuple[str, Condition | Sequence[Condition] | str]]:
+def rules_of(config_class: type[BaseModel]) -> Iterator[tuple[str, Condition | Sequence[Condition] | str]]:
     for name in config_class.model_fields:
         if name.endswith(SCHEDULE):
             yield name.removesuffix(SCHEDULE), {name: None}
@@ -208,7 +210,7 @@ def _is_one_of(value: Any, values: Any) -> bool:
     return value in values if isinstance(values, tuple) else value == values
 
 
-def _wanted(config: BaseModel, name: str, values: Any) -> str:
+def condition_text(config: BaseModel, name: str, values: Any) -> str:
     if values is ENABLED:
         return f"{name}=True" if isinstance(_value(config, name), bool) else name
     if isinstance(values, Predicate):

@@ -71,7 +71,7 @@ def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
             owner = inside
             name, field = _field(owner, str(part))
             key = f"{key}.{name}" if key else name
-            inside, entries = (None, None) if field is None else _nested_models(field.annotation)
+            inside, entries = (None, None) if field is None else nested_models(field.annotation)
         elif entries is not None:
             key, inside, entries = f"{key}.{part}", entries, None
         elif isinstance(part, int):
@@ -79,7 +79,7 @@ def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
     message = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     expected = message.split(", unable to")[0].replace("valid tuple", "list")
     if field is not None and expected.startswith(("greater", "less")):
-        expected = _range(field, name) or expected
+        expected = range_text(field, name) or expected
     return _Mistake(key, name, field, owner, details["input"], expected)
 
 
@@ -91,12 +91,12 @@ def _unknown_key(config_class: type[BaseModel], mistake: _Mistake, where: str, a
 def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> str:
     """A hint about an unknown key `name` of `owner`, which is the config or one of its parts."""
     for part, field in owner.model_fields.items():
-        inside = _nested_models(field.annotation)[0]
+        inside = nested_models(field.annotation)[0]
         if inside is not None and _field(inside, name)[1] is not None:
             return f"it is a key of '{part}': {{'{part}': {{'{name}': ...}}}}"
     if _field(config_class, name)[1] is not None:
         return "it is a key of the config itself, not of this part"
-    ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
+    ours = counterpart(name, keys_with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
         if owner is config_class:
             return _belongs(config_class, name)
@@ -111,7 +111,7 @@ def _with_counterpart(mistake: _Mistake) -> str:
     """The wrong key, and in brackets the keys that replace an unknown key."""
     ours = None
     if mistake.field is None:
-        ours = counterpart(mistake.name, _with_parts(mistake.owner), getattr(mistake.owner, "part", ""))
+        ours = counterpart(mistake.name, keys_with_parts(mistake.owner), getattr(mistake.owner, "part", ""))
     return mistake.key if ours is None else f"{mistake.key} (here {' and '.join(ours.keys)})"
 
 
@@ -135,11 +135,11 @@ def _belongs(config_class: type[BaseModel], name: str) -> str:
     return f"similar keys: {', '.join(similar)}; {listed}" if similar else listed
 
 
-def _with_parts(owner: type[BaseModel]) -> set[str]:
+def keys_with_parts(owner: type[BaseModel]) -> set[str]:
     """The keys of a config, and the keys of its parts as `part.key`."""
     keys = set(fields_by_key(owner))
     for part, field in owner.model_fields.items():
-        inside = _nested_models(field.annotation)[0]
+        inside = nested_models(field.annotation)[0]
         keys |= {f"{part}.{name}" for name in (inside.model_fields if inside is not None else ())}
     return keys
 
@@ -151,7 +151,7 @@ def _field(model: type[BaseModel], written: str) -> tuple[str, FieldInfo | None]
     return written, None
 
 
-def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
+def nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
     """The config class of a field, and the config class of the values if the field is a dict."""
     entries = get_args(annotation)[1] if get_origin(annotation) is dict else None
     found = [
@@ -161,7 +161,7 @@ def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseMo
     return found[0], found[1]
 
 
-def _range(field: FieldInfo, name: str) -> str:
+def range_text(field: FieldInfo, name: str) -> str:
     """The range of a field, such as "0 <= gamma <= 1"; empty for a field without bounds."""
     signs = {"gt": "<", "ge": "<=", "lt": "<", "le": "<="}
     bounds = {rule: getattr(limit, rule) for limit in field.metadata for rule in signs if hasattr(limit, rule)}

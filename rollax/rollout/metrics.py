@@ -152,6 +152,23 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+class Result(dict[str, Any]):
+    """A dict with a short `repr`; it is a `TrainResult` or an `EvaluationResult` to type checkers."""
+
+    def __repr__(self) -> str:
+        name = "TrainResult" if "training_iteration" in self else "EvaluationResult"
+        shown = {key: self[key] for key in _SHOWN if self.get(key) is not None}
+        texts = [f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in shown.items()]
+        return f"{name}({', '.join(texts)}; dict(...) shows all {len(self)} keys)"
+
+
+_SHOWN = (
+    *("training_iteration", "timesteps_total", "time_total_s", "env_steps_per_s", "episodes"),
+    *("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean", "evaluation"),
+)
+"""The keys in the `repr` of a result, where they have a value."""
+
+
 class EpisodeSummary(TypedDict):
     """Means and extremes over episodes; None without episodes."""
 

@@ -14,7 +14,7 @@ from rollax.errors import ConfigError
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
-from rollax.runs.run_folder import RunFolder
+from rollax.runs.run_folder import RunFolder, is_continued
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EVALUATION_INTERVAL = 10
 """Iterations between evaluations for a greedy goal, if the config sets no interval."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FitResult:
     """The outcome of a training run.
 
@@ -49,6 +49,13 @@ class FitResult:
     checkpoint: Path | None = None
     best_checkpoint: Path | None = None
     best_score: float | None = None
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        last = values.pop("last")
+        shown = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        texts = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+        return f"FitResult({', '.join(texts)},\n  last={last!r})"
 
 
 def fit(
@@ -173,11 +180,12 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 def _run_folder(
     trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
-    """Returns the folder of a new run."""
+    """Returns the folder of a new run, or of the run that the trainer comes from, after its iteration."""
     config = trainer.config.to_json()
     env = config.pop("env")
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
-    return RunFolder(path, experiment, best_by, keep_checkpoints)
+    after = trainer.iteration if is_continued(path, trainer.recorded_in, trainer.iteration) else None
+    return RunFolder(path, experiment, best_by, keep_checkpoints, continues_after=after)
 
 
 def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]) -> None:
@@ -185,7 +193,8 @@ def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]
     earlier = None
     if trainer.recorded_in is not None:
         earlier, iteration = trainer.recorded_in
-        folder.inherit(earlier, iteration)
+        if earlier != folder.path.resolve():
+            folder.inherit(earlier, iteration)
     folder.begin_logging(loggers, earlier)
 
 

@@ -49,8 +49,8 @@ class RunFolder:
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
     `WHERE_IN_RESULT` that determines the best model, None for none. With `continues_after`, an iteration, the run in
     the folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a
-    ConfigError. The folder is locked until the block ends, by `lock` or a new lock; ConfigError if another run holds
-    one.
+    ConfigError. The best model so far stays the best until a better one is saved. The folder is locked until the block
+    ends, by `lock` or a new lock; ConfigError if another run holds one.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RunFolder:
         lock: RunLock | None = None,
     ) -> None:
         if continues_after is None:
-            check_empty(path, _WHERE, "from_checkpoint(...).fit(..., out=another_folder)")
+            check_empty(path, _WHERE, "Trainer.from_checkpoint(newest).fit(..., out=this_folder)")
         self._lock = RunLock(path, _WHERE) if lock is None else lock
         self.path = self._lock.folder
         self._checkpoint: Path | None = None
@@ -189,11 +189,22 @@ class RunFolder:
         results = self.path / RESULTS_NAME
         _refuse_links(self.path)
         if continues_after is not None and results.exists():
+            self._find_best()
             _remove_results_after(self.path, continues_after)
         with _named_errors(self.path / CONFIG):
             replace_file(self.path / CONFIG, (to_json(experiment, indent=2) + "\n").encode())
         with _named_errors(results):  # opened last, because nothing would close it if the rest failed
             return results.open("ab")
+
+    def _find_best(self) -> None:
+        """Reads the best model so far, and its score, from a folder whose run is continued."""
+        best = storage.newest(self.path / BEST, PREFIX)
+        if best is None or self._best_by is None:
+            return
+        for result in read_lines(self.path / RESULTS_NAME)[0]:
+            score = number_in(result, *WHERE_IN_RESULT[self._best_by])
+            if number_in(result, "training_iteration") == iteration_of(best) and score is not None:
+                self._best, self._best_score = best, score
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there are results; a failure is only logged, so that training ends normally."""
@@ -208,12 +219,46 @@ class RunFolder:
                 print(f"The learning curve was not drawn: {error}", file=sys.stderr)
 
 
-def check_empty(path: Path, where: str, go_on: str) -> None:
+def iteration_of(checkpoint: Path) -> int:
+    """Returns the iteration in the name of a checkpoint of a run folder."""
+    return int(checkpoint.name.removeprefix(PREFIX))
+
+
+def newest_saved(run: Path) -> Path | None:
+    """Returns the newest complete checkpoint of a run folder, or None.
+
+    A killed run may have saved its best model after its last other checkpoint.
+    """
+    found = [storage.newest(run / folder, PREFIX) for folder in (CHECKPOINTS, BEST)]
+    return max((path for path in found if path is not None), key=iteration_of, default=None)
+
+
+def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: int) -> bool:
+    """Whether a trainer at this iteration, with these results (`Trainer.recorded_in`), continues the run in a folder.
+
+    Raises:
+        ConfigError: it would, but the folder has a later checkpoint.
+    """
+    if recorded_in is None or recorded_in[0] != path.resolve() or not (path / RESULTS_NAME).exists():
+        return False
+    newest = newest_saved(path)
+    if newest is not None and iteration_of(newest) > iteration:
+        raise ConfigError(
+            "The run in the folder has a later checkpoint, and continuing would drop its later results.",
+            _WHERE,
+            f"{newest}, and a trainer at iteration {iteration}",
+        ).expected("a trainer from the newest checkpoint, or a new folder", "choose another folder, or continue there")
+    return True
+
+
+def check_empty(path: Path, where: str, go_on: str, *, held: bool = False) -> None:
     """Refuses a file, a folder that another run uses, or one that is not empty.
 
     `go_on` is the command that continues the run in it. A lock that a killed process left behind does not count.
+    `held`: the caller has the lock.
     """
-    refuse_used(path, where)
+    if not held:
+        refuse_used(path, where)
     if not os.path.exists(path):
         return
     with _named_errors(path):

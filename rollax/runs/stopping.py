@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rollax.core.numbers import is_finite, is_number
-from rollax.errors import ConfigError, nearest
-from rollax.runs.results import WHERE_IN_RESULT, number_in
+from rollax.errors import ConfigError, RollaxError, nearest
+from rollax.runs.results import WHERE_IN_RESULT, number_in, read_results
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
 _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
@@ -62,6 +63,16 @@ def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
         if value is not None and value >= threshold:
             return name
     return DONE if result.get(DONE) else None
+
+
+def ended_by(run: Path, iteration: int, stop: Mapping[str, float]) -> str | None:
+    """Returns the condition that ends a run folder at an iteration; None if it goes on, or has no results there."""
+    try:
+        results, _ = read_results(run)
+    except RollaxError:
+        return None
+    last = next((result for result in results if number_in(result, "training_iteration") == iteration), {})
+    return reached(stop, last)
 
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:

@@ -148,7 +148,7 @@ def test_a_folder_with_another_run_is_refused(fitted):
     _, _, run = fitted
     before = rows(run)
     with pytest.raises(
-        ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)(.|\n)*out=another_folder"
+        ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)(.|\n)*out=this_folder"
     ):
         FakeTrainer({}).fit({"training_iteration": 1}, run)
     assert rows(run) == before

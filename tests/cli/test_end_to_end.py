@@ -67,6 +67,8 @@ def test_resume_continues_counting(rollax, trained, lines, cwd):
     rollax("train", "--resume=run", "--stop-iterations=3", "--out=on", "--no-evaluate")
     assert [line["timesteps_total"] for line in lines(cwd / "on")] == [64, 128, 192]
     assert lines(cwd / "on")[:2] == lines(trained)
+    rollax("resume", "on", "--continue-for=64", "--no-evaluate")
+    assert [line["timesteps_total"] for line in lines(cwd / "on")] == [64, 128, 192, 256]
 
 
 @pytest.mark.long

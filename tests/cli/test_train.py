@@ -63,7 +63,7 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here", code=2)
     assert "The folder contains another run.\n  where:    --out" in again.output
-    assert "--resume=here continues that run" in again.output
+    assert "rollax resume here continues that run" in again.output
 
 
 @pytest.mark.parametrize(

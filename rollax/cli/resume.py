@@ -1,0 +1,93 @@
+"""`rollax resume`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollax.cli.console import EnvOption, ImportOption, RunOption, TracebackOption, TrustOption, readable_errors
+from rollax.cli.seeds import SETTINGS_NAME
+from rollax.cli.train import train
+from rollax.cli.training_options import (
+    CheckpointFrequency,
+    ConfigOption,
+    ContinueFor,
+    EvaluateOption,
+    KeepBest,
+    KeepCheckpoints,
+    LoggerOption,
+    MustReach,
+    QuietOption,
+    SettingsOption,
+    StopEvaluationReward,
+    StopIterations,
+    StopReward,
+    StopTime,
+    StopTimesteps,
+)
+from rollax.errors import ConfigError
+from rollax.runs.results import RESULTS_NAME
+
+
+def resume(
+    run_folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    continue_for: ContinueFor = None,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
+    env: EnvOption = None,
+    stop_reward: StopReward = None,
+    stop_evaluation_reward: StopEvaluationReward = None,
+    stop_timesteps: StopTimesteps = None,
+    stop_iterations: StopIterations = None,
+    stop_time: StopTime = None,
+    checkpoint_frequency: CheckpointFrequency = 0,
+    keep_checkpoints: KeepCheckpoints = None,
+    keep_best: KeepBest = True,
+    logger: LoggerOption = None,
+    run: RunOption = None,
+    trust_code: TrustOption = False,
+    evaluate: EvaluateOption = True,
+    must_reach: MustReach = False,
+    imports: ImportOption = None,
+    quiet: QuietOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Continue a run in its folder, from its newest checkpoint: `rollax train --resume=RUN --out=RUN`.
+
+    The stop conditions are those of the run, unless others or --continue-for are given.
+    """
+    with readable_errors(traceback):
+        if not os.path.exists(run_folder / RESULTS_NAME):
+            fix = "check the path; `rollax train --resume=CHECKPOINT` continues from a checkpoint in a new folder"
+            if os.path.exists(run_folder / SETTINGS_NAME):
+                fix = "give the command `rollax train --seeds=... --out=...` of these seeds again, or name one of them"
+            raise ConfigError.is_not("This", "a run folder", "rollax resume", str(run_folder)).expected(
+                f"a folder with a {RESULTS_NAME}", fix
+            )
+    train(
+        resume=run_folder,
+        out=run_folder,
+        continue_for=continue_for,
+        config=config,
+        settings=settings,
+        env=env,
+        stop_reward=stop_reward,
+        stop_evaluation_reward=stop_evaluation_reward,
+        stop_timesteps=stop_timesteps,
+        stop_iterations=stop_iterations,
+        stop_time=stop_time,
+        checkpoint_frequency=checkpoint_frequency,
+        keep_checkpoints=keep_checkpoints,
+        keep_best=keep_best,
+        logger=logger,
+        run=run,
+        trust_code=trust_code,
+        evaluate=evaluate,
+        must_reach=must_reach,
+        imports=imports,
+        quiet=quiet,
+        traceback=traceback,
+    )

@@ -1,0 +1,70 @@
+"""The options of the commands that train: `train` and `resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from rollax.cli.console import whole_number
+from rollax.runs.stopping import checked_stop
+
+ConfigOption = Annotated[str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]; may be repeated.",
+    ),
+]
+StopReward = Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")]
+StopEvaluationReward = Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")]
+StopTimesteps = Annotated[
+    int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: environment steps.")
+]
+StopIterations = Annotated[int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations.")]
+StopTime = Annotated[float | None, typer.Option(help="Limit: seconds.")]
+ContinueFor = Annotated[
+    int | None,
+    typer.Option(
+        metavar="INTEGER", parser=whole_number, help="Limit: environment steps after those of the checkpoint."
+    ),
+]
+CheckpointFrequency = Annotated[
+    int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
+]
+KeepCheckpoints = Annotated[int | None, typer.Option(min=1, help="Keep only the last N checkpoints; by default all.")]
+KeepBest = Annotated[bool, typer.Option(help="Keep the best model too.")]
+LoggerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logger",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="tensorboard (the default), csv, jsonl, wandb, mlflow, or module:Class; may be repeated.",
+    ),
+]
+EvaluateOption = Annotated[bool, typer.Option(help="Evaluate greedily at the end.")]
+MustReach = Annotated[
+    bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")]
+
+
+def stop_of_options(
+    reward: float | None,
+    evaluation_reward: float | None,
+    timesteps: int | None,
+    iterations: int | None,
+    time_s: float | None,
+) -> Mapping[str, float]:
+    """Returns the stop conditions of the options that are given."""
+    stop = {
+        "--stop-reward": ("episode_reward_mean", reward),
+        "--stop-evaluation-reward": ("evaluation_reward_mean", evaluation_reward),
+        "--stop-timesteps": ("timesteps_total", timesteps),
+        "--stop-iterations": ("training_iteration", iterations),
+        "--stop-time": ("time_total_s", time_s),
+    }
+    return checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()})

@@ -1,0 +1,38 @@
+"""Which of the names in `SYNONYMS` and `ADVICE` are config keys or arguments of RLlib and of Stable-Baselines3."""
+
+from __future__ import annotations
+
+_STABLE_BASELINES3 = """
+learning_rate n_steps batch_size n_epochs gae_lambda clip_range clip_range_vf normalize_advantage ent_coef vf_coef
+max_grad_norm use_sde sde_sample_freq use_sde_at_warmup target_kl tensorboard_log verbose device stats_window_size
+policy_kwargs policy env_kwargs wrapper_class n_envs n_stack use_rms_prop rms_prop_eps replay_buffer_class
+replay_buffer_kwargs optimize_memory_usage train_freq gradient_steps tau target_update_interval exploration_fraction
+exploration_initial_eps exploration_final_eps action_noise target_policy_noise n_sampled_goal
+goal_selection_strategy net_arch activation_fn features_extractor_class share_features_extractor ortho_init full_std
+use_expln log_std_init optimizer_class optimizer_kwargs total_timesteps n_eval_episodes eval_freq save_freq norm_obs
+norm_reward n_delta n_top delta_std zero_policy alive_bonus_offset n_critics n_quantiles lstm_hidden_size frame_skip
+render_mode
+"""
+_RLLIB = """
+train_batch_size_per_learner minibatch_size num_epochs num_env_runners num_rollout_workers num_envs_per_env_runner
+num_cpus_per_env_runner num_gpus_per_env_runner num_gpus_per_learner num_cpus_for_local_worker evaluation_duration
+evaluation_duration_unit evaluation_num_workers evaluation_num_env_runners evaluation_parallel_to_training
+min_sample_timesteps_per_iteration min_train_timesteps_per_iteration min_sample_timesteps_per_reporting
+min_train_timesteps_per_reporting min_time_s_per_reporting min_iter_time_s restart_failed_env_runners
+recreate_failed_env_runners ignore_env_runner_failures callbacks_class replay_buffer_config num_replay_buffer_shards
+num_steps_sampled_before_learning_starts exploration_config grad_clip_by use_critic use_gae framework horizon
+soft_horizon no_done_at_end preprocessor_pref framestack custom_eval_function custom_evaluation_function
+keep_per_episode_custom_metrics env_task_fn create_env_on_driver synchronize_filters worker_side_prioritization
+shuffle_sequences simple_optimizer record_env render_env monitor log_level disable_env_checking enable_connectors
+_disable_preprocessor_api metrics_smoothing_episodes output_compress_columns output_max_rows_per_file input_
+input_read_method_kwargs input_evaluation shuffle_buffer_size postprocess_inputs actions_in_input_normalized
+num_rollouts episodes_per_batch rollouts_used stepsize sgd_stepsize return_proc_mode offset eval_prob report_length
+optimization vf_coeff ent_coeff policy_model_config q_model_config model_config attention_memory_inference
+attention_memory_training attention_use_n_prev_actions attention_use_n_prev_rewards
+"""
+
+OF_LIBRARY = {
+    "Stable-Baselines3": frozenset(_STABLE_BASELINES3.split()),
+    "RLlib": frozenset(_RLLIB.split()),
+}
+"""Library -> its names that differ from rollax's, or that rollax has for something else."""

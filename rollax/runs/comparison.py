@@ -1,0 +1,164 @@
+"""Comparisons of runs: groups of equal runs with different seeds, their scores, a table and learning curves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollax.core.atomic_files import read_regular
+from rollax.core.figure_files import written_to
+from rollax.errors import ConfigError, RollaxError
+from rollax.runs.interquartile_mean import bootstrap_interval, interquartile_mean
+from rollax.runs.results import RESULTS_NAME, curve, read_results
+from rollax.runs.run_folder import CONFIG
+
+SEED_FOLDER = "seed-"
+"""The name of a run folder in the folder of several seeds, before the seed."""
+QUANTITIES = ("evaluation_reward_mean", "episode_reward_mean")
+_POINTS = 100
+_MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with equal settings in one environment, which differ in their seeds.
+
+    Args:
+        label: what the group is called.
+        env: the name of the environment.
+        runs: result lines of each run.
+    """
+
+    label: str
+    env: str
+    runs: Sequence[Sequence[Mapping[str, Any]]]
+
+    def scores(self, quantity: str) -> np.ndarray:
+        """Returns the last value of a quantity in each run, [runs]."""
+        return np.array([curve(results, quantity)[1][-1] for results in self.runs])
+
+
+def groups_of(folders: Sequence[Path]) -> list[Group]:
+    """Returns the groups of run folders, and of folders of several seeds. A run without results is an error.
+
+    Runs belong together if they are of one algorithm, with the same config except for the seed.
+
+    Raises:
+        RollaxError: a folder has no results or no config.
+        ConfigError: two runs of a group have the same seed.
+    """
+    found: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+    for run in [run for folder in folders for run in runs_in(folder)]:
+        experiment = _experiment(run)
+        settings = {key: value for key, value in experiment["config"].items() if key != "seed"}
+        same = json.dumps([experiment["run"], experiment["env"], settings], sort_keys=True)
+        found.setdefault(same, []).append((run, experiment))
+    labels = _labels([runs[0] for runs in found.values()])
+    groups = []
+    for label, runs in zip(labels, found.values(), strict=True):
+        seeds = Counter(experiment["config"].get("seed") for _, experiment in runs)
+        seed, times = seeds.most_common(1)[0]
+        if seed is not None and times > 1:
+            raise ConfigError("Two equal runs have the same seed.", label, f"seed {seed}, {times} times").expected(
+                "runs that differ in their seeds or settings", "name each run once"
+            )
+        groups.append(Group(label, str(runs[0][1]["env"]), [read_results(run)[0] for run, _ in runs]))
+    return groups
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Returns the run folders of several seeds in a folder, by seed, or the folder itself if it is a run."""
+    if (folder / RESULTS_NAME).exists() or not os.path.isdir(folder):
+        return [folder]
+    numbers = [name.removeprefix(SEED_FOLDER) for name in os.listdir(folder) if name.startswith(SEED_FOLDER)]
+    return [folder / f"{SEED_FOLDER}{number}" for number in sorted(filter(str.isdigit, numbers), key=int)] or [folder]
+
+
+def compared_by(groups: Sequence[Group]) -> str:
+    """Returns the quantity that all runs have: greedy evaluations, or else the reward of training episodes."""
+    for quantity in QUANTITIES:
+        if all(curve(results, quantity)[1] for group in groups for results in group.runs):
+            return quantity
+    raise RollaxError("A run has no ended episode.", "rollax compare", "no mean reward").expected(
+        "runs with rewards", "train longer, or leave the run out"
+    )
+
+
+def table(groups: Sequence[Group], quantity: str) -> str:
+    """Returns a Markdown table of the scores of each group: interquartile mean, interval, mean, lowest and highest."""
+    lines = ["| runs | environment | seeds | interquartile mean | 95 % interval | mean | lowest | highest |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for group in groups:
+        scores = group.scores(quantity)
+        low, high = (_number(bound) for bound in bootstrap_interval([scores]))
+        interval = f"{low} to {high}" if len(scores) > 1 else "–"
+        middle, mean, least, most = map(
+            _number, (interquartile_mean(scores), scores.mean(), scores.min(), scores.max())
+        )
+        cells = (group.label, group.env, str(len(scores)), middle, interval, mean, least, most)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(groups: Sequence[Group], quantity: str, out: Path) -> None:
+    """Draws the interquartile mean of each group over environment steps, with its interval, by environment.
+
+    The suffix of `out` is the image format; ConfigError for an unknown one.
+    """
+    envs = list(dict.fromkeys(group.env for group in groups))
+    with written_to(out, 7 * len(envs), 5, dpi=120) as figure:
+        for number, env in enumerate(envs, start=1):
+            axes = figure.add_subplot(1, len(envs), number)
+            for color, group in enumerate(group for group in groups if group.env == env):
+                steps, values = curves(group, quantity)
+                axes.plot(steps, interquartile_mean(values), color=f"C{color % 10}", label=group.label)
+                if len(values) > 1:
+                    low, high = bootstrap_interval([values])
+                    axes.fill_between(steps, low, high, color=f"C{color % 10}", alpha=0.2, linewidth=0)
+            axes.set_title(env)
+            axes.set_xlabel("environment steps")
+            axes.set_ylabel(quantity.replace("_", " "))
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
+
+
+def curves(group: Group, quantity: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns steps [P] that all runs of a group have reached, and their values there [runs, P], linear in between."""
+    points = [curve(results, quantity) for results in group.runs]
+    first, last = max(steps[0] for steps, _ in points), min(steps[-1] for steps, _ in points)
+    at = np.linspace(min(first, last), last, _POINTS if last > first else 1)
+    return at, np.array([np.interp(at, steps, values) for steps, values in points])
+
+
+def _experiment(run: Path) -> dict[str, Any]:
+    """Returns the experiment of a run folder, as its `config.json` has it."""
+    try:
+        experiment = json.loads(read_regular(run / CONFIG, _MOST_BYTES))
+        if isinstance(experiment["config"], dict) and {"run", "env"} <= experiment.keys():
+            return experiment
+        got = "other keys"
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        got = str(error)
+    raise RollaxError("This is not a run folder, or its config cannot be read.", str(run / CONFIG), got).expected(
+        "a run folder, or a folder of several seeds", "check the path"
+    )
+
+
+def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
+    """The name of the algorithm, or that of the folder where several groups have the algorithm and environment."""
+    kinds = Counter((experiment["run"], experiment["env"]) for _, experiment in firsts)
+    for run, experiment in firsts:
+        of_seeds = run.name.startswith(SEED_FOLDER) and run.parent.name
+        alone = kinds[experiment["run"], experiment["env"]] == 1
+        yield experiment["run"] if alone else of_seeds or run.name
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,116 @@
+"""`rollax train --seeds`: processes that each train one seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.command_line import invoke
+from tests.cli.test_end_to_end import SMALL, without_times
+from tests.cli.test_interrupt import REPOSITORY
+
+FAKE = ("train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "--no-evaluate", "--out=set")
+
+
+@pytest.fixture
+def set_of(cwd, monkeypatch):
+    """Trains FAKE in processes of their own, and returns the seeds in the folder and the output."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+    def train(*options, code=0):
+        done = invoke(*FAKE, *options, code=code)
+        runs = sorted((cwd / "set").glob("seed-*"))
+        return [json.loads((run / "config.json").read_text())["config"]["seed"] for run in runs], done.output
+
+    return train
+
+
+def iterations(run):
+    return len((run / "result.jsonl").read_text().splitlines())
+
+
+def test_each_seed_has_a_folder_and_more_may_follow(set_of, cwd):
+    seeds, output = set_of("--seeds=2", "--seed=3", "--stop-iterations=2")
+    assert seeds == [3, 4]
+    # The mean reward of iteration n is 10·n.
+    assert "| FAKE | F | 2 | 20 | 20 to 20 | 20 | 20 | 20 |" in output
+    written = (cwd / "set" / "seed-3" / "result.jsonl").stat().st_mtime_ns
+    seeds, output = set_of("--seeds=3", "--seed=3", "--stop-iterations=2", "--parallel=2")
+    assert seeds == [3, 4, 5]
+    assert "| FAKE | F | 3 |" in output
+    assert (cwd / "set" / "seed-3" / "result.jsonl").stat().st_mtime_ns == written
+    _, output = set_of("--seeds=3", "--seed=3", "--set=lr=1", "--stop-iterations=2", code=2)
+    assert "The folder has runs of other settings." in output
+
+
+def test_a_seed_without_a_checkpoint_begins_again(set_of, cwd):
+    (cwd / "set" / "seed-0").mkdir(parents=True)
+    (cwd / "set" / "seed-0" / "result.jsonl").write_text('{"training_iteration": 1}\n')
+    settings = {"run": "FAKE", "env": "F", "preset": None, "config": {}}
+    (cwd / "set" / "seeds.json").write_text(json.dumps(settings, indent=2) + "\n")
+    assert set_of("--seeds=1", "--stop-iterations=2")[0] == [0]
+    assert iterations(cwd / "set" / "seed-0") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "number"),
+    [
+        (["--stop-reward=99", "--must-reach", "--stop-iterations=1"], 3, 2),  # the other seed may reach it
+        (["--set=fail_at=1"], 2, 1),  # the other seed would fail too
+    ],
+)
+def test_exit_codes(set_of, options, code, number):
+    assert len(set_of("--seeds=2", *options, code=code)[0]) == number
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--seeds=2", "--resume=x"], ["--seeds=2", "--set=seed=1"], ["--parallel=2"], ["--seeds=2", "--continue-for=1"]],
+)
+def test_options_that_do_not_go_together(set_of, options, cwd):
+    set_of("--stop-iterations=1", *options, code=2)
+    assert not (cwd / "set").exists()
+
+
+def test_a_folder_with_other_files_is_refused(set_of, cwd):
+    (cwd / "set").mkdir()
+    (cwd / "set" / "notes.txt").touch()
+    set_of("--seeds=2", "--stop-iterations=1", code=2)
+    assert [path.name for path in (cwd / "set").iterdir()] == ["notes.txt"]
+
+
+def test_a_signal_saves_the_running_seeds(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollax", *FAKE, "--seeds=2", "--set=pause=0.2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    results, end = tmp_path / "set" / "seed-0" / "result.jsonl", time.monotonic() + 120
+    while time.monotonic() < end and not (results.exists() and results.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert len(list((tmp_path / "set" / "seed-0" / "checkpoints").iterdir())) == 1
+    assert not (tmp_path / "set" / "seed-1").exists()
+    assert not (tmp_path / "set" / "run.lock").exists()
+
+
+@pytest.mark.long
+def test_a_seed_equals_the_same_seed_alone_and_an_interrupted_one_goes_on(cwd, lines, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    options = ["train", "--run=PPO", "--env=CartPole-v1", SMALL]
+    invoke(*options, "--seeds=1", "--seed=1", "--stop-iterations=1", "--out=set", "--no-evaluate")
+    invoke(*options, "--seeds=2", "--seed=1", "--stop-iterations=2", "--out=set", "--no-evaluate")
+    invoke(*options, "--seed=2", "--stop-iterations=2", "--out=alone", "--no-evaluate")
+    assert [line["training_iteration"] for line in lines(cwd / "set" / "seed-1")] == [1, 2]
+    assert list(map(without_times, lines(cwd / "set" / "seed-2"))) == list(map(without_times, lines(cwd / "alone")))

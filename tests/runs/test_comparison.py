@@ -1,0 +1,93 @@
+"""Groups of runs with several seeds, their scores, and their curves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rollax.errors import ConfigError, RollaxError
+from rollax.runs.comparison import compared_by, curves, draw, groups_of, table
+from rollax.runs.interquartile_mean import bootstrap_interval
+from tests.cli.command_line import invoke
+
+
+def write(folder, seed, rewards, env="A-v0", greedy=None, **config):
+    """A run folder whose iteration n has 100·n steps and these rewards."""
+    folder.mkdir(parents=True)
+    experiment = {"run": "PPO", "env": env, "config": {"seed": seed, **config}, "stop": {}}
+    (folder / "config.json").write_text(json.dumps(experiment))
+    with (folder / "result.jsonl").open("w") as file:
+        for number, reward in enumerate(rewards, start=1):
+            line = {"training_iteration": number, "timesteps_total": 100 * number, "episode_reward_mean": reward}
+            line["evaluation"] = greedy and {"episode_reward_mean": greedy[number - 1]}
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Four seeds in one folder, and two single runs with another setting."""
+    for seed, last in enumerate([1.0, 2.0, 3.0, 10.0]):
+        write(tmp_path / "slow" / f"seed-{seed}", seed, [0.0, last], lr=1)
+    return [tmp_path / "slow", *(write(tmp_path / f"fast{seed}", seed, [0.0, 4.0], lr=2) for seed in (0, 1))]
+
+
+def test_runs_that_differ_in_their_seeds_are_a_group(folders):
+    groups = groups_of(folders)
+    assert [(group.label, group.env, len(group.runs)) for group in groups] == [
+        ("slow", "A-v0", 4),
+        ("fast0", "A-v0", 2),
+    ]
+    # Without 1 and 10 the mean is 2.5.
+    low, high = bootstrap_interval([np.array([1.0, 2.0, 3.0, 10.0])])
+    assert table(groups, "episode_reward_mean").splitlines()[2:] == [
+        f"| slow | A-v0 | 4 | 2.5 | {low:.4g} to {high:.4g} | 4 | 1 | 10 |",
+        "| fast0 | A-v0 | 2 | 4 | 4 to 4 | 4 | 4 | 4 |",
+    ]
+
+
+def test_one_group_of_an_algorithm_has_its_name(tmp_path):
+    runs = [write(tmp_path / f"{env}{seed}", seed, [1.0], env=env) for env in "AB" for seed in (0, 1)]
+    assert [(group.label, group.env) for group in groups_of(runs)] == [("PPO", "A"), ("PPO", "B")]
+
+
+def test_greedy_evaluations_count_if_all_runs_have_them(tmp_path):
+    one = write(tmp_path / "one", 0, [1.0, 2.0], greedy=[None, 7.0])
+    assert compared_by(groups_of([one])) == "evaluation_reward_mean"
+    assert groups_of([one])[0].scores("evaluation_reward_mean") == [7]
+    other = write(tmp_path / "other", 1, [1.0, 2.0])
+    assert compared_by(groups_of([one, other])) == "episode_reward_mean"
+    with pytest.raises(RollaxError, match="no mean reward"):
+        compared_by(groups_of([write(tmp_path / "none", 2, [None])]))
+
+
+def test_curves_are_compared_at_equal_steps(tmp_path):
+    runs = [write(tmp_path / "a", 0, [0.0, 10.0, 20.0]), write(tmp_path / "b", 1, [None, 4.0, 8.0, 12.0])]
+    steps, values = curves(groups_of(runs)[0], "episode_reward_mean")
+    assert (steps[0], steps[-1]) == (200, 300)
+    np.testing.assert_allclose(values[0], steps / 10 - 10)
+    np.testing.assert_allclose(values[1], steps / 25 - 4)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_command_writes_a_table_and_a_picture(folders, tmp_path, suffix):
+    done = invoke("compare", *folders, f"--out={tmp_path}/picture.{suffix}")
+    assert table(groups_of(folders), "episode_reward_mean") in done.output
+    assert (tmp_path / f"picture.{suffix}").read_bytes()[:4] in (b"\x89PNG", b"<?xm")
+
+
+def test_a_run_of_one_result_has_a_curve_of_one_point(tmp_path):
+    groups = groups_of([write(tmp_path / "one", 0, [1.0])])
+    draw(groups, "episode_reward_mean", tmp_path / "one.png")
+    assert curves(groups[0], "episode_reward_mean")[1].shape == (1, 1)
+
+
+def test_mistakes(tmp_path, folders):
+    invoke("compare", tmp_path / "nowhere", code=2)
+    invoke("compare", tmp_path, code=2)
+    with pytest.raises(ConfigError, match="same seed"):
+        groups_of([folders[1], folders[1]])
+    (folders[1] / "config.json").write_text("[]")
+    invoke("compare", folders[1], code=2)
