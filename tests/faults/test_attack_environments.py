@@ -309,6 +309,7 @@ def test_every_fault(kind, moment, monkeypatch):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("small_ray")  # Ray of another test may import from another folder
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
