@@ -115,7 +115,8 @@ def _reserved(config: TrainerConfig) -> PlacementGroupFactory:
     worker |= config.custom_resources_per_worker
     driver = {"CPU": config.num_cpus_for_driver, "GPU": config.num_gpus}
     # Ray accepts neither an empty placement group nor an empty bundle.
-    workers = [worker] * config.num_workers if any(worker.values()) else []
+    count = config.num_workers + config.evaluation_num_workers
+    workers = [worker] * count if any(worker.values()) else []
     return PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [_LEAST])
 
 
@@ -124,8 +125,8 @@ def _refuse_lacking(request: PlacementGroupFactory) -> None:
         ray,
         request.required_resources,
         what="The trial reserves more resources than the cluster has.",
-        where="config keys 'num_cpus_for_driver', 'num_gpus', 'num_workers', 'num_cpus_per_worker', "
-        "'num_gpus_per_worker', 'custom_resources_per_worker'",
+        where="config keys 'num_cpus_for_driver', 'num_gpus', 'num_workers', "
+        "'evaluation_num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', 'custom_resources_per_worker'",
         fix="lower them (fractions share cores), or connect to a larger cluster with ray.init(address=...)",
     )
 

@@ -71,6 +71,7 @@ class TestResources:
         [
             ({}, [{"CPU": 1}]),
             ({"num_workers": 2}, [{"CPU": 1}] * 3),
+            ({"num_workers": 1, "evaluation_num_workers": 2}, [{"CPU": 1}] * 4),
             (
                 {
                     "num_workers": 2,

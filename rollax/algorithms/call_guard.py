@@ -51,7 +51,7 @@ class CallGuard:
         if self.stopped:
             got = "a stopped trainer, whose environments and processes are closed"
             raise RollaxError(f"{method} was called after stop().", f"{self._owner}.{method}", got).expected(
-                "such calls before stop(), or inside of the `with` block; a stopped trainer acts, and save() works",
+                "such calls before stop(), or inside of the `with` block; a stopped trainer still chooses actions and saves",
                 "set result['done'] = True in a callback to end fit(); continue with another trainer, "
                 f"{self._owner}.from_checkpoint(trainer.save(folder))",
             )
@@ -66,7 +66,10 @@ class CallGuard:
 
 
 def non_reentrant(method: Method) -> Method:
-    """Makes a method of a trainer refuse calls while it is running, and after `stop`; `train` also in evaluations."""
+    """Makes a method of a trainer refuse calls inside of itself and after `stop`.
+
+    `train` also refuses calls inside of `evaluate` and `record`, and from other threads while it runs.
+    """
     name = f"{getattr(method, '__name__', '')}()"
     others = PLAYING if name == TRAIN else ()
 

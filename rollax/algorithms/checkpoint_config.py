@@ -18,7 +18,7 @@ from rollax.policy.policy import Policy
 SECTIONS = ("model", "multiagent")
 """Keys of a config that are dicts of keys."""
 # Keys of evaluation itself, and keys that may have to be passed because they are not stored, or not trusted.
-_WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "ray_address")
+_WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "evaluation_num_workers", "ray_address")
 
 
 def config_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -14,14 +15,16 @@ import numpy as np
 from rollax.config import TrainerConfig
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError, PolicyError
+from rollax.rollout.messages import Update
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, Result, summarize
 from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_policies import specs_of
-from rollax.rollout.worker_set import worker_arguments
+from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.rollout.remote_workers import Reply
 
 
 class Evaluator:
@@ -41,7 +44,10 @@ class Evaluator:
                 "set evaluation_config={'env': ..., 'env_config': {}}, or leave the key out",
             )
         self._estimates = trainer.config.estimates(trainer) if trainer.optimizer.learns else None
-        self._worker: RolloutWorker | None = None  # made at the first evaluation
+        self._workers: WorkerSet | None = None  # made at the first evaluation
+        self._evaluations = 0  # in other processes
+        if trainer.config.evaluation_interval is not None and trainer.config.evaluation_num_workers:
+            self._workers = self.workers  # a cluster that lacks room is found out before training
 
     @property
     def plays(self) -> bool:
@@ -57,9 +63,46 @@ class Evaluator:
         """The result of this many episodes, `evaluation_num_episodes` by default, and of the estimates from data."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
-        if self._worker is None:
-            self._worker = self._make_worker(self._config())
-        return self._result(self._worker, self._count(num_episodes))
+        workers, count = self.workers, self._count(num_episodes)
+        play = self._played_elsewhere if workers.remote else self._played_here
+        return self._result(play(workers, count))
+
+    @property
+    def workers(self) -> WorkerSet:
+        """The workers that evaluate, which the first use makes."""
+        if self._workers is None:
+            config, count = self._config(), self._trainer.config.evaluation_num_workers
+            if count:
+                envs = min(config.num_envs_per_worker, -(-config.evaluation_num_episodes // count))
+                config = config.changed(num_workers=count, num_envs_per_worker=envs)
+            self._workers = WorkerSet({**self._worker_arguments(config), "record": False})
+        return self._workers
+
+    def _played_here(self, workers: WorkerSet, count: int) -> list[EpisodeMetrics]:
+        self._copy_policies_to(workers.local)
+        return workers.local.evaluate(count)
+
+    def _played_elsewhere(self, workers: WorkerSet, count: int) -> list[EpisodeMetrics]:
+        """The metrics of this many episodes of remote workers, of which each plays a fixed share, worker by worker."""
+        remote = workers.remote
+        remote.forget()  # requests of an interrupted evaluation, whose policies may have been others
+        self._evaluations += 1
+        weights, filters = self._trained(workers.local)
+        remote.publish(Update(self._evaluations, self._trainer.optimizer.steps, weights, filters))
+        # Each sub-environment plays one episode for a request, because `sample_timeout_s` limits a request.
+        most = workers.local.config.num_envs_per_worker
+        replies: list[Reply] = []
+        while left := count - sum(len(reply.value) for reply in replies):
+            if not (indices := remote.indices):
+                raise remote.failures.unavailable()
+            for place, index in enumerate(indices):
+                share = len(range(place, left, len(indices)))
+                for first in range(0, share, most):
+                    remote.request(index, "perform", methodcaller("evaluate", min(most, share - first)))
+            # The episodes of a worker that is left out meanwhile are missing; the others play them in the next round.
+            while remote.requests_in_flight:
+                replies += remote.collect()
+        return [episode for reply in sorted(replies, key=attrgetter("index")) for episode in reply.value]
 
     def evaluate_recorded(self, num_episodes: int | None, folder: str | Path) -> EvaluationResult:
         """Like `evaluate`, and writes a video of each episode into a folder."""
@@ -74,7 +117,8 @@ class Evaluator:
         recorded = RecordingCreator(config.env, Path(folder), counts)
         worker = self._make_worker(config.changed(num_envs_per_worker=1, env=recorded))
         try:
-            result = self._result(worker, total)
+            self._copy_policies_to(worker)
+            result = self._result(worker.evaluate(total))
             assert isinstance(worker.env, RecordedEnv)
             result["videos"] = sorted(map(str, worker.env.paths))
             return result
@@ -105,9 +149,9 @@ class Evaluator:
 
     def stop(self) -> None:
         """Closes the environments; the next evaluation makes others, with other episodes."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.stop()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.stop()
 
     def _count(self, num_episodes: int | None) -> int:
         if num_episodes is None:
@@ -115,15 +159,21 @@ class Evaluator:
         check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
         return num_episodes
 
-    def _result(self, worker: RolloutWorker, count: int) -> EvaluationResult:
-        self._copy_policies_to(worker)
-        return evaluation_result(worker.evaluate(count), {} if self._estimates is None else self._estimates())
+    def _result(self, episodes: list[EpisodeMetrics]) -> EvaluationResult:
+        return evaluation_result(episodes, {} if self._estimates is None else self._estimates())
 
     def _copy_policies_to(self, worker: RolloutWorker) -> None:
-        trained, there = self._trainer.worker, worker.policies  # `evaluation_config` may have other policies
-        worker.set_weights({name: part for name, part in trained.get_weights().items() if name in there})
-        worker.set_filters({name: part for name, part in trained.get_filters().items() if name in there})
+        weights, filters = self._trained(worker)
+        worker.set_weights(weights)
+        worker.set_filters(filters)
         worker.set_timestep(self._trainer.optimizer.steps)
+
+    def _trained(self, worker: RolloutWorker) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The trained weights and statistics of the policies of a worker; `evaluation_config` may have other ones."""
+        trained, there = self._trainer.worker, worker.policies
+        parts = trained.get_weights(), trained.get_filters()
+        weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)
+        return weights, filters
 
     def _check_weights_fit(self, evaluation: TrainerConfig) -> None:
         """Refuses evaluation policies that do not fit the trained weights, before the first evaluation."""

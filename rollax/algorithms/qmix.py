@@ -164,7 +164,7 @@ class QMIX(ReplayLearning):
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
-        """Returns [B, K], the target network's joint values of each member's greedy action."""
+        """Returns [B, K] the target network's joint value of the members' greedy actions, as `joint` does."""
         values, _ = target_model.values(after_burn_in(target_model, columns))
         selector = model.values(after_burn_in(model, columns))[0] if self.config.double_q else values
         return target_model.joint(chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
@@ -188,7 +188,8 @@ class VDNConfig(QMIXConfig):
     requires = {("mixing_embed_dim", "hypernet_hiddens"): "VDN has no mixing network"}
 
     mixer: Literal["vdn"] = Field(
-        default="vdn", description="the joint value is the sum of the members' values; QMIX takes others"
+        default="vdn",
+        description="the joint value is the sum of the members' values; the algorithm QMIX has other mixers",
     )
 
 
@@ -210,7 +211,10 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a state key that observations lack: their real state would stay in what the members observe."""
+    """Refuses a state key, if it is not the default, that observations lack.
+
+    With a misspelt key the members would observe the global state too.
+    """
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
     member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found

@@ -27,7 +27,7 @@ from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import check_returned
 from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, Result, TrainResult
 from rollax.rollout.worker import RolloutWorker
-from rollax.rollout.worker_set import WorkerSet
+from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 if TYPE_CHECKING:
     from rollax.runs.display import ProgressMode
@@ -79,7 +79,9 @@ class Trainer(OtherNamesOfTrainer):
 
             optimizer_class = NullOptimizer
         self._config = self._config.with_spaces(f"{type(self).__name__}(env=...)")
-        self.workers = WorkerSet(self.config, self.policy_class, samples=self.config.steps_the_env)
+        arguments = worker_arguments(self.config, self.policy_class)
+        self.workers = WorkerSet(arguments, samples=self.config.steps_the_env)
+        self.iteration = 0
         with cleanup_on_error(self.workers.stop):
             if not self._evaluates_only:
                 runtime.refuse_missing_gpus(self.config.num_gpus)
@@ -87,7 +89,6 @@ class Trainer(OtherNamesOfTrainer):
             with cleanup_on_error(self.optimizer.stop):
                 self._evaluator = Evaluator(self)
         self._running = CallGuard(type(self).__name__)
-        self.iteration = 0
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
         """The run folder with the results that led here, and the iteration of the last one."""
@@ -113,6 +114,17 @@ class Trainer(OtherNamesOfTrainer):
     def worker(self) -> RolloutWorker:
         """The local worker, which holds the trained policies."""
         return self.workers.local
+
+    @property
+    def evaluation_workers(self) -> WorkerSet:
+        """The workers that evaluate, with their environments: `evaluation_workers.foreach_worker(function)`.
+
+        After `restore` and `save(exact=True)` they are others, with new environments.
+
+        Raises:
+            ConfigError: there is no environment to evaluate in.
+        """
+        return self._evaluator.workers
 
     @non_reentrant
     def train(self) -> TrainResult:

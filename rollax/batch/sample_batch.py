@@ -107,7 +107,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of these rows. A part of a batch counts its own rows."""
+        """Environment steps of these rows. A part of a batch does not inherit the number: it counts its rows."""
         return self.agent_steps if self._env_steps is None else self._env_steps
 
     @env_steps.setter
@@ -144,7 +144,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
-    # The views of Mapping use len(self), here the number of rows, as the number of columns.
+    # Mapping's own views would take len(self), the number of rows, for the number of columns.
     def keys(self) -> KeysView[str]:
         return self._columns.keys()
 
@@ -225,7 +225,7 @@ class SampleBatch(MutableMapping[str, Any]):
         Args:
             rng: the random generator, or a seed.
         Raises:
-            BatchError: there are bootstrap rows, which belong to the rows before them, and no sequences.
+            BatchError: the batch has bootstrap rows, which belong to the rows before them, and is not padded.
         """
         self._refuse_bootstrap("Shuffling rows")
         shuffled = self._parts_at(np.random.default_rng(rng).permutation(self._parts))
@@ -238,7 +238,7 @@ class SampleBatch(MutableMapping[str, Any]):
         Args:
             size: rows per part; of a padded batch, as many whole sequences as fit, padding included, at least one.
             rng: a random generator or a seed, for rows (or sequences) in random order. None: in the order of the
-                batch, as slices, so that parts of a `Fragment` are fragments.
+                batch, as slices (of a padded batch, copies), so that parts of a `Fragment` are fragments.
         Raises:
             BatchError: `size` is not an integer of at least 1, or as in `shuffled`.
         """

@@ -39,7 +39,7 @@ def check(
         str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
     ] = "{}",
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes of each sub-environment.")] = 2,
-    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps.")] = 1000,
+    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of each sub-environment.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the random actions.")] = 0,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -69,7 +69,7 @@ def evaluate(
     run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the last line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the line with the mean reward.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a trained policy greedily and report its rewards."""
@@ -185,7 +185,7 @@ def _algorithm_lines() -> list[str]:
 
 
 def _env_ids() -> dict[str, list[str]]:
-    """Returns source -> environment ids: registered ones of the user first, then Gymnasium's by family."""
+    """Returns source -> environment ids: the user's, then Gymnasium's by family, those in JAX, and PettingZoo's."""
     import gymnasium
 
     from rollax.env.jax.names import jax_ids

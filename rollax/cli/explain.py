@@ -14,7 +14,7 @@ from rollax.config.field_group import condition_text, rules_of
 from rollax.config.names_of_libraries import OF_LIBRARY
 from rollax.config.synonyms import ADVICE, SYNONYMS, counterpart, counterparts
 from rollax.config.trainer import TrainerConfig
-from rollax.config.validation_errors import keys_with_parts, nested_models, range_text
+from rollax.config.validation_errors import belonging, keys_with_parts, nested_models, range_text
 from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, nearest
 
@@ -45,7 +45,7 @@ def explanation(key: str, configs: Configs) -> list[str]:
     """Returns the lines about a key in these algorithms, or about the keys that another library's name stands for.
 
     Raises:
-        ConfigError: neither the algorithms nor the tables of names have the key.
+        ConfigError: neither the algorithms have the key, nor a counterpart of it.
     """
     fields = {algorithm: found for algorithm, config in configs.items() if (found := _field_of(config, key))}
     lines = _of_key(fields, configs) if fields else []
@@ -54,10 +54,15 @@ def explanation(key: str, configs: Configs) -> list[str]:
         lines += _of_other_name(_canonical(key), others)
     if lines:
         return lines
-    keys = sorted({known for config in configs.values() for known in keys_with_parts(config)})
-    where = "rollax explain" if len(configs) > 1 else f"rollax explain --algo={next(iter(configs))}"
-    short = [known.rpartition(".")[2] for known in keys]
-    raise ConfigError("Unknown config key.", where, key).fix(nearest(key, [*keys, *short, *SYNONYMS]))
+    (name, config), *more = configs.items()
+    where = "rollax explain" if more else f"rollax explain --algo={name}"
+    if _canonical(key) in SYNONYMS:
+        what, fix = "The key has no counterpart here.", belonging(config, _canonical(key))
+    else:
+        keys = sorted({known for config in configs.values() for known in keys_with_parts(config)})
+        short = (known.rpartition(".")[2] for known in keys)
+        what, fix = "Unknown config key.", nearest(key, list(dict.fromkeys((*keys, *short, *SYNONYMS))))
+    raise ConfigError(what, where, key).fix(fix)
 
 
 class _Field:
@@ -138,7 +143,7 @@ def _of_other_name(name: str, configs: Configs) -> list[str]:
 
 
 def _names_elsewhere(key: str) -> Iterator[str]:
-    """Returns the names of a key in other libraries, one text per library; names of other libraries come last."""
+    """Returns the names of a key elsewhere, one text for each library of `OF_LIBRARY`, and one for all others."""
     names = [name for name in SYNONYMS if any(found.keys == (key,) for found, _ in counterparts(name)) and name != key]
     for library, of_library in OF_LIBRARY.items():
         if own := [name for name in names if name in of_library]:
@@ -157,7 +162,7 @@ def _grouped(texts: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def _in(algorithms: list[str], of: Iterable[str]) -> str:
-    """Returns the algorithms in brackets, empty if they are all of those."""
+    """Returns the algorithms in brackets; nothing if they are all algorithms of `of`."""
     if len(algorithms) == len(list(of)):
         return ""
     more = len(algorithms) - _MOST_NAMED
@@ -208,7 +213,7 @@ def _conditions(config_class: type[TrainerConfig], found: _Field) -> str:
         alternatives = [rule] if isinstance(rule, Mapping) else rule
         texts.append(
             " or ".join(
-                # "x to anything but 0" and "x to a number" complete "set ..." in errors.
+                # The text is made for errors, "set x to a number"; here it is "x: a number".
                 " and ".join(
                     condition_text(config, name, values).replace(" to ", ": ") for name, values in condition.items()
                 )

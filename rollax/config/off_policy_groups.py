@@ -65,6 +65,7 @@ class AsyncReplayFields(StreamFields, ReplayFields):
         "prioritized_replay": True,
     }
     places = {("num_replay_shards", "updates_per_draw", "learner_queue_size", "max_weight_sync_delay"): ()}
+    in_evaluation = {"num_replay_shards": 1}
 
     num_replay_shards: int = Field(
         default=1, ge=1, description="number of processes with a part of the replay buffer; at most num_workers"

@@ -1,7 +1,7 @@
 """Names of config keys in other libraries: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou, Acme and others.
 
-An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group whose keys the config all
-has. A key with a question mark is required and not named. A note on the difference may follow after a colon.
+An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group of which the config has all
+keys. A key with a question mark is required and not named. A note on the difference may follow after a colon.
 `ADVICE` is for keys without a counterpart.
 """
 
@@ -72,6 +72,7 @@ SYNONYMS: dict[str, str] = {
     **each("steps_per_epoch step_per_epoch", _ITERATION),
     **each("nstep estimation_step n_step_returns", "n_step"),
     **each("evaluation_duration num_test_episodes episode_per_test", "evaluation_num_episodes"),
+    "evaluation_num_env_runners": "evaluation_num_workers",
     "n_eval_episodes": "episodes_per_candidate: episodes of each candidate in training; evaluation_num_episodes counts "
     "those of an evaluation | evaluation_num_episodes",
     "eval_freq": "evaluation_interval: it counts training iterations",
@@ -256,10 +257,8 @@ ADVICE: dict[str, str] = {
     "use_critic": "leave it out: PG has no critic; A2C, PPO and the other actor-critics have one",
     "shuffle_sequences": "leave it out: minibatches are drawn at random in every epoch",
     "simple_optimizer": "leave it out: each algorithm has one optimizer",
-    **each(
-        "evaluation_num_workers evaluation_num_env_runners evaluation_parallel_to_training",
-        "leave it out: the trainer's process evaluates, between two iterations",
-    ),
+    "evaluation_parallel_to_training": "leave it out: evaluation comes between two iterations, in the processes of "
+    "evaluation_num_workers",
     "evaluation_duration_unit": "leave it out: evaluation_num_episodes counts episodes",
     **each(
         "custom_eval_function custom_evaluation_function",

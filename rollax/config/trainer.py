@@ -56,13 +56,18 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         (
             *("action_repeat", "frame_stack"),  # policies act on the steps and observations that they were trained on
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
-            *("evaluation_interval", "evaluation_num_episodes", "evaluation_config"),
+            *("evaluation_interval", "evaluation_num_episodes", "evaluation_num_workers", "evaluation_config"),
             *("train_batch_size", "metrics_num_episodes_for_smoothing"),
             *("timesteps_per_iteration", "min_time_s_per_iteration"),
         ): (),
     }
 
-    in_evaluation = {"evaluation_config": {}, "evaluation_interval": None, "num_workers": 0}
+    in_evaluation = {
+        "evaluation_config": {},
+        "evaluation_interval": None,
+        "num_workers": 0,
+        "evaluation_num_workers": 0,
+    }
 
     # Environment
     env: Any = Field(
@@ -207,6 +212,12 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         default=None, ge=1, description="training iterations between two greedy evaluations; None: no evaluation"
     )
     evaluation_num_episodes: int = Field(default=10, ge=1, description="episodes of one evaluation")
+    evaluation_num_workers: int = Field(
+        default=0,
+        ge=0,
+        le=2**15 - 1,
+        description="number of processes that evaluate, as further Ray actors; 0: the trainer's process evaluates",
+    )
     evaluation_config: dict[str, Any] = Field(
         default={}, description="config keys that differ in evaluation; explore is false unless it is set here"
     )

@@ -99,7 +99,7 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
     ours = counterpart(name, keys_with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
         if owner is config_class:
-            return _belongs(config_class, name)
+            return belonging(config_class, name)
         return ADVICE.get(name) or nearest(name, fields_by_key(owner))
     named = " and ".join(f"'{key}'" for key in ours.keys)
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
@@ -115,8 +115,11 @@ def _with_counterpart(mistake: _Mistake) -> str:
     return mistake.key if ours is None else f"{mistake.key} (here {' and '.join(ours.keys)})"
 
 
-def _belongs(config_class: type[BaseModel], name: str) -> str:
-    """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it."""
+def belonging(config_class: type[BaseModel], name: str) -> str:
+    """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it.
+
+    A key of another library counts as those that replace it.
+    """
     advice = ADVICE.get(name)
     for key in (name, *(key for found, _ in counterparts(name) for key in found.keys)):
         owners = {owner for names in FINDERS_OF_ALGORITHMS for owner in names(key)}

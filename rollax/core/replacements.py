@@ -51,7 +51,6 @@ TRAINER: dict[str, str] = {
     "training_iteration": "iteration",
     "env_runner": "worker",
     "env_runner_group": "workers",
-    "evaluation_workers": "evaluate(), which has environments of its own",
 }
 """Attribute of another library's trainer -> its replacement; "{cls}" is the class of ours."""
 

@@ -34,7 +34,7 @@ class Timings:
     them; `learn_s`: updates; `learner_wait_s`: a learner thread's wait for batches; `broadcast_s`: weight broadcasts.
 
     Attributes:
-        lags: for each fragment that was learned from, the updates since its weights.
+        lags: for each fragment learned from, the number of updates made after the weights that sampled it.
         queue_depths: train batches in the learner's queue whenever one is added.
         dropped_steps: environment steps that were sampled but dropped, as too old or too many.
     """
@@ -60,7 +60,7 @@ class Timings:
             self.add(name, time.perf_counter() - started)
 
     def take(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None without numbers."""
+        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None without any, and drops."""
         queue = {
             "policy_lag_mean": self.lags.mean,
             "policy_lag_max": self.lags.largest,

@@ -228,25 +228,26 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     from rollax.processes.ray_actors import RayActors, stored
     from rollax.processes.stacks import StackFolder
 
-    ray = started_ray("num_workers", config.ray_address)
+    key = "num_workers" if arguments.get("record", True) else "evaluation_num_workers"  # which only play
+    ray = started_ray(key, config.ray_address)
     resources = dict(config.custom_resources_per_worker)
     num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
     each = {"CPU": num_cpus, "GPU": num_gpus, **resources}
+    count = config.num_workers + config.evaluation_num_workers  # those that evaluate are made later, beside these
     if started_here(ray):
         refuse_lacking(
             ray,
-            {name: amount * config.num_workers for name, amount in each.items()},
+            {name: amount * count for name, amount in each.items()},
             what="The workers reserve more resources than the cluster has.",
-            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
-            "'custom_resources_per_worker'",
-            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
-            "larger cluster with ray_address",
+            where=f"config keys {key!r}, 'num_cpus_per_worker', 'num_gpus_per_worker', 'custom_resources_per_worker'",
+            fix="lower the number of workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or "
+            "connect to a larger cluster with ray_address",
         )
     of_envs = config.num_envs_per_worker if config.remote_worker_envs else 0
-    key = "config keys 'num_workers', 'num_envs_per_worker' and 'remote_worker_envs'"
-    check_processes_fit(ray, config.num_workers * (1 + of_envs), key, "lower them, or use a larger cluster")
+    where = f"config keys {key!r}, 'num_envs_per_worker' and 'remote_worker_envs'"
+    check_processes_fit(ray, count * (1 + of_envs), where, "lower them, or use a larger cluster")
     made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
-    references = stored(ray, arguments, "num_workers above 0")
+    references = stored(ray, arguments, f"{key} above 0")
     folder, rules = StackFolder(), FailureRules.of(config)
 
     def start(index: int, restarts: int) -> Any:

@@ -30,8 +30,7 @@ class WorkerSet:
     """The workers of a config. With `num_workers` 0 the local worker samples, and neither pools nor Ray are loaded.
 
     Args:
-        config: config of the trainer.
-        policy_class: the policy class for specs without a class.
+        arguments: of each `RolloutWorker`, as `worker_arguments` returns them.
         samples: false if no environment is stepped: there is only the local worker, without an environment.
     Attributes:
         local: has the policies that learn; with remote workers it has no environment.
@@ -40,10 +39,10 @@ class WorkerSet:
         ConfigError, SpaceError, EnvError, PolicyError: a worker cannot be made, here or in another process.
     """
 
-    def __init__(self, config: TrainerConfig, policy_class: PolicyClass, *, samples: bool = True) -> None:
-        self.config = config
+    def __init__(self, arguments: Mapping[str, Any], *, samples: bool = True) -> None:
+        config: TrainerConfig = arguments["config"]
         self._num_remote = config.num_workers if samples else 0
-        arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
+        arguments = {**arguments, "num_workers": self._num_remote}
         self.local = RolloutWorker(**arguments, samples=samples and not self._num_remote)
         self.remote = NO_REMOTE_WORKERS
         if self._num_remote:

@@ -155,7 +155,7 @@ HINTS = [
     ("PPO", "model.hidden_sizes", "in rollax it is 'fcnet_hiddens'"),
     ("PPO", "target_kll", "did you mean 'target_kl'?"),
     ("PPO", "nmu_workers", "did you mean 'num_workers'?"),
-    ("PPO", "evaluation_steps", "similar keys: evaluation_interval, evaluation_num_episodes, evaluation_config, "),
+    ("PPO", "evaluation_steps", "similar keys: evaluation_interval, evaluation_num_episodes, evaluation_num_workers, "),
     # Keys of other algorithms
     ("PPO", "policy_delay", "leave it out; it is a key of CQL, SAC, TD3, TQC, "),
     ("PPO", "buffer_size", "has no replay buffer; it is a key of BC, CQL, DQN, IQL, SAC, TD3, "),

@@ -97,6 +97,11 @@ def test_all_names_are_explained():
         assert not [key for key in config.model_fields if not explanation(key, {"one": config})]
 
 
+def test_a_name_without_a_counterpart_leads_to_the_algorithms_that_have_one():
+    with pytest.raises(ConfigError, match="'clip_param' is a key of PPO"):
+        explanation("clip_range", {"DQN": CONFIGS["DQN"]})
+
+
 def test_the_names_of_libraries_are_in_the_tables():
     assert not {name for names in OF_LIBRARY.values() for name in names} - (SYNONYMS.keys() | ADVICE.keys())
 

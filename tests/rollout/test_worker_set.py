@@ -15,7 +15,7 @@ from rollax.errors import EnvError
 from rollax.processes.actors import LocalActors
 from rollax.rollout import remote_workers
 from rollax.rollout.filters import MeanStdFilter
-from rollax.rollout.worker_set import WorkerSet
+from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 
 class Drifting(gym.Env):
@@ -228,7 +228,7 @@ def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_be
 
 
 def test_workers_that_do_not_sample_count_no_starts():
-    workers = WorkerSet(PPOTrainer.config_class(env=Drifting), PPO, samples=False)
+    workers = WorkerSet(worker_arguments(PPOTrainer.config_class(env=Drifting), PPO), samples=False)
     state = workers.get_state()
     workers.set_state(state)
     assert workers.get_state()["starts"] == state["starts"] == 1
