@@ -51,7 +51,7 @@ class CallGuard:
         if self.stopped:
             got = "a stopped trainer, whose environments and processes are closed"
             raise RollaxError(f"{method} was called after stop().", f"{self._owner}.{method}", got).expected(
-                "such calls before stop(), or inside of the `with` block; a stopped trainer still chooses actions and saves",
+                "such calls before stop(), or inside of the `with` block; a stopped trainer still acts and saves",
                 "set result['done'] = True in a callback to end fit(); continue with another trainer, "
                 f"{self._owner}.from_checkpoint(trainer.save(folder))",
             )
