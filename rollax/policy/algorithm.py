@@ -75,7 +75,7 @@ class Algorithm(BaseAlgorithm):
         # The actor's own values are not used, so they need no layers.
         actor = sizes.model_copy(update={"vf_share_layers": True})
         model = make_model(*spaces, width, actor, rngs, needs_value=False, value_shape=shape)
-        from rollax.models.central_critic import with_critic  # loaded only where it is used
+        from rollax.models.centralized_critic import with_critic  # loaded only where it is used
 
         return with_critic(model, critic_space, sizes, rngs=rngs, value_shape=shape)
 

@@ -13,7 +13,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError
-from rollax.models.central_critic import CentralCritic, with_critic
+from rollax.models.centralized_critic import CentralCritic, with_critic
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.layers import ACTIVATIONS, CNN, MLP, orthogonal
 from rollax.models.networks import ActorCritic

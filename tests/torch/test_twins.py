@@ -18,7 +18,7 @@ import rollax.torch.losses as twins
 from rollax.errors import ShapeError
 from rollax.models import catalog
 from rollax.models.action_values import ActionValue
-from rollax.models.central_critic import CentralCritic
+from rollax.models.centralized_critic import CentralCritic
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.distributions import factory
 from rollax.models.outputs import run_model
