@@ -245,8 +245,9 @@ def opened(
         _refuse_many_envs(path, config.num_envs_per_worker, stored["state"]["workers"]["sampling"])
     trainer = own.__new__(own)
     if not learn:
-        evaluates = changes.get("evaluation_num_workers", 0)
-        trainer._evaluates_only, config = True, config.changed(num_workers=0, evaluation_num_workers=evaluates)
+        evaluates = {"evaluation_num_workers": changes.get("evaluation_num_workers", 0)}
+        alone = {"num_workers": 0, "evaluation_parallel_to_training": False}
+        trainer._evaluates_only, config = True, config.changed(**alone, **evaluates)
     with models_as_large_as(map(weights_in, stored["state"]["workers"]["policies"].values())):
         trainer.__init__(config=config)
     with cleanup_on_error(trainer.stop):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -24,7 +23,7 @@ from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
-    from rollax.rollout.remote_workers import Reply
+    from rollax.rollout.remote_evaluation import RemoteEvaluation
 
 
 class Evaluator:
@@ -46,6 +45,7 @@ class Evaluator:
         self._estimates = trainer.config.estimates(trainer) if trainer.optimizer.learns else None
         self._workers: WorkerSet | None = None  # made at the first evaluation
         self._evaluations = 0  # in other processes
+        self._begun: tuple[RemoteEvaluation, Mapping[str, Any]] | None = None
         if trainer.config.evaluation_interval is not None and trainer.config.evaluation_num_workers:
             self._workers = self.workers  # a cluster that lacks room is found out before training
 
@@ -63,9 +63,24 @@ class Evaluator:
         """The result of this many episodes, `evaluation_num_episodes` by default, and of the estimates from data."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
-        workers, count = self.workers, self._count(num_episodes)
-        play = self._played_elsewhere if workers.remote else self._played_here
-        return self._result(play(workers, count))
+        count = self._count(num_episodes)
+        if self._begun is not None:  # by `train`, and this is a call of a callback in the iteration
+            self._begun[0].wait()
+        if self.workers.remote:
+            return self._result(self._played_elsewhere(count).wait())
+        self._copy_policies_to(self.workers.local)
+        return self._result(self.workers.local.evaluate(count))
+
+    def begin(self) -> None:
+        """Begins an evaluation of the current policies in other processes, whose result `finish` returns."""
+        estimates = {} if self._estimates is None else self._estimates()
+        self._begun = self._played_elsewhere(self._count(None)), estimates
+
+    def finish(self) -> EvaluationResult:
+        """The result of the evaluation that has begun; waits for its episodes."""
+        assert self._begun is not None
+        (playing, estimates), self._begun = self._begun, None
+        return evaluation_result(playing.wait(), estimates)
 
     @property
     def workers(self) -> WorkerSet:
@@ -78,31 +93,14 @@ class Evaluator:
             self._workers = WorkerSet({**self._worker_arguments(config), "record": False})
         return self._workers
 
-    def _played_here(self, workers: WorkerSet, count: int) -> list[EpisodeMetrics]:
-        self._copy_policies_to(workers.local)
-        return workers.local.evaluate(count)
+    def _played_elsewhere(self, count: int) -> RemoteEvaluation:
+        from rollax.rollout.remote_evaluation import RemoteEvaluation  # loaded only where it is used
 
-    def _played_elsewhere(self, workers: WorkerSet, count: int) -> list[EpisodeMetrics]:
-        """The metrics of this many episodes of remote workers, of which each plays a fixed share, worker by worker."""
-        remote = workers.remote
-        remote.forget()  # requests of an interrupted evaluation, whose policies may have been others
+        local = self.workers.local
         self._evaluations += 1
-        weights, filters = self._trained(workers.local)
-        remote.publish(Update(self._evaluations, self._trainer.optimizer.steps, weights, filters))
-        # Each sub-environment plays one episode for a request, because `sample_timeout_s` limits a request.
-        most = workers.local.config.num_envs_per_worker
-        replies: list[Reply] = []
-        while left := count - sum(len(reply.value) for reply in replies):
-            if not (indices := remote.indices):
-                raise remote.failures.unavailable()
-            for place, index in enumerate(indices):
-                share = len(range(place, left, len(indices)))
-                for first in range(0, share, most):
-                    remote.request(index, "perform", methodcaller("evaluate", min(most, share - first)))
-            # The episodes of a worker that is left out meanwhile are missing; the others play them in the next round.
-            while remote.requests_in_flight:
-                replies += remote.collect()
-        return [episode for reply in sorted(replies, key=attrgetter("index")) for episode in reply.value]
+        weights, filters = self._trained(local)
+        update = Update(self._evaluations, self._trainer.optimizer.steps, weights, filters)
+        return RemoteEvaluation(self.workers.remote, count, local.config.num_envs_per_worker, update)
 
     def evaluate_recorded(self, num_episodes: int | None, folder: str | Path) -> EvaluationResult:
         """Like `evaluate`, and writes a video of each episode into a folder."""
@@ -149,7 +147,7 @@ class Evaluator:
 
     def stop(self) -> None:
         """Closes the environments; the next evaluation makes others, with other episodes."""
-        workers, self._workers = self._workers, None
+        workers, self._workers, self._begun = self._workers, None, None
         if workers is not None:
             workers.stop()
 

@@ -126,6 +126,16 @@ class Trainer(OtherNamesOfTrainer):
         """
         return self._evaluator.workers
 
+    @property
+    def _evaluates_next(self) -> bool:
+        interval = self._evaluation_interval
+        return interval is not None and (self.iteration + 1) % interval == 0
+
+    @property
+    def evaluates_while_training(self) -> bool:
+        """Whether the next iteration evaluates the policies that it begins with, while it trains."""
+        return self.config.evaluation_parallel_to_training and self._evaluates_next
+
     @non_reentrant
     def train(self) -> TrainResult:
         """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
@@ -136,14 +146,16 @@ class Trainer(OtherNamesOfTrainer):
         runtime.refuse_forked()
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
+        due, parallel = self._evaluates_next, self.evaluates_while_training
         try:
+            if parallel:
+                self._evaluator.begin()
             with self._running.marked(ITERATION):
                 stats = self.optimizer.iterate()
             self.iteration += 1
             episodes = self._window.summary(self.optimizer.take_episodes())
             trained_s = time.perf_counter() - started
-            interval = self._evaluation_interval
-            evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
+            evaluation = self._evaluator.finish() if parallel else self.evaluate() if due else None
         finally:  # the steps of an iteration that raises count too
             passed_s = time.perf_counter() - started
             self.time_total_s += passed_s

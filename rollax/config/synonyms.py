@@ -257,8 +257,6 @@ ADVICE: dict[str, str] = {
     "use_critic": "leave it out: PG has no critic; A2C, PPO and the other actor-critics have one",
     "shuffle_sequences": "leave it out: minibatches are drawn at random in every epoch",
     "simple_optimizer": "leave it out: each algorithm has one optimizer",
-    "evaluation_parallel_to_training": "leave it out: evaluation comes between two iterations, in the processes of "
-    "evaluation_num_workers",
     "evaluation_duration_unit": "leave it out: evaluation_num_episodes counts episodes",
     **each(
         "custom_eval_function custom_evaluation_function",

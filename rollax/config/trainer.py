@@ -57,16 +57,18 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
             *("action_repeat", "frame_stack"),  # policies act on the steps and observations that they were trained on
             *("rollout_fragment_length", "batch_mode", "count_steps_by", "sample_async", "max_policy_lag"),
             *("evaluation_interval", "evaluation_num_episodes", "evaluation_num_workers", "evaluation_config"),
+            "evaluation_parallel_to_training",
             *("train_batch_size", "metrics_num_episodes_for_smoothing"),
             *("timesteps_per_iteration", "min_time_s_per_iteration"),
         ): (),
     }
 
     in_evaluation = {
+        "num_workers": 0,
         "evaluation_config": {},
         "evaluation_interval": None,
-        "num_workers": 0,
         "evaluation_num_workers": 0,
+        "evaluation_parallel_to_training": False,
     }
 
     # Environment
@@ -218,6 +220,10 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         le=2**15 - 1,
         description="number of processes that evaluate, as further Ray actors; 0: the trainer's process evaluates",
     )
+    evaluation_parallel_to_training: bool = Field(
+        default=False,
+        description="evaluate while an iteration trains, with the policies that it begins with; false: after it",
+    )
     evaluation_config: dict[str, Any] = Field(
         default={}, description="config keys that differ in evaluation; explore is false unless it is set here"
     )
@@ -295,6 +301,12 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
         self.multiagent.check()
+        # Not among `requires`, so that both keys of a stored config can be changed at once.
+        if self.evaluation_parallel_to_training and not self.evaluation_num_workers:
+            where = "config keys 'evaluation_parallel_to_training' and 'evaluation_num_workers'"
+            raise ConfigError("No process evaluates while this one trains.", where, "True and 0").expected(
+                "evaluation_num_workers of 1 or more", "set it, or leave evaluation_parallel_to_training out"
+            )
         if self.evaluation_config:
             try:
                 self.for_evaluation()

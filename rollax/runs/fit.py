@@ -91,10 +91,7 @@ def fit(
         )
         with StopRequest(trainer.stop_waiting, display.stopping) as request, display, limit:
             while True:
-                result = trainer.train()
-                if folder:
-                    folder.append(result)  # before the result is shown
-                    trainer.recorded_in = folder.path.resolve(), trainer.iteration
+                result, parallel = _iterated(trainer, folder)
                 display.update(result, left.estimate(result))
                 if folder:
                     folder.log(result)
@@ -105,13 +102,14 @@ def fit(
                     is_due = bool(checkpoint_frequency) and trainer.iteration % checkpoint_frequency == 0
                     if is_due:
                         folder.save(trainer)
-                    folder.keep_best(trainer, result, saved=is_due)
+                    if not parallel:
+                        folder.keep_best(trainer, result, saved=is_due)
             if folder:
                 folder.save(trainer)
                 folder.interrupted = not ended_by
-        if ended_by and evaluate and trainer.can_evaluate and result.get("evaluation") is None:
+        if ended_by and evaluate and trainer.can_evaluate and (parallel or result.get("evaluation") is None):
             _evaluate_at_end(trainer, result, folder)
-            ended_by = reached(conditions, result)
+            ended_by = reached(conditions, result) or ended_by
         if folder:
             folder.keep_best(trainer, result, saved=True)
     return FitResult(
@@ -121,6 +119,20 @@ def fit(
         None if ended_by else request.signal,
         **({} if folder is None else folder.outcome()),
     )
+
+
+def _iterated(trainer: Trainer, folder: RunFolder | None) -> tuple[TrainResult, bool]:
+    """Trains for an iteration and writes its result; also returns whether its evaluation is of the model before it."""
+    parallel = trainer.evaluates_while_training
+    if folder and parallel:
+        folder.save_candidate(trainer)
+    result = trainer.train()
+    if folder:
+        folder.append(result)  # before the result is shown
+        trainer.recorded_in = folder.path.resolve(), trainer.iteration
+        if parallel:
+            folder.keep_best(trainer, result, saved=False)
+    return result, parallel
 
 
 def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:

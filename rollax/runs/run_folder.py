@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.runs")
 
 CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.png"
+CANDIDATE = "candidate"
+"""Where a model waits that is evaluated while training goes on."""
 PREFIX = "checkpoint_"
 _WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
@@ -69,6 +71,7 @@ class RunFolder:
         self.path = self._lock.folder
         self._checkpoint: Path | None = None
         self._best: Path | None = None
+        self._candidate: Path | None = None
         self._best_score = -math.inf
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
@@ -147,18 +150,31 @@ class RunFolder:
         if self._keep is not None:
             _keep_newest(self.path / CHECKPOINTS, self._keep)
 
+    def save_candidate(self, trainer: Trainer) -> None:
+        """Saves the model that the next iteration evaluates while it trains, for `keep_best` after it."""
+        if self._best_by is not None:
+            self._check_there()
+            self._candidate = _saved(trainer, self.path / CANDIDATE)
+
     def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
-        """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint."""
+        """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint.
+
+        After `save_candidate` the result is that of the candidate.
+        """
         if self._best_by is None:
             return
+        candidate, self._candidate = self._candidate, None
         looks = self._best_by == "evaluation_reward_mean" or saved or trainer.iteration % LOOKS_AT_TRAINING == 0
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
-        if score is None or score <= self._best_score:
-            return
-        self._check_there()
-        # The newest counts as the best: a run that is killed between these lines leaves two.
-        self._best, self._best_score = _saved(trainer, self.path / BEST), score
-        _keep_newest(self.path / BEST, 1)
+        if score is not None and score > self._best_score:
+            self._check_there()
+            # The newest counts as the best: a run that is killed between these lines leaves two.
+            best = self.path / BEST
+            self._best = _saved(trainer, best) if candidate is None else _moved(candidate, best)
+            self._best_score = score
+            _keep_newest(best, 1)
+        if candidate is not None:
+            storage.remove_directory(self.path / CANDIDATE)
 
     def outcome(self) -> dict[str, Any]:
         score = None if self._best is None else self._best_score
@@ -190,6 +206,8 @@ class RunFolder:
         _refuse_links(self.path)
         if continues_after is not None and results.exists():
             self._find_best()
+            if (self.path / CANDIDATE).exists():  # of a run that was killed while it evaluated
+                storage.remove_directory(self.path / CANDIDATE)
             _remove_results_after(self.path, continues_after)
         with _named_errors(self.path / CONFIG):
             replace_file(self.path / CONFIG, (to_json(experiment, indent=2) + "\n").encode())
@@ -201,10 +219,14 @@ class RunFolder:
         best = storage.newest(self.path / BEST, PREFIX)
         if best is None or self._best_by is None:
             return
-        for result in read_lines(self.path / RESULTS_NAME)[0]:
+        by_iteration = {number_in(line, "training_iteration"): line for line in read_lines(self.path / RESULTS_NAME)[0]}
+        # A candidate was evaluated while the iteration after it trained.
+        for later in (1, 0) if self._experiment["config"].get("evaluation_parallel_to_training") else (0,):
+            result = by_iteration.get(iteration_of(best) + later, {})
             score = number_in(result, *WHERE_IN_RESULT[self._best_by])
-            if number_in(result, "training_iteration") == iteration_of(best) and score is not None:
+            if score is not None:
                 self._best, self._best_score = best, score
+                return
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there are results; a failure is only logged, so that training ends normally."""
@@ -280,7 +302,7 @@ def check_empty(path: Path, where: str, go_on: str, *, held: bool = False) -> No
 
 def _refuse_links(folder: Path) -> None:
     """Refuses a folder in which a run would write or remove files of other folders, through links in it."""
-    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CURVE, IDS_NAME):
+    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CANDIDATE, CURVE, IDS_NAME):
         if (folder / name).is_symlink():
             raise ConfigError(
                 "The run folder contains a link to another place, where the run would write or remove files.",
@@ -314,6 +336,16 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
         fix = "free some space on the disk, or check the permissions of the folder"
         got = text_of(error)  # the error may have a user's class
         raise CheckpointError("The checkpoint was not saved.", where=str(folder), got=got, fix=fix) from error
+
+
+def _moved(checkpoint: Path, folder: Path) -> Path:
+    """Moves a checkpoint into a folder, which may already have the same one."""
+    moved = folder / checkpoint.name
+    if not moved.exists():
+        with _named_errors(folder):
+            folder.mkdir(exist_ok=True)
+            checkpoint.replace(moved)
+    return moved
 
 
 def _keep_newest(folder: Path, count: int) -> None:

@@ -8,9 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, PPOTrainer
+from rollax import Callbacks, EnvContext, PPOTrainer
 from rollax.errors import WorkerError
 from rollax.rollout import remote_workers
+from rollax.runs.results import read_results
 from tests.rollout.test_worker_set import workers_here
 
 
@@ -150,6 +151,64 @@ def test_a_trainer_opened_to_evaluate_has_its_workers_only_on_request(make, tmp_
         with PPOTrainer.from_checkpoint(checkpoint, learn=False, **changes) as opened:
             assert opened.evaluate(3)["episodes"] == 3
             assert len(opened.evaluation_workers.remote) == processes
+
+
+def test_an_evaluation_beside_training_is_of_the_policies_before_it(make):
+    """With the same seed the episodes are those of an evaluation between two iterations, one iteration later."""
+    config = {"evaluation_interval": 1, "evaluation_num_episodes": 5, "lr": 0.1, "observation_filter": "MeanStdFilter"}
+    between, beside = (
+        make("CartPole-v1", **config, evaluation_parallel_to_training=parallel) for parallel in (False, True)
+    )
+    first = between.evaluate()["episode_rewards"]  # before any update
+    rewards = [between.train()["evaluation"]["episode_rewards"] for _ in range(3)]
+    assert [beside.train()["evaluation"]["episode_rewards"] for _ in range(4)] == [first, *rewards]
+
+
+def test_a_callback_may_evaluate_while_an_evaluation_runs_beside_training(make):
+    class Evaluates(Callbacks):
+        def on_sample_end(self, *, worker, samples):
+            if trainers:
+                found.append(trainers[0].evaluate(2)["episodes"])
+
+    trainers: list[PPOTrainer] = []
+    found: list[int] = []
+    config = {"evaluation_interval": 1, "evaluation_num_episodes": 5, "evaluation_parallel_to_training": True}
+    trainers.append(make(callbacks=Evaluates, evaluation_config={"callbacks": Callbacks}, **config))
+    assert trainers[0].train()["evaluation"]["episode_rewards"] == [1.0, 1.0, 2.0, 2.0, 3.0]
+    assert set(found) == {2}
+
+
+class Valued(gym.Env):
+    """One step, whose reward is a function of the action, and so of the weights of a greedy policy."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1 - abs(float(action[0]) - 0.1), True, False, {}
+
+
+def test_the_best_model_is_the_one_that_was_evaluated(make, tmp_path):
+    config = {"evaluation_interval": 1, "evaluation_num_episodes": 3, "evaluation_parallel_to_training": True}
+    trainer = make(Valued, **config, lr=0.2)
+    scores = []
+    for iterations in (4, 7):
+        fitted = trainer.fit({"training_iteration": iterations}, tmp_path / "run", progress="none", loggers=())
+        results, _ = read_results(tmp_path / "run")
+        scores = [result["evaluation"]["episode_reward_mean"] for result in results]
+        assert len(scores) == iterations
+        assert fitted.best_score is not None
+        assert fitted.best_score >= max(scores)
+        with PPOTrainer.from_checkpoint(fitted.best_checkpoint, learn=False, env=Valued) as best:
+            assert best.evaluate(1)["episode_reward_mean"] == pytest.approx(fitted.best_score, abs=1e-6)
+        assert not (tmp_path / "run" / "candidate").exists()
+        assert len(list((tmp_path / "run" / "best").iterdir())) == 1
+        trainer = PPOTrainer.from_checkpoint(fitted.checkpoint, env=Valued)
+    trainer.stop()
+    assert np.argmax(scores) not in (0, len(scores) - 1)  # else another model could be taken for the best
 
 
 @pytest.mark.long

@@ -135,7 +135,7 @@ HINTS = [
     ("MARWIL", "shuffle_buffer_size", "rows are drawn from all"),
     ("PPO", "input_config", "env=PolicyServerEnv"),
     ("PPO", "env_task_fn", "docs/callbacks.md"),
-    ("PPO", "evaluation_parallel_to_training", "between two iterations"),
+    ("PPO", "evaluation_num_env_runners", "in rollax it is 'evaluation_num_workers'"),
     ("PPO", "replay_buffer_config", "this algorithm has no replay buffer"),
     ("DQN", "replay_buffer_config", "in rollax it is 'buffer_size' and 'prioritized_replay'"),
     ("A2C", "min_sample_timesteps_per_reporting", "in rollax it is 'timesteps_per_iteration'"),

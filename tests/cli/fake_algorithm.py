@@ -37,6 +37,7 @@ class FakeTrainer:
 
     name = "FAKE"
     can_evaluate = True
+    evaluates_while_training = False
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = FakeConfig(config)
