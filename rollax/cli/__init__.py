@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, compare, data, estimate, explain, resume, serve, train
+from rollax.cli import commands, compare, data, estimate, explain, resume, serve, train, zoo
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
@@ -33,6 +33,7 @@ app.command("list", cls=EachOptionOnce)(commands.list_known)
 app.command("explain", cls=EachOptionOnce)(explain.explain)
 app.command("record", cls=EachOptionOnce)(commands.record)
 app.add_typer(data.app, name="data")
+app.add_typer(zoo.app, name="zoo")
 app.command("plot", cls=EachOptionOnce)(commands.plot)
 app.command("compare", cls=EachOptionOnce)(compare.compare)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollax.cli.experiment import read_stop
 from rollax.errors import ConfigError
+from rollax.runs.experiment import read_stop
 from rollax.runs.run_folder import CONFIG
 from rollax.runs.stopping import ended_by
 

@@ -15,8 +15,8 @@ import pytest
 
 from rollax import load_policy
 from rollax.algorithms.registry import get_trainer_class
-from rollax.cli.experiment import read_experiment
 from rollax.core.storage import newest
+from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -1,0 +1,194 @@
+"""The commands `rollax zoo list`, `show`, `train`, `play`, `verify` and `measure`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollax.cli import commands
+from rollax.cli.console import EachOptionOnce, TracebackOption, command_name, readable_errors
+from rollax.cli.train import new_folder, train
+from rollax.errors import ConfigError
+from rollax.runs.comparison import runs_in
+from rollax.runs.display import shown_path
+from rollax.runs.run_folder import newest_saved
+
+if TYPE_CHECKING:
+    from rollax.zoo import Entry
+
+OUTSIDE = 1
+RUNS = "runs"
+
+app = typer.Typer(no_args_is_help=True, help="Settings that were measured, for many tasks.", rich_markup_mode=None)
+
+EnvArgument = Annotated[str, typer.Argument(help="The environment, as `rollax zoo list` shows it.")]
+AlgorithmOption = Annotated[
+    str | None, typer.Option("--algo", help="The algorithm; may be left out if the environment has one entry.")
+]
+
+
+@app.command("list", cls=EachOptionOnce)
+def list_entries(
+    env: Annotated[str | None, typer.Option(help="Only environments whose id contains this.")] = None,
+    algo: Annotated[str | None, typer.Option(help="Only this algorithm.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only entries with this tag, such as classic or box2d.")] = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show the entries with their scores."""
+    from rollax.zoo import entries
+    from rollax.zoo.tables import COLUMNS, row
+
+    with readable_errors(traceback):
+        found = [
+            entry
+            for entry in entries()
+            if (env is None or env.casefold() in entry.env.casefold())
+            and (algo is None or algo.casefold() == entry.algorithm.casefold())
+            and (tag is None or tag in entry.about.tags)
+        ]
+        if not found:
+            tags = sorted({tag for entry in entries() for tag in entry.about.tags})
+            raise ConfigError("No entry fits.", "rollax zoo list", f"env={env}, algo={algo}, tag={tag}").expected(
+                f"a tag of {', '.join(tags)}; environments and algorithms as `rollax zoo list` shows them",
+                "leave an option out",
+            )
+        rows = [COLUMNS, *map(row, found)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for cells in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+@app.command("show", cls=EachOptionOnce)
+def show(env: EnvArgument, algo: AlgorithmOption = None, traceback: TracebackOption = False) -> None:
+    """Show the settings of an entry, its figures and its commands."""
+    from rollax.zoo import load
+    from rollax.zoo.tables import description
+
+    with readable_errors(traceback):
+        entry = load(env, algo)
+        print(description(entry, f"{command_name()} zoo"))
+
+
+@app.command("train", cls=EachOptionOnce, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train_entry(
+    context: typer.Context, env: EnvArgument, algo: AlgorithmOption = None, traceback: TracebackOption = False
+) -> None:
+    """Train with the settings of an entry. Options of `rollax train`, such as --seed and --out, are passed on."""
+    from rollax.zoo import load
+
+    options = list(context.args)
+    with readable_errors(traceback):
+        entry = load(env, algo)
+        for option in ("-f", "--file", "--run", "--env", "--preset", "--resume"):
+            if any(given == option or given.startswith(f"{option}=") for given in options):
+                raise ConfigError("The entry has this setting.", "rollax zoo train", option).expected(
+                    "options that change the run, such as --seed, --out, --set",
+                    f"leave it out, or use `rollax train -f {entry.path}`",
+                )
+        if not any(given == "--out" or given.startswith("--out=") for given in options):
+            options += ["--out", str(new_folder(_run_name(entry)))]
+    one = typer.Typer(rich_markup_mode=None, add_completion=False)
+    one.command(cls=EachOptionOnce)(train)
+    command = typer.main.get_command(one)
+    trace = ["--traceback"] if traceback else []
+    command.invoke(command.make_context("rollax zoo train", ["-f", str(entry.path), *trace, *options]))
+
+
+@app.command("play", cls=EachOptionOnce)
+def play(
+    env: EnvArgument,
+    algo: AlgorithmOption = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="A run folder or checkpoint; by default the newest run of `rollax zoo train` for the entry."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    video: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Play a trained policy of an entry greedily."""
+    from rollax.zoo import load
+
+    with readable_errors(traceback):
+        entry = load(env, algo)
+        if run is None:
+            run = _newest_run(entry)
+            print(f"run {shown_path(run)}")
+        commands.evaluate(run, episodes=episodes, video=video, seed=seed, traceback=traceback)
+
+
+@app.command("verify", cls=EachOptionOnce)
+def verify(
+    env: EnvArgument,
+    algo: AlgorithmOption = None,
+    first: Annotated[
+        bool,
+        typer.Option(
+            "--first/--whole", help="The first iterations, bit for bit; or whole training, within the interval."
+        ),
+    ] = True,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default all of the entry.")] = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run an entry again and compare it with what was measured; the exit code is 1 if it is different."""
+    from rollax.zoo import load
+    from rollax.zoo import verify as verify_whole
+    from rollax.zoo.tables import verdict
+    from rollax.zoo.verifying import verify_first
+
+    with readable_errors(traceback):
+        entry = load(env, algo)
+        run_again = verify_first if first else verify_whole
+        print(f"{entry.algorithm} on {entry.env}, {'first part' if first else 'whole training'}")
+        verified = run_again(entry, seeds, show=_show)
+        print(verdict(verified))
+        if not verified.passed:
+            raise typer.Exit(OUTSIDE)
+
+
+@app.command("measure", cls=EachOptionOnce)
+def measure(
+    file: Annotated[Path, typer.Argument(help="The entry, a YAML file; its section `measured` is written.")],
+    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds, from 0 on.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="A folder for the run folders; by default below runs.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Drop the results that the file has.")] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Train the seeds of an entry and write what they reach into its file; seeds that it has already are skipped."""
+    from rollax.zoo import read_entry
+    from rollax.zoo.measuring import measure as measure_entry
+
+    with readable_errors(traceback):
+        entry = read_entry(file)
+        measure_entry(
+            entry, seeds, new_folder(f"measure-{entry.name}") if out is None else out, again=again, show=_show
+        )
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run_name(entry: Entry) -> str:
+    return f"zoo-{entry.name}"
+
+
+def _newest_run(entry: Entry) -> Path:
+    """Returns the newest run folder with a checkpoint that `rollax zoo train` has made for an entry."""
+    found: list[tuple[float, Path]] = []
+    for folder in Path(RUNS).glob(f"{_run_name(entry)}-*"):
+        for run in runs_in(folder):
+            checkpoint = newest_saved(run)
+            if checkpoint is not None:
+                found.append((checkpoint.stat().st_mtime, run))
+    if not found:
+        train_it = f"rollax zoo train {entry.env} --algo {entry.algorithm}"
+        raise ConfigError("There is no trained run of the entry.", f"{RUNS}/{_run_name(entry)}-*", None).expected(
+            "a run folder with a checkpoint", f"train it: {train_it}; or pass --run=FOLDER"
+        )
+    return max(found)[1]

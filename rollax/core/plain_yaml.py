@@ -1,0 +1,89 @@
+"""Plain values from YAML and JSON text: no code, and limits on size, depth and aliases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 50
+_MAX_NODES = 100_000
+
+
+def read_yaml(path: Path) -> Any:
+    """Returns the plain values of a YAML or JSON file of at most 1 MB.
+
+    Raises:
+        OSError: the file cannot be read.
+        yaml.YAMLError, ValueError: it is not valid, or too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"more than {_MAX_BYTES} bytes")
+    return parse_yaml(content.decode())
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the plain values of YAML text, where 3e-4 is a number.
+
+    Raises:
+        yaml.YAMLError: the text is not valid, is nested too deep, or repeats a key.
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """A YAML loader without code, which accepts 3e-4 as a number and refuses repeated keys, depth and alias bombs."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._nodes = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ComposerError(
+                problem=f"nested more than {_MAX_DEPTH} deep", problem_mark=self.peek_event().start_mark
+            )
+        is_alias, before = self.check_event(yaml.AliasEvent), self._nodes
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise ComposerError(problem="an alias inside its own anchor")
+        self._nodes = before + self._sizes[id(node)] if is_alias else self._nodes + 1
+        self._sizes[id(node)] = self._nodes - before
+        if self._nodes > _MAX_NODES:
+            raise ComposerError(problem=f"more than {_MAX_NODES} nodes")
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (AttributeError, IndexError, KeyError) as error:  # of PyYAML, for text that does not fit an explicit tag
+            problem = f"the value does not fit its tag {node.tag!r}"
+            raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise ConstructorError(problem=f"repeated key {key.value!r}", problem_mark=key.start_mark)
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+# PyYAML follows YAML 1.1, where a float requires a dot and a signed exponent, and reads 3e-4 as a string.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)

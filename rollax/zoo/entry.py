@@ -1,0 +1,255 @@
+"""An entry of the zoo: an experiment file with two more sections, `zoo` by its author and `measured` by a command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date as Date
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollax.core.atomic_files import replace_file
+from rollax.core.plain_yaml import read_yaml
+from rollax.errors import ConfigError
+from rollax.runs.experiment import Experiment, read_experiment
+from rollax.runs.results import to_json
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+
+_MEASURED = "measured:\n"
+_WIDTH = 120
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""128 bits of a SHA-256, in hexadecimal."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_AnyPart = TypeVar("_AnyPart", bound=_Part)
+
+
+class Published(_Part):
+    """A score that others published for the same task, as a number to compare with."""
+
+    score: float
+    steps: int = Field(gt=0, description="environment steps of training")
+    source: str = Field(min_length=1)
+
+
+class About(_Part):
+    """What the author of an entry writes about it.
+
+    `target` is what the best evaluation of a seed must reach, on average over the seeds; in the curves of the docs it
+    is the dashed line.
+    """
+
+    tags: tuple[str, ...] = Field(min_length=1)
+    target: float
+    published: Published | None = None
+    note: str | None = None
+
+
+class FirstPart(_Part):
+    """The first iterations of a seed: steps, mean reward of the training episodes so far, hash of the weights."""
+
+    steps: int
+    reward: float | None
+    weights: Hash
+
+
+class SeedResult(_Part):
+    """The result of one seed.
+
+    Args:
+        seed: the config key `seed`.
+        score: mean reward of the greedy episodes after training.
+        steps: environment steps of training.
+        seconds: duration of training, with its evaluations.
+        cpu_seconds: time that processor cores spent on it in this process, which other programs do not lengthen.
+        weights: hash of the weights after training.
+        first: the first part of training.
+        curve: (steps, mean reward) of the greedy evaluations during training.
+    """
+
+    seed: int
+    score: float
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    weights: Hash
+    first: FirstPart
+    curve: tuple[tuple[int, float], ...] = Field(min_length=1)
+
+
+class Measured(_Part):
+    """What `rollax zoo measure` writes: with what the entry was run, and what each seed reached.
+
+    Args:
+        command: the command that measured.
+        settings: hash of the settings, so that scores of other settings are noticed.
+        date: of the last seed.
+        machine: kind of machine; see `rollax.zoo.conditions`.
+        versions: package -> version.
+        episodes: number of greedy episodes of each score.
+        first_iterations: number of iterations in the first part of each seed.
+        seeds: the results, by seed.
+    """
+
+    command: str
+    settings: Hash
+    date: Date
+    machine: Mapping[str, str | int]
+    versions: Mapping[str, str]
+    episodes: int = Field(gt=0)
+    first_iterations: int = Field(gt=0)
+    seeds: tuple[SeedResult, ...] = Field(min_length=1)
+
+    @property
+    def scores(self) -> list[float]:
+        return [result.score for result in self.seeds]
+
+    @property
+    def score(self) -> float:
+        """The mean score of the seeds."""
+        return fmean(self.scores)
+
+    @property
+    def best(self) -> float:
+        """The mean over the seeds of their best evaluations during training."""
+        return fmean(max(reward for _, reward in result.curve) for result in self.seeds)
+
+    @property
+    def learned(self) -> float:
+        """The difference between the score and the mean reward at the beginning."""
+        return self.score - fmean(
+            result.curve[0][1] if result.first.reward is None else result.first.reward for result in self.seeds
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment with what is known about it.
+
+    Args:
+        path: the file. Its name without suffix is the name of the entry.
+        experiment: algorithm (`run`), environment (`env`), `config` and `stop`.
+        about: tags, target and the published score.
+        measured: None for an entry that nobody has measured yet.
+    """
+
+    path: Path
+    experiment: Experiment
+    about: About
+    measured: Measured | None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.experiment.run)
+
+    @property
+    def env(self) -> str:
+        return str(self.experiment.env)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.experiment.config
+
+    @property
+    def settings(self) -> str:
+        """A hash of algorithm, environment, config and stop conditions."""
+        parts = (self.algorithm, self.env, self.experiment.config, self.experiment.stop)
+        return short_hash(json.dumps(json.loads(to_json(parts)), sort_keys=True).encode())
+
+    @property
+    def figures(self) -> Measured:
+        """What was measured.
+
+        Raises:
+            ConfigError: nothing was, or the settings have changed since.
+        """
+        if self.measured is None:
+            raise ConfigError("The entry has not been measured.", str(self.path), "no section measured").fix(
+                f"measure it: rollax zoo measure {self.path.name}"
+            )
+        if self.measured.settings != self.settings:
+            raise ConfigError(
+                "The scores of the entry belong to other settings.",
+                f"{self.path}: measured.settings",
+                self.measured.settings,
+            ).expected(self.settings, f"measure it again: rollax zoo measure {self.path.name}")
+        return self.measured
+
+    def make_trainer(self, **changes: Any) -> Trainer:
+        """Returns a new trainer with the settings of the entry; `changes` are config keys, such as `seed=3`."""
+        from rollax.algorithms.registry import get_trainer_class
+
+        trainer_class = get_trainer_class(self.algorithm, f"{self.path}: run")
+        return trainer_class(config={**self.config, "env": self.env, **changes})
+
+    def with_measured(self, measured: Measured) -> Entry:
+        """Replaces the section `measured` of the file, and returns the new entry; the rest of the file stays."""
+        kept, _, _ = f"\n{self.path.read_text(encoding='utf-8')}".partition(f"\n{_MEASURED}")
+        content = yaml.safe_dump(
+            measured.model_dump(mode="json"), sort_keys=False, width=_WIDTH, default_flow_style=None
+        )
+        indented = "".join(f"  {line}" for line in content.splitlines(keepends=True))
+        replace_file(self.path, f"{kept[1:].rstrip()}\n\n{_MEASURED}{indented}".encode())
+        return read_entry(self.path)
+
+
+def short_hash(content: bytes) -> str:
+    """Returns the first 128 bits of the SHA-256 of `content`, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def read_entry(path: str | Path) -> Entry:
+    """Returns the entry of a YAML file, which is read without importing code.
+
+    Raises:
+        ConfigError: the file cannot be read, is no experiment, or a section is wrong.
+    """
+    path = Path(path)
+    experiment = read_experiment(path)
+    for key in ("run", "env", "stop"):
+        if not getattr(experiment, key):
+            raise ConfigError.missing(key, f"{path}: {key}", f"{key}, as in an experiment file")
+    for key in ("preset", "loggers"):
+        if getattr(experiment, key) is not None:
+            raise ConfigError.no_effect(key, "an entry states its settings in full", f"{path}: {key}", key)
+    if "seed" in experiment.config:
+        raise ConfigError("An entry has no seed.", f"{path}: config.seed", experiment.config["seed"]).expected(
+            "no such key", "leave it out: `rollax zoo measure` trains with several seeds"
+        )
+    content = read_yaml(path)
+    measured = content.get("measured")
+    return Entry(
+        path,
+        experiment,
+        _section(About, content.get("zoo"), f"{path}: zoo"),
+        None if measured is None else _section(Measured, measured, f"{path}: measured"),
+    )
+
+
+def _section(kind: type[_AnyPart], values: Any, where: str) -> _AnyPart:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            "The section of the entry is not valid.", f"{where}.{place}".rstrip("."), first["input"]
+        ).expected(
+            first["msg"], f"the section has {', '.join(kind.model_fields)}; docs/zoo.md shows an entry"
+        ) from error

@@ -1,0 +1,151 @@
+"""`rollax zoo verify`: runs an entry again, and compares with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+from rollax.errors import ConfigError
+from rollax.zoo.conditions import differences, machine, versions
+from rollax.zoo.entry import Entry, FirstPart, SeedResult
+from rollax.zoo.interval import Interval, prediction_interval
+from rollax.zoo.measuring import Show, train_first, train_seed
+
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a repeated run shows.
+
+    Args:
+        seeds: the seeds that ran.
+        same_bits: for each seed, whether all weights have the same bits as the measured ones.
+        different: how machine and versions differ from those of the measurement; if they do, so may the bits.
+        value: what was compared with the interval: the mean over the seeds; None if there is nothing to compare.
+        interval: in which the value lies with a probability of 95 %, if the entry is right.
+        same_steps: whether each seed has made the measured number of steps.
+    """
+
+    seeds: Sequence[int]
+    same_bits: Sequence[bool]
+    different: Sequence[str]
+    value: float | None
+    interval: Interval | None
+    same_steps: bool = True
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether every bit is the same."""
+        return all(self.same_bits)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the value is inside of the interval; true where there is nothing to compare."""
+        return self.value is None or self.interval is None or self.value in self.interval
+
+
+@dataclass(frozen=True)
+class VerifiedFirst(Verified):
+    """What a repeated first part shows: its value is the mean reward of the training episodes so far."""
+
+    @property
+    def passed(self) -> bool:
+        """Bits must be the same where machine and versions are; elsewhere steps must be, and rewards inside."""
+        return self.reproduced or (bool(self.different) and self.same_steps and self.inside)
+
+
+@dataclass(frozen=True)
+class VerifiedWhole(Verified):
+    """What repeated training shows: its value is the score."""
+
+    @property
+    def passed(self) -> bool:
+        return self.inside
+
+
+def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> VerifiedFirst:
+    """Trains the first iterations of the measured seeds again.
+
+    Args:
+        entry: with at least two measured seeds.
+        seeds: how many of its seeds; None: all.
+        show: prints a line for each seed.
+    Raises:
+        ConfigError: the entry has not been measured with these settings, or has fewer seeds.
+    """
+    measured, different = entry.figures, _different(entry)
+    chosen = _chosen(entry, seeds)
+    parts: list[FirstPart] = []
+    for result in chosen:
+        parts.append(train_first(entry, result.seed, measured.first_iterations))
+        show(f"seed {result.seed}: {_bits(parts[-1].weights == result.first.weights)}")
+    rewards = [part.reward for part in parts if part.reward is not None]
+    earlier = [result.first.reward for result in measured.seeds if result.first.reward is not None]
+    comparable = len(rewards) == len(parts) and len(earlier) == len(measured.seeds)
+    return VerifiedFirst(
+        seeds=[result.seed for result in chosen],
+        same_bits=[part.weights == result.first.weights for part, result in zip(parts, chosen, strict=True)],
+        different=different,
+        value=fmean(rewards) if comparable else None,
+        interval=prediction_interval(earlier, len(parts), measured.learned) if comparable else None,
+        same_steps=all(part.steps == result.first.steps for part, result in zip(parts, chosen, strict=True)),
+    )
+
+
+def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, show: Show = print) -> VerifiedWhole:
+    """Trains the measured seeds again, to the end, and compares the mean of their scores.
+
+    Args:
+        entry: with at least two measured seeds.
+        seeds: how many of its seeds; None: all.
+        folder: for the run folders; None removes them afterwards.
+        show: prints a line for each seed.
+    Raises:
+        ConfigError: the entry has not been measured with these settings, or has fewer seeds.
+    """
+    if folder is None:
+        with TemporaryDirectory(prefix="rollax-zoo-") as temporary:
+            return verify(entry, seeds, Path(temporary), show)
+    measured, different = entry.figures, _different(entry)
+    chosen = _chosen(entry, seeds)
+    scores, same_bits, same_steps = [], [], []
+    for result in chosen:
+        again, _ = train_seed(entry, result.seed, folder)
+        scores.append(again["score"])
+        same_bits.append(again["weights"] == result.weights)
+        same_steps.append(again["steps"] == result.steps)
+        show(f"seed {result.seed}: score {scores[-1]:.5g}, measured {result.score:.5g}, {_bits(same_bits[-1])}")
+    return VerifiedWhole(
+        seeds=[result.seed for result in chosen],
+        same_bits=same_bits,
+        different=different,
+        value=fmean(scores),
+        interval=prediction_interval(measured.scores, len(scores), measured.learned),
+        same_steps=all(same_steps),
+    )
+
+
+def _chosen(entry: Entry, seeds: int | None) -> Sequence[SeedResult]:
+    found = entry.figures.seeds
+    if len(found) < _FEWEST or (seeds is not None and not 1 <= seeds <= len(found)):
+        raise ConfigError("The entry has fewer measured seeds.", f"{entry.path}: measured.seeds", len(found)).expected(
+            f"at least {max(_FEWEST, seeds or 0)}",
+            f"measure more: rollax zoo measure {entry.path.name} --seeds {max(_FEWEST, seeds or 0)}",
+        )
+    return found[:seeds]
+
+
+def _different(entry: Entry) -> list[str]:
+    measured = entry.figures
+    return [
+        *differences(measured.machine, machine()),
+        *differences(measured.versions, versions(entry.about.tags)),
+    ]
+
+
+def _bits(same: bool) -> str:
+    return "all bits of the weights are the same" if same else "other bits in the weights"
