@@ -23,7 +23,9 @@ RUNS = "runs"
 
 app = typer.Typer(no_args_is_help=True, help="Settings that were measured, for many tasks.", rich_markup_mode=None)
 
-EnvArgument = Annotated[str, typer.Argument(help="The environment, as `rollax zoo list` shows it.")]
+EnvArgument = Annotated[
+    str, typer.Argument(help="The environment, as `rollax zoo list` shows it, or the file of an entry.")
+]
 AlgorithmOption = Annotated[
     str | None, typer.Option("--algo", help="The algorithm; may be left out if the environment has one entry.")
 ]
@@ -165,9 +167,8 @@ def measure(
 
     with readable_errors(traceback):
         entry = read_entry(file)
-        measure_entry(
-            entry, seeds, new_folder(f"measure-{entry.name}") if out is None else out, again=again, show=_show
-        )
+        folder = new_folder(f"measure-{entry.name}") if out is None else out
+        measure_entry(entry, seeds, folder, again=again, show=_show)
 
 
 def _show(line: str) -> None:

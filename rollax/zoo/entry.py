@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date as Date
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -105,7 +105,7 @@ class Measured(_Part):
 
     command: str
     settings: Hash
-    date: Date
+    date: datetime.date
     machine: Mapping[str, str | int]
     versions: Mapping[str, str]
     episodes: int = Field(gt=0)
@@ -199,8 +199,17 @@ class Entry:
         return trainer_class(config={**self.config, "env": self.env, **changes})
 
     def with_measured(self, measured: Measured) -> Entry:
-        """Replaces the section `measured` of the file, and returns the new entry; the rest of the file stays."""
-        kept, _, _ = f"\n{self.path.read_text(encoding='utf-8')}".partition(f"\n{_MEASURED}")
+        """Replaces the section `measured` of the file, and returns the new entry; the rest of the file stays.
+
+        Raises:
+            ConfigError: other sections follow.
+        """
+        kept, _, replaced = f"\n{self.path.read_text(encoding='utf-8')}".partition(f"\n{_MEASURED}")
+        after = next((line for line in replaced.splitlines() if line.strip() and not line.startswith((" ", "-"))), None)
+        if after is not None:
+            raise ConfigError("Other lines follow the section measured.", str(self.path), after).expected(
+                "measured as the last section, because it is replaced", "move these lines up, above measured"
+            )
         content = yaml.safe_dump(
             measured.model_dump(mode="json"), sort_keys=False, width=_WIDTH, default_flow_style=None
         )

@@ -9,28 +9,33 @@ from rollax.errors import ConfigError, nearest
 from rollax.zoo.entry import Entry, read_entry
 
 FOLDER = Path(__file__).parent / "entries"
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @cache
-def entries(folder: Path = FOLDER) -> tuple[Entry, ...]:
+def entries() -> tuple[Entry, ...]:
     """Returns all entries, by environment and algorithm."""
-    found = map(read_entry, folder.glob("*.yaml"))
+    found = map(read_entry, FOLDER.glob("*.yaml"))
     return tuple(sorted(found, key=lambda entry: (entry.env, entry.algorithm)))
 
 
-def load(env: str, algorithm: str | None = None) -> Entry:
-    """Returns the entry for an environment and an algorithm, which may be left out if there is one only.
+def load(env: str | Path, algorithm: str | None = None) -> Entry:
+    """Returns the entry for an environment and an algorithm, or the entry in a file of your own.
 
-    Capital letters do not matter.
-
+    Args:
+        env: id of the environment, or the path of a YAML file. Capital letters of an id do not matter.
+        algorithm: its name; may be left out if the environment has one entry.
     Raises:
-        ConfigError: there is no such entry, or there are several.
+        ConfigError: there is no such entry, there are several, or the file is not valid.
     """
-    of_env = [entry for entry in entries() if entry.env.casefold() == env.casefold()]
+    if str(env).endswith(_SUFFIXES):
+        return read_entry(env)
+    name = str(env).casefold()
+    of_env = [entry for entry in entries() if entry.env.casefold() == name]
     if not of_env:
-        names = sorted({entry.env for entry in entries()})
+        known = sorted({entry.env for entry in entries()})
         raise ConfigError("The zoo has no entry for the environment.", "rollax zoo", env).expected(
-            "an environment that `rollax zoo list` shows", nearest(env, names)
+            "an environment that `rollax zoo list` shows, or a YAML file", nearest(str(env), known)
         )
     names = [entry.algorithm for entry in of_env]
     if algorithm is None:

@@ -1,0 +1,31 @@
+"""A small entry of the zoo, which trains within a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TEXT = """\
+# Three iterations of A2C.
+run: A2C
+env: CartPole-v1
+
+config:
+  train_batch_size: 200
+  model: {fcnet_hiddens: [8]}
+  evaluation_interval: 1
+  evaluation_num_episodes: 2
+
+stop:
+  training_iteration: 3
+
+zoo:
+  tags: [classic]
+  target: 10
+  published: {score: 500, steps: 100000, source: the tests}
+"""
+
+
+def write_small(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "a2c_small.yaml"
+    path.write_text(text)
+    return path

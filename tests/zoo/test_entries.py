@@ -1,0 +1,127 @@
+"""The files of entries: those that are shipped, and mistakes in one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rollax import zoo
+from rollax.algorithms.registry import get_trainer_class
+from rollax.config import resolve_config
+from rollax.errors import ConfigError
+from rollax.zoo import read_entry
+from rollax.zoo.shelf import FOLDER
+from tests.learning_curves import SEEDS
+from tests.zoo.small import TEXT, write_small
+
+TAGS = {"classic", "box2d", "mujoco", "minigrid", "atari", "pettingzoo", "jax"}
+each_entry = pytest.mark.parametrize("entry", zoo.entries(), ids=lambda entry: entry.name)
+
+
+@each_entry
+def test_shipped_entries_are_valid(entry):
+    trainer_class = get_trainer_class(entry.algorithm)
+    config = resolve_config(trainer_class.config_class, {**entry.config, "env": entry.env})
+    assert entry.algorithm == trainer_class.name
+    assert config.evaluation_interval is not None
+    assert set(entry.about.tags) <= TAGS
+
+
+@each_entry
+def test_shipped_entries_are_measured(entry):
+    figures = entry.figures  # raises if the settings have changed since
+    assert [result.seed for result in figures.seeds] == list(SEEDS)
+    assert figures.best >= entry.about.target
+    limit = entry.experiment.stop["timesteps_total"]
+    for result in figures.seeds:
+        steps = [steps for steps, _ in result.curve]
+        assert steps == sorted(steps)
+        assert steps[-1] <= result.steps
+        assert limit <= result.steps <= 1.05 * limit
+        assert result.weights != result.first.weights or result.first.steps == result.steps
+
+
+def test_one_entry_for_each_pair():
+    pairs = [(entry.env, entry.algorithm) for entry in zoo.entries()]
+    assert len(set(pairs)) == len(pairs) == len(list(FOLDER.iterdir()))
+
+
+def test_an_entry_is_found_by_its_names(tmp_path):
+    entry = zoo.load("cartpole-V1", "ppo")
+    assert (entry.env, entry.algorithm, entry.name) == ("CartPole-v1", "PPO", "ppo_cartpole")
+    path = write_small(tmp_path)
+    assert zoo.load(str(path)) == read_entry(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("CartPole-v2", "PPO"), "CartPole-v1"),
+        (("CartPole-v1",), "--algo"),
+        (("CartPole-v1", "PPOO"), "PPO"),
+    ],
+)
+def test_names_without_an_entry(names, message):
+    with pytest.raises(ConfigError) as refused:
+        zoo.load(*names)
+    assert message in str(refused.value)
+
+
+def without(section):
+    return "\n\n".join(part for part in TEXT.split("\n\n") if not part.startswith(section))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (without("zoo"), "zoo"),
+        (without("stop"), "stop"),
+        (TEXT.replace("target: 10", "target: high"), "zoo.target"),
+        (TEXT.replace("  tags: [classic]\n", ""), "zoo.tags"),
+        (TEXT.replace("tags: [classic]", "tags: []"), "zoo.tags"),
+        (TEXT + "  goal: 5\n", "zoo.goal"),
+        (TEXT.replace("config:\n", "config:\n  seed: 1\n"), "config.seed"),
+        (TEXT + "\npreset: rllib\n", "preset"),
+        (TEXT + "\nmeasured: {episodes: 3}\n", "measured"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, text, place):
+    with pytest.raises(ConfigError) as refused:
+        read_entry(write_small(tmp_path, text))
+    assert place in str(refused.value)
+
+
+def test_scores_of_other_settings_are_refused(tmp_path):
+    text = (FOLDER / "ppo_cartpole.yaml").read_text()
+    with pytest.raises(ConfigError) as refused:
+        _ = read_entry(write_small(tmp_path, text.replace("gamma: 0.98", "gamma: 0.97"))).figures
+    assert "rollax zoo measure" in str(refused.value)
+    with pytest.raises(ConfigError):
+        _ = read_entry(write_small(tmp_path)).figures
+
+
+def test_a_section_after_the_measured_one_is_not_dropped(tmp_path):
+    text = (FOLDER / "ppo_cartpole.yaml").read_text()
+    entry = read_entry(write_small(tmp_path, f"{text}\nloggers:\n"))
+    with pytest.raises(ConfigError) as refused:
+        entry.with_measured(entry.figures)
+    assert "loggers" in str(refused.value)
+
+
+def test_hashes_do_not_depend_on_the_order_of_keys(tmp_path):
+    text = TEXT.replace("run: A2C\nenv: CartPole-v1", "env: CartPole-v1\nrun: A2C")
+    assert read_entry(write_small(tmp_path, text)).settings == read_entry(write_small(tmp_path)).settings
+    other = TEXT.replace("train_batch_size: 200", "train_batch_size: 201")
+    assert read_entry(write_small(tmp_path, other)).settings != read_entry(write_small(tmp_path, text)).settings
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ppo_cartpole", "ppo_acrobot", "dqn_cartpole"])
+def test_first_parts_are_reproduced(name, monkeypatch):
+    """In processes without the flags of the tests, which change what is compiled."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    entry = next(entry for entry in zoo.entries() if entry.name == name)
+    words = ["zoo", "verify", entry.env, f"--algo={entry.algorithm}", "--seeds=2"]
+    subprocess.run([sys.executable, "-m", "rollax", *words], check=True)
