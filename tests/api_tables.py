@@ -5,6 +5,8 @@ A table stands between a mark and `<!-- end -->`. The marks are
 - `<!-- algorithms -->`: the trainer, config and class of each algorithm;
 - `<!-- names: rollax.env, rollax.env.jax -->`: the other names of `rollax` that these packages or modules define;
 - `<!-- contents: rollax.ops.values, rollax.models.recurrent:LSTM -->`: the functions and classes of a module, or one.
+
+The mark `<!-- zoo -->`, in docs/zoo.md, is that of the entries of the zoo.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any
 
 import rollax
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.zoo import entries
+from rollax.zoo.tables import COLUMNS, row
 
 _SENTENCE = re.compile(r"(.+?\.)(?: (?=[A-Z])|$)")
 
@@ -28,6 +32,7 @@ def with_names(content: str) -> str:
         "algorithms": lambda _: _algorithms(),
         "names": _names,
         "contents": _contents,
+        "zoo": lambda _: _entries(),
     }
 
     def written(match: re.Match) -> str:
@@ -35,6 +40,14 @@ def with_names(content: str) -> str:
 
     mark = rf"(<!-- ({'|'.join(tables)})(?:: (.*?))? -->)\n.*?<!-- end -->"
     return re.sub(mark, written, content, flags=re.DOTALL)
+
+
+def _entries() -> Iterator[str]:
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|---" * len(COLUMNS) + "|"
+    for entry in entries():
+        env, *cells = row(entry)
+        yield f"| [{env}](../rollax/zoo/entries/{entry.path.name}) | {' | '.join(cells)} |"
 
 
 def _algorithms() -> Iterator[str]:

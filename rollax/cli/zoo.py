@@ -80,22 +80,31 @@ def train_entry(
     """Train with the settings of an entry. Options of `rollax train`, such as --seed and --out, are passed on."""
     from rollax.zoo import load
 
-    options = list(context.args)
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    alone.command(cls=EachOptionOnce)(train)
+    command = typer.main.get_command(alone)
     with readable_errors(traceback):
         entry = load(env, algo)
-        for option in ("-f", "--file", "--run", "--env", "--preset", "--resume"):
-            if any(given == option or given.startswith(f"{option}=") for given in options):
-                raise ConfigError("The entry has this setting.", "rollax zoo train", option).expected(
+    inner = command.make_context("rollax zoo train", list(context.args))
+    with readable_errors(traceback):
+        for name in ("file", "run", "env", "preset", "resume"):
+            if inner.params[name] is not None:
+                raise ConfigError(
+                    "The entry has this setting.", f"rollax zoo train --{name}", inner.params[name]
+                ).expected(
                     "options that change the run, such as --seed, --out, --set",
                     f"leave it out, or use `rollax train -f {entry.path}`",
                 )
-        if not any(given == "--out" or given.startswith("--out=") for given in options):
-            options += ["--out", str(new_folder(_run_name(entry)))]
-    one = typer.Typer(rich_markup_mode=None, add_completion=False)
-    one.command(cls=EachOptionOnce)(train)
-    command = typer.main.get_command(one)
-    trace = ["--traceback"] if traceback else []
-    command.invoke(command.make_context("rollax zoo train", ["-f", str(entry.path), *trace, *options]))
+        inner.params |= {"file": entry.path, "traceback": traceback}
+        folder = None
+        if inner.params["out"] is None:
+            folder = inner.params["out"] = new_folder(_run_name(entry))
+    try:
+        command.invoke(inner)
+    finally:
+        if folder is not None:
+            with suppress(OSError):  # it is not empty, unless training was refused before it began
+                folder.rmdir()
 
 
 @app.command("play", cls=EachOptionOnce)

@@ -1,0 +1,82 @@
+"""`rollax zoo` with a small entry of its own, and with those that are shipped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rollax.zoo import entries, read_entry
+from tests.cli.command_line import invoke
+from tests.zoo.small import write_small
+
+
+@pytest.fixture
+def small(cwd, without_drawing):
+    return write_small(cwd)
+
+
+def test_list_chooses_entries():
+    lines = invoke("zoo", "list").output.splitlines()
+    assert len(lines) == 1 + len(entries())
+    of_ppo = invoke("zoo", "list", "--algo=ppo", "--env=cartpole", "--tag=classic").output.splitlines()
+    assert [line.split()[:2] for line in of_ppo[1:]] == [["CartPole-v1", "PPO"]]
+    assert "classic" in invoke("zoo", "list", "--tag=chess", code=2).output
+
+
+def test_show_has_settings_and_figures():
+    entry = next(entry for entry in entries() if entry.name == "ppo_cartpole")
+    output = invoke("zoo", "show", "CartPole-v1", "--algo=PPO").output
+    assert "gamma: 0.98" in output
+    assert all(result.weights in output for result in entry.figures.seeds)
+    assert "rollax zoo measure ppo_cartpole.yaml" in output
+
+
+def test_train_passes_options_on_and_play_finds_the_run(small, cwd):
+    missing = invoke("zoo", "play", small, code=2).output
+    assert "zoo train" in missing
+    invoke("zoo", "train", small, "--seed=3", "--stop-iterations=1", "--set", "lr=0.01", "--quiet")
+    (run,) = (cwd / "runs").glob("zoo-a2c_small-*")
+    experiment = json.loads((run / "config.json").read_text())
+    assert (experiment["run"], experiment["config"]["seed"], experiment["config"]["lr"]) == ("A2C", 3, 0.01)
+    assert experiment["config"]["train_batch_size"] == 200
+    assert experiment["stop"] == {"training_iteration": 1}
+    invoke("zoo", "train", small, "--seed=4", "--stop-iterations=1", "--quiet", "--out=runs/elsewhere")
+    played = invoke("zoo", "play", small, "--episodes=2").output
+    assert f"run runs/{run.name}\n" in played
+    assert "over 2 (" in played
+    assert "over 1 (" in invoke("zoo", "play", small, "--episodes=1", "--run=runs/elsewhere").output
+
+
+@pytest.mark.parametrize("option", ["--env=Acrobot-v1", "--run=PPO", "-fother.yaml", "--resume=runs/one"])
+def test_train_refuses_what_the_entry_has(small, cwd, option):
+    invoke("zoo", "train", small, option, code=2)
+    assert not (cwd / "runs").exists()
+
+
+def test_an_unknown_option_of_train_is_refused(small):
+    assert "--stop-timesteps" in invoke("zoo", "train", small, "--total-timesteps=5", code=2).output
+
+
+def test_a_refused_run_leaves_no_folder(small, cwd):
+    assert "gamma" in invoke("zoo", "train", small, "--set", "gama=1", code=2).output
+    assert list((cwd / "runs").iterdir()) == []
+
+
+def test_measure_and_verify(small):
+    assert "rollax zoo measure" in invoke("zoo", "verify", small, code=2).output
+    invoke("zoo", "measure", small, "--seeds=2")
+    assert "Bit for bit the same" in invoke("zoo", "verify", small).output
+    whole = invoke("zoo", "verify", small, "--whole", "--seeds=1").output
+    assert "Bit for bit the same" in whole
+    assert "inside of the interval" in whole
+    entry = read_entry(small)
+    seeds = [
+        result.model_copy(
+            update={"weights": "0" * 32, "score": 400.0, "first": result.first.model_copy(update={"reward": 400.0})}
+        )
+        for result in entry.figures.seeds
+    ]
+    entry.with_measured(entry.figures.model_copy(update={"seeds": tuple(seeds)}))
+    outside = invoke("zoo", "verify", small, "--whole", "--seeds=1", code=1).output
+    assert "outside of the interval" in outside
