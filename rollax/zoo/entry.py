@@ -210,12 +210,26 @@ class Entry:
             raise ConfigError("Other lines follow the section measured.", str(self.path), after).expected(
                 "measured as the last section, because it is replaced", "move these lines up, above measured"
             )
-        content = yaml.safe_dump(
-            measured.model_dump(mode="json"), sort_keys=False, width=_WIDTH, default_flow_style=None
-        )
+        values = measured.model_dump(mode="json")
+        for result in values["seeds"]:
+            result["curve"] = _OneLine(result["curve"])
+        content = yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=_WIDTH, default_flow_style=None)
         indented = "".join(f"  {line}" for line in content.splitlines(keepends=True))
         replace_file(self.path, f"{kept[1:].rstrip()}\n\n{_MEASURED}{indented}".encode())
         return read_entry(self.path)
+
+
+class _OneLine(list):
+    """A list that is written without a line for each element."""
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(
+    _OneLine, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)
 
 
 def short_hash(content: bytes) -> str:
