@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.peers import ROOT
 from benchmarks.tables import LEARNING, Result, read_table
+from rollax.zoo import Entry, entries
 
 PICTURES = ROOT / "docs" / "curves"
 _ACROSS = 3  # panels in a row
@@ -31,10 +33,24 @@ _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rollax", "fon
 
 
 def read_learned() -> list[Result]:
-    """Returns the results of all learning runs, sorted by algorithm and task."""
-    return sorted(
-        read_table(LEARNING).values(), key=lambda learned: (learned["algorithm"], learned["env"], learned["name"])
-    )
+    """Returns the results of all learning runs and of the zoo, sorted by algorithm and task."""
+    results = [*read_table(LEARNING).values(), *map(_of_entry, entries())]
+    return sorted(results, key=lambda learned: (learned["algorithm"], learned["env"], learned["name"]))
+
+
+def _of_entry(entry: Entry) -> Result:
+    """Returns the measured curves of an entry of the zoo as the result of a learning run."""
+    figures = entry.figures
+    return {
+        "name": entry.name,
+        "algorithm": entry.algorithm,
+        "env": entry.env,
+        "budget": int(entry.experiment.stop["timesteps_total"]),
+        "target": entry.about.target,
+        "curves": [result.curve for result in figures.seeds],
+        "best": figures.best,
+        "last": fmean(result.curve[-1][1] for result in figures.seeds),
+    }
 
 
 def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -46,7 +62,7 @@ def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
         "",
         "The best of ten greedy evaluations within the budget, of 20 episodes each unless the test states otherwise: "
         "the mean over the seeds, the value of each seed, and the mean of the last evaluations. `make learning` "
-        "repeats the runs; the settings are in the tests.",
+        "repeats the runs; the settings are in the tests and in the zoo (docs/zoo.md).",
         "",
         "| algorithm | environment | test | budget (steps) | must reach | best | by seed | last | |",
         "|---|---|---|---|---|---|---|---|---|",

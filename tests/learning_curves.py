@@ -18,6 +18,7 @@ import pytest
 from benchmarks.tables import store
 from rollax import EvaluationResult, Trainer
 from rollax.config import resolve_config
+from rollax.zoo import load
 
 SEEDS, EVALUATIONS = (0, 1, 2), 10
 Score = Callable[[EvaluationResult], float]
@@ -39,6 +40,12 @@ class Run(NamedTuple):
     config: Mapping[str, Any]
     score: Score = reward_of
     seeds: Sequence[int] = SEEDS
+
+
+def settings_of(env: str, algorithm: str) -> dict[str, Any]:
+    """The config of an entry of the zoo, without its evaluations, for runs that differ from it in a few keys."""
+    config = load(env, algorithm).config
+    return {key: value for key, value in config.items() if not key.startswith("evaluation_")}
 
 
 def each_run(runs: Mapping[str, Run]) -> pytest.MarkDecorator:

@@ -12,10 +12,14 @@ FOLDER = Path(__file__).parent / "entries"
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-@cache
 def entries() -> tuple[Entry, ...]:
     """Returns all entries, by environment and algorithm."""
-    found = map(read_entry, FOLDER.glob("*.yaml"))
+    return _entries_in(FOLDER)
+
+
+@cache
+def _entries_in(folder: Path) -> tuple[Entry, ...]:
+    found = map(read_entry, folder.glob("*.yaml"))
     return tuple(sorted(found, key=lambda entry: (entry.env, entry.algorithm)))
 
 
