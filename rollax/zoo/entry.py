@@ -65,8 +65,8 @@ class FirstPart(_Part):
     weights: Hash
 
 
-class SeedResult(_Part):
-    """The result of one seed.
+class TrainedSeed(_Part):
+    """What one seed reached.
 
     Args:
         seed: the config key `seed`.
@@ -75,8 +75,7 @@ class SeedResult(_Part):
         seconds: duration of training, with its evaluations.
         cpu_seconds: time that processor cores spent on it in this process, which other programs do not lengthen.
         weights: hash of the weights after training.
-        first: the first part of training.
-        curve: (steps, mean reward) of the greedy evaluations during training.
+        curve: (steps, mean reward) of the greedy evaluations during training, and at the end the score.
     """
 
     seed: int
@@ -85,8 +84,13 @@ class SeedResult(_Part):
     seconds: float
     cpu_seconds: float
     weights: Hash
-    first: FirstPart
     curve: tuple[tuple[int, float], ...] = Field(min_length=1)
+
+
+class SeedResult(TrainedSeed):
+    """What one seed reached, and its first part."""
+
+    first: FirstPart
 
 
 class Measured(_Part):
@@ -123,7 +127,7 @@ class Measured(_Part):
 
     @property
     def best(self) -> float:
-        """The mean over the seeds of their best evaluations during training."""
+        """The mean over the seeds of their best points of the curve."""
         return fmean(max(reward for _, reward in result.curve) for result in self.seeds)
 
     @property

@@ -16,8 +16,8 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __contains__(self, score: object) -> bool:
-        return isinstance(score, float) and self.low <= score <= self.high
+    def holds(self, score: float) -> bool:
+        return self.low <= score <= self.high
 
 
 def prediction_interval(scores: Sequence[float], number: int, learned: float) -> Interval:

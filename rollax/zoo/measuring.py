@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from rollax.core.numbers import is_finite
 from rollax.errors import ConfigError
 from rollax.runs.results import curve, number_in, read_results
 from rollax.zoo.conditions import machine, versions
-from rollax.zoo.entry import Entry, FirstPart, Measured, SeedResult, short_hash
+from rollax.zoo.entry import Entry, FirstPart, Measured, SeedResult, TrainedSeed, short_hash
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -78,34 +79,37 @@ def measure_seed(entry: Entry, seed: int, first_iterations: int | None, folder: 
         first_iterations: as in the other seeds; None chooses the number.
         folder: for the run folder.
     """
-    whole, results = train_seed(entry, seed, folder)
+    trained, results = train_seed(entry, seed, folder)
     first_iterations = first_iterations or _iterations_of_first_part(entry, seed, results)
     first = train_first(entry, seed, first_iterations)
-    return SeedResult(**whole, first=first), first_iterations
+    return SeedResult(**trained.model_dump(), first=first), first_iterations
 
 
-def train_seed(entry: Entry, seed: int, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Trains one seed to the end, and returns the fields of a `SeedResult` without `first`, and the result lines."""
+def train_seed(entry: Entry, seed: int, folder: Path) -> tuple[TrainedSeed, list[dict[str, Any]]]:
+    """Trains one seed to the end, in a run folder `NAME-seed-N`; also returns its result lines."""
     out = folder / f"{entry.name}-seed-{seed}"
+    progress = "auto" if sys.stdout.isatty() else "none"
     started, cpu_started = monotonic(), process_time()
     with entry.make_trainer(seed=seed) as trainer:
-        fitted = trainer.fit(entry.experiment.stop, out, evaluate=False, loggers=(), progress="none")
+        fitted = trainer.fit(entry.experiment.stop, out, evaluate=False, loggers=(), progress=progress)
         seconds, cpu_seconds = monotonic() - started, process_time() - cpu_started
         if fitted.reached is None:
             raise KeyboardInterrupt
         score = trainer.evaluate(EPISODES)["episode_reward_mean"]
         weights = hash_of_weights(trainer)
     results, _ = read_results(out)
-    points = zip(*curve(results, "evaluation_reward_mean"), strict=True)
-    return {
-        "seed": seed,
-        "score": _rounded(score),
-        "steps": int(fitted.last["timesteps_total"]),
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(cpu_seconds, 1),
-        "weights": weights,
-        "curve": tuple((int(steps), _rounded(reward)) for steps, reward in points),
-    }, results
+    steps = int(fitted.last["timesteps_total"])
+    points = [point for point in zip(*curve(results, "evaluation_reward_mean"), strict=True) if point[0] < steps]
+    trained = TrainedSeed(
+        seed=seed,
+        score=_rounded(score),
+        steps=steps,
+        seconds=round(seconds, 1),
+        cpu_seconds=round(cpu_seconds, 1),
+        weights=weights,
+        curve=tuple((int(at), _rounded(reward)) for at, reward in [*points, (steps, score)]),
+    )
+    return trained, results
 
 
 def train_first(entry: Entry, seed: int, iterations: int) -> FirstPart:

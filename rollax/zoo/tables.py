@@ -6,7 +6,7 @@ from statistics import stdev
 
 from rollax.zoo.entry import Entry
 from rollax.zoo.interval import prediction_interval
-from rollax.zoo.verifying import Verified, VerifiedFirst
+from rollax.zoo.verifying import Verified
 
 COLUMNS = ("environment", "algorithm", "score", "published", "steps", "CPU time", "seeds")
 
@@ -56,7 +56,6 @@ def description(entry: Entry, command: str) -> str:
 def verdict(verified: Verified) -> str:
     """Returns the lines that `rollax zoo verify` ends with."""
     lines = []
-    is_first = isinstance(verified, VerifiedFirst)
     if verified.reproduced:
         lines.append("Bit for bit the same as measured.")
     elif verified.different:
@@ -68,7 +67,7 @@ def verdict(verified: Verified) -> str:
         lines.append("The number of steps is different.")
     if verified.value is not None and verified.interval is not None:
         low, high = map(_short, verified.interval)
-        quantity = "Mean reward of the training episodes so far" if is_first else "Score"
+        quantity = "Score" if verified.whole else "Mean reward of the training episodes so far"
         place = "inside" if verified.inside else "outside"
         lines.append(f"{quantity}: {_short(verified.value)}, {place} of the interval {low} to {high}.")
     return "\n".join(lines)

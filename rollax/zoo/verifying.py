@@ -22,20 +22,23 @@ class Verified:
     """What a repeated run shows.
 
     Args:
+        whole: whether the seeds were trained to the end, or only their first parts.
         seeds: the seeds that ran.
         same_bits: for each seed, whether all weights have the same bits as the measured ones.
-        different: how machine and versions differ from those of the measurement; if they do, so may the bits.
-        value: what was compared with the interval: the mean over the seeds; None if there is nothing to compare.
-        interval: in which the value lies with a probability of 95 %, if the entry is right.
         same_steps: whether each seed has made the measured number of steps.
+        different: how machine and versions differ from those of the measurement; if they do, so may the bits.
+        value: the mean over the seeds of what is compared with the interval: their scores, or in a first part the
+            mean reward of the training episodes so far. None if no episode has ended.
+        interval: in which the value lies with a probability of 95 %, if the entry is right.
     """
 
+    whole: bool
     seeds: Sequence[int]
     same_bits: Sequence[bool]
+    same_steps: bool
     different: Sequence[str]
     value: float | None
     interval: Interval | None
-    same_steps: bool = True
 
     @property
     def reproduced(self) -> bool:
@@ -45,29 +48,21 @@ class Verified:
     @property
     def inside(self) -> bool:
         """Whether the value is inside of the interval; true where there is nothing to compare."""
-        return self.value is None or self.interval is None or self.value in self.interval
-
-
-@dataclass(frozen=True)
-class VerifiedFirst(Verified):
-    """What a repeated first part shows: its value is the mean reward of the training episodes so far."""
+        return self.value is None or self.interval is None or self.interval.holds(self.value)
 
     @property
     def passed(self) -> bool:
-        """Bits must be the same where machine and versions are; elsewhere steps must be, and rewards inside."""
+        """Whether the entry is right.
+
+        Scores must be inside. In a first part bits must be the same, if machine and versions are; otherwise the steps
+        must be, and the value inside.
+        """
+        if self.whole:
+            return self.inside
         return self.reproduced or (bool(self.different) and self.same_steps and self.inside)
 
 
-@dataclass(frozen=True)
-class VerifiedWhole(Verified):
-    """What repeated training shows: its value is the score."""
-
-    @property
-    def passed(self) -> bool:
-        return self.inside
-
-
-def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> VerifiedFirst:
+def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> Verified:
     """Trains the first iterations of the measured seeds again.
 
     Args:
@@ -86,7 +81,8 @@ def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> 
     rewards = [part.reward for part in parts if part.reward is not None]
     earlier = [result.first.reward for result in measured.seeds if result.first.reward is not None]
     comparable = len(rewards) == len(parts) and len(earlier) == len(measured.seeds)
-    return VerifiedFirst(
+    return Verified(
+        whole=False,
         seeds=[result.seed for result in chosen],
         same_bits=[part.weights == result.first.weights for part, result in zip(parts, chosen, strict=True)],
         different=different,
@@ -96,7 +92,7 @@ def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> 
     )
 
 
-def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, show: Show = print) -> VerifiedWhole:
+def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, show: Show = print) -> Verified:
     """Trains the measured seeds again, to the end, and compares the mean of their scores.
 
     Args:
@@ -115,11 +111,12 @@ def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, s
     scores, same_bits, same_steps = [], [], []
     for result in chosen:
         again, _ = train_seed(entry, result.seed, folder)
-        scores.append(again["score"])
-        same_bits.append(again["weights"] == result.weights)
-        same_steps.append(again["steps"] == result.steps)
+        scores.append(again.score)
+        same_bits.append(again.weights == result.weights)
+        same_steps.append(again.steps == result.steps)
         show(f"seed {result.seed}: score {scores[-1]:.5g}, measured {result.score:.5g}, {_bits(same_bits[-1])}")
-    return VerifiedWhole(
+    return Verified(
+        whole=True,
         seeds=[result.seed for result in chosen],
         same_bits=same_bits,
         different=different,

@@ -27,6 +27,11 @@ def test_reads_all_sections(tmp_path):
     assert experiment == Experiment("PPO", "CartPole-v1", {"lr": 0.01}, {"timesteps_total": 100})
 
 
+def test_an_entry_of_the_zoo_is_an_experiment(tmp_path):
+    experiment = read(tmp_path, "run: PPO\nzoo: {tags: [classic], target: 1}\nmeasured: {episodes: 100}\n")
+    assert experiment == Experiment("PPO")
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -118,7 +118,7 @@ def test_hashes_do_not_depend_on_the_order_of_keys(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["ppo_cartpole", "ppo_acrobot", "dqn_cartpole"])
+@pytest.mark.parametrize("name", ["ppo_cartpole", "ppo_acrobot", "pqn_cartpole"])
 def test_first_parts_are_reproduced(name, monkeypatch):
     """In processes without the flags of the tests, which change what is compiled."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)

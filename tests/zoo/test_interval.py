@@ -40,5 +40,5 @@ def test_equal_scores_have_an_interval_that_is_no_point():
     # 480 points were learned, so the deviation is taken as 4.8: 500 ± 4.302653 · 4.8 · √(1/3 + 1)
     interval = prediction_interval([500.0, 500.0, 500.0], 1, learned=480)
     assert interval == pytest.approx((476.15228, 523.84772))
-    assert 490.0 in interval
-    assert 470.0 not in interval
+    assert interval.holds(490.0)
+    assert not interval.holds(470.0)
