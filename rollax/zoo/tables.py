@@ -18,7 +18,7 @@ def row(entry: Entry) -> tuple[str, ...]:
     return (
         entry.env,
         entry.algorithm,
-        f"{_short(figures.score)} ± {_short(deviation)}",
+        f"{_short(figures.score)} ± {deviation:.2g}",
         "–" if published is None else f"{_short(published.score)} at {_thousands(published.steps)}",
         _thousands(max(result.steps for result in figures.seeds)),
         _time(max(result.cpu_seconds for result in figures.seeds)),

@@ -35,7 +35,7 @@ ITERATION = {"timesteps_per_iteration": 2000}
 WORKERS = {"num_workers": 2, "num_envs_per_worker": 10}
 
 CARTPOLE = settings_of("CartPole-v1", "PPO")
-# As in the zoo, but without gSDE: the deviation is one trained vector, with new noise at every step.
+# As in rl-baselines3-zoo, but without gSDE: the deviation is one trained vector, with new noise at every step.
 PENDULUM = {
     "num_envs_per_worker": 4,
     "train_batch_size": 4096,
@@ -46,18 +46,7 @@ PENDULUM = {
     "lambda": 0.95,
     "model": {"free_log_std": True},
 }
-# As in the zoo, but without normalized rewards.
-ACROBOT = {
-    "num_envs_per_worker": 16,
-    "train_batch_size": 4096,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 4,
-    "lr": 3e-4,
-    "gamma": 0.99,
-    "lambda": 0.94,
-    "observation_filter": "MeanStdFilter",
-}
-# As in the zoo, but with Adam, and without normalized rewards.
+# As in rl-baselines3-zoo, but with Adam, and without normalized rewards.
 A2C_ACROBOT = {
     "num_envs_per_worker": 16,
     "rollout_fragment_length": 5,
@@ -199,7 +188,6 @@ STREAM = "multi_agent_cartpole_from_a_stream_of_samples"
 RUNS = {
     "ppo_masked_cartpole": Run(PPOTrainer, MaskedCartPole, 150, 100_000, CARTPOLE),
     "ppo_pendulum": Run(PPOTrainer, "Pendulum-v1", -250, 300_000, PENDULUM),
-    "ppo_acrobot": Run(PPOTrainer, "Acrobot-v1", -100, 300_000, ACROBOT),
     "pg_cartpole": Run(PGTrainer, "CartPole-v1", 195, 100_000, {"num_envs_per_worker": 8}),
     "a2c_cartpole": Run(A2CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 8}),
     "a2c_acrobot": Run(A2CTrainer, "Acrobot-v1", -83, 500_000, A2C_ACROBOT),
