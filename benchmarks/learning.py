@@ -62,7 +62,8 @@ def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
         "",
         "The best of ten greedy evaluations within the budget, of 20 episodes each unless the test states otherwise: "
         "the mean over the seeds, the value of each seed, and the mean of the last evaluations. `make learning` "
-        "repeats the runs; the settings are in the tests and in the zoo (docs/zoo.md).",
+        "repeats the runs; the settings are in the tests and in the zoo ([docs/zoo.md](docs/zoo.md)), whose last "
+        "evaluation is the score after training.",
         "",
         "| algorithm | environment | test | budget (steps) | must reach | best | by seed | last | |",
         "|---|---|---|---|---|---|---|---|---|",
