@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rollax.zoo.entry import short_hash
+
 PACKAGES = ("rollax", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium")
 _OF_TAGS = {
     "box2d": "box2d",
@@ -26,7 +28,8 @@ def machine() -> dict[str, str | int]:
     """Returns the kind of machine: operating system, processor, cores that this process may use, device of JAX.
 
     Nothing of it identifies the machine. XLA compiles for the vector instructions of the processor, and divides work
-    among the cores, so both can change the last bits of a sum. Flags in the environment variable `XLA_FLAGS` can too.
+    among the cores, so both can change the last bits of a sum. Flags in the environment variable `XLA_FLAGS` can too;
+    they stand here as a hash, because they may contain paths.
     """
     import jax
 
@@ -37,7 +40,7 @@ def machine() -> dict[str, str | int]:
         "vector": _vector(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "device": jax.devices()[0].device_kind,
-        **({_FLAGS_OF_XLA: flags} if flags else {}),
+        **({_FLAGS_OF_XLA: short_hash(flags.encode())} if flags else {}),
     }
 
 
