@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MEASURED = "measured:\n"
 _WIDTH = 120
+SUFFIXES = (".yaml", ".yml")
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """128 bits of a SHA-256, in hexadecimal."""
 
@@ -248,6 +249,10 @@ def read_entry(path: str | Path) -> Entry:
         ConfigError: the file cannot be read, is no experiment, or a section is wrong.
     """
     path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ConfigError.is_not("The entry", "a YAML file", "entry", str(path)).expected(
+            f"a name that ends with {' or '.join(SUFFIXES)}", "rename the file"
+        )
     experiment = read_experiment(path)
     for key in ("run", "env", "stop"):
         if not getattr(experiment, key):

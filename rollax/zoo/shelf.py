@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from rollax.errors import ConfigError, nearest
-from rollax.zoo.entry import Entry, read_entry
+from rollax.zoo.entry import SUFFIXES, Entry, read_entry
 
 FOLDER = Path(__file__).parent / "entries"
-_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def entries() -> tuple[Entry, ...]:
@@ -32,7 +31,7 @@ def load(env: str | Path, algorithm: str | None = None) -> Entry:
     Raises:
         ConfigError: there is no such entry, there are several, or the file is not valid.
     """
-    if str(env).endswith(_SUFFIXES):
+    if str(env).endswith(SUFFIXES):
         return read_entry(env)
     name = str(env).casefold()
     of_env = [entry for entry in entries() if entry.env.casefold() == name]

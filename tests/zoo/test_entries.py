@@ -16,7 +16,7 @@ from rollax.zoo.shelf import FOLDER
 from tests.learning_curves import SEEDS
 from tests.zoo.small import TEXT, write_small
 
-TAGS = {"classic", "box2d", "mujoco", "minigrid", "atari", "pettingzoo", "jax"}
+TAGS = {"classic", "box2d", "mujoco", "minigrid", "atari", "pettingzoo", "jax", "torch"}
 each_entry = pytest.mark.parametrize("entry", zoo.entries(), ids=lambda entry: entry.name)
 
 
@@ -91,6 +91,12 @@ def test_mistakes_in_a_file_are_named(tmp_path, text, place):
     with pytest.raises(ConfigError) as refused:
         read_entry(write_small(tmp_path, text))
     assert place in str(refused.value)
+
+
+def test_an_entry_is_a_yaml_file(tmp_path):
+    path = write_small(tmp_path).rename(tmp_path / "a2c_small.json")
+    with pytest.raises(ConfigError):
+        read_entry(path)
 
 
 def test_scores_of_other_settings_are_refused(tmp_path):
