@@ -23,7 +23,6 @@ from rollax import (
     IMPALATrainer,
     PGTrainer,
     PPOTrainer,
-    PQNTrainer,
 )
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum, RepeatInitialObs
 from tests.learning_curves import Run, each_run, settings_of
@@ -79,8 +78,7 @@ APPO_PENDULUM = {
     "clip_param": 0.2,
     "grad_clip": 0.5,
 }
-# Gallici et al. (2024); the minimum of ε stays, so that greedy rewards are above those in training
-PQN_CARTPOLE = {"lr_schedule": [[0, 1e-4], [500_000, 0.0]], "final_epsilon": 0.2, "reward_scale": 0.1}
+PQN_CARTPOLE = settings_of("CartPole-v1", "PQN")
 A3C_WORKERS = {"num_workers": 2, "num_envs_per_worker": 4, "timesteps_per_iteration": 10_000}
 OLD_SAMPLES = {"replay_proportion": 1.0, "replay_buffer_num_slots": 100, "broadcast_interval": 5}
 
@@ -193,7 +191,6 @@ RUNS = {
     "a2c_acrobot": Run(A2CTrainer, "Acrobot-v1", -83, 500_000, A2C_ACROBOT),
     "a3c_cartpole": Run(A3CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 4, **ITERATION}),
     "a3c_cartpole_with_workers": Run(A3CTrainer, "CartPole-v1", 400, 500_000, A3C_WORKERS),
-    "pqn_cartpole": Run(PQNTrainer, "CartPole-v1", 475, 500_000, PQN_CARTPOLE),
     "impala_cartpole": Run(IMPALATrainer, "CartPole-v1", 450, 300_000, {"num_envs_per_worker": 10, **ITERATION}),
     "impala_cartpole_with_workers": Run(IMPALATrainer, "CartPole-v1", 450, 1_000_000, WORKERS),
     "impala_cartpole_with_workers_and_old_samples": Run(
