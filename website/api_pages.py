@@ -1,0 +1,109 @@
+"""The API reference: `docs/api.md`, and a page for each of its sections with the docstrings of its names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import rollax
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from website.pages import Page
+from website.repository import read, slug
+
+_SOURCE = "docs/api.md"
+_ROW = re.compile(r"^\| \[`(\w+)`\]\(\.\./([\w/]+)\.py\) \|", re.MULTILINE)
+
+
+def api_pages() -> Iterator[Page]:
+    """The overview of all names, and a page for each section; the classes of algorithms are on their own pages."""
+    content = read(_SOURCE)
+    pages, shown = {}, {id(value) for value in _classes_of_algorithms().values()}
+    for heading, text in _sections(content):
+        directives = []
+        for name, module in _ROW.findall(text):
+            value = value_of(name, module)
+            if id(value) not in shown:
+                shown.add(id(value))
+                directives.append(_directive(full_name(name, module), value))
+        if directives:
+            about = re.split(r"^(?:<!--|\|)", text, maxsplit=1, flags=re.MULTILINE)[0].strip()
+            body = "\n\n".join(directives)
+            pages[f"api/{slug(heading)}"] = f"# {heading}\n\n{about}\n\n```{{eval-rst}}\n{body}\n```\n"
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    yield Page("api", _SOURCE, f"{_overview(content)}\n{toctree}\n")
+    for name, text in pages.items():
+        yield Page(name, _SOURCE, text)
+
+
+def _sections(content: str) -> list[tuple[str, str]]:
+    """Headings and texts: each `##`, and each `###` of the modules for algorithms of one's own."""
+    parts = re.split(r"^###? (.*)$", content, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _overview(content: str) -> str:
+    """docs/api.md with links from names to their documentation in the place of those to their source."""
+    rows = _ROW.sub(lambda match: f"| {{py:obj}}`{match[1]} <{full_name(match[1], match[2])}>` |", content)
+    rows = re.sub(
+        r"^\| \[(\w+)\]\(\.\./[\w/]+\.py\) \| `(\w+)` \| `(\w+)` \| `(\w+)` \|",
+        lambda match: f"| [{match[1]}](algorithms.md#{slug(match[1])}) | "
+        + " | ".join(f"{{py:obj}}`{name} <rollax.{name}>`" for name in match.groups()[1:])
+        + " |",
+        rows,
+        flags=re.MULTILINE,
+    )
+    return re.sub(r"^<!-- .*? -->\n", "", rows, flags=re.DOTALL | re.MULTILINE)
+
+
+def _classes_of_algorithms() -> dict[str, Any]:
+    trainers = [get_trainer_class(name) for name in ALGORITHMS]
+    return {each.__name__: each for one in trainers for each in (one, one.config_class, one.policy_class)}
+
+
+def value_of(name: str, module: str) -> Any:
+    """The object of a row: its name, and the file without its suffix."""
+    return getattr(importlib.import_module(_dotted(module)), name)
+
+
+def full_name(name: str, module: str) -> str:
+    """The name under which it is documented: that of the public name in `rollax`, or that in its module."""
+    public = vars(rollax)["_MODULE_OF"]
+    dotted = _dotted(module)
+    return f"rollax.{name}" if name in public and value_of(name, module) is getattr(rollax, name) else f"{dotted}.{name}"
+
+
+def _dotted(module: str) -> str:
+    return module.removesuffix("/__init__").replace("/", ".")
+
+
+def _directive(name: str, value: Any) -> str:
+    if not inspect.isclass(value):
+        return f".. autofunction:: {name}"
+    if issubclass(value, BaseException):
+        return f".. autoexception:: {name}"
+    return f".. autoclass:: {name}\n   :members:"
+
+
+@cache
+def documented() -> dict[str, str]:
+    """`module.name` of the definition, and the name alone -> the name under which it is documented."""
+    found: dict[str, str] = {}
+    for name, module in _ROW.findall(read(_SOURCE)):
+        value = value_of(name, module)
+        full = full_name(name, module)
+        found.setdefault(name, full)
+        found.setdefault(f"{value.__module__}.{value.__qualname__}", full)
+    for name, value in _classes_of_algorithms().items():
+        found |= {name: f"rollax.{name}", f"{value.__module__}.{name}": f"rollax.{name}"}
+    return found
+
+
+def without_docstring() -> list[str]:
+    """The public names that have no docstring of their own."""
+    named = {name: getattr(rollax, name) for name in vars(rollax)["_MODULE_OF"]}
+    named |= {full_name(name, module): value_of(name, module) for name, module in _ROW.findall(read(_SOURCE))}
+    return sorted(name for name, value in named.items() if not vars(value).get("__doc__", value.__doc__))
