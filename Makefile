@@ -7,6 +7,7 @@
 #   make learning   the long learning runs, and their curves in benchmarks/results/learning.jsonl
 #   make examples   every example, one after another, each to its stated result
 #   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
+#   make docs       the documentation as a site, in build/website/html; any warning is an error
 #   make clean      remove .venv and caches; runs/ and videos/ stay
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -17,7 +18,7 @@ PYTEST_ARGS ?=
 # Bytecode is written even where the environment forbids it: each process would compile all tests anew, which takes 7 s.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: train test test-long test-all lint learning examples bench clean
+.PHONY: train test test-long test-all lint learning examples bench docs clean
 .DELETE_ON_ERROR:
 
 train: .venv/.installed
@@ -48,6 +49,9 @@ bench: .venv/.installed-bench
 	$(BIN)/python -m benchmarks.run_all
 	$(BIN)/python -m benchmarks.report
 
+docs: .venv/.installed-docs
+	$(BIN)/python -m website
+
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
@@ -73,6 +77,11 @@ clean:
 .venv/.installed-lint: .venv/.installed-test
 	@echo "Installing what the checks need"
 	@$(INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+.venv/.installed-docs: .venv/.installed
+	@echo "Installing what the documentation site needs"
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 .venv/.installed-bench: .venv/.installed

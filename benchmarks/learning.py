@@ -102,11 +102,11 @@ def _draw(tasks: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     down = -(-len(tasks) // across)
     figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
     FigureCanvasSVG(figure)
-    panels = figure.subplots(down, across, squeeze=False).flat
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
     for panel, (title, learned) in zip(panels, tasks.items(), strict=False):
         panel.set_title(title, fontsize=8)
         _draw_task(panel, learned)
-    for panel in list(panels)[len(tasks) :]:
+    for panel in panels[len(tasks) :]:
         panel.set_axis_off()
     figure.savefig(path, format="svg", metadata={"Date": None})
 

@@ -18,7 +18,7 @@ import pytest
 import rollax
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OF_DEVELOPERS = ("test", "learning", "lint", "bench")
+OF_DEVELOPERS = ("test", "learning", "lint", "bench", "docs")
 
 
 def test_importing_rollax_loads_nothing_heavy():
@@ -129,7 +129,7 @@ def test_the_source_archive_has_all_that_its_tests_read(tmp_path):
     subprocess.run([sys.executable, "-c", script], cwd=copy, check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    folders = ("rollax", "tests", "docs", "examples", "benchmarks")
+    folders = ("rollax", "tests", "docs", "examples", "benchmarks", "website")
     needed = {
         path.relative_to(copy).as_posix()
         for folder in folders

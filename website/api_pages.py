@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 import rollax
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from website.pages import Page
-from website.repository import read, slug
+from website.repository import REPOSITORY, read, slug
 
 _SOURCE = "docs/api.md"
 _ROW = re.compile(r"^\| \[`(\w+)`\]\(\.\./([\w/]+)\.py\) \|", re.MULTILINE)
@@ -85,21 +89,45 @@ def _directive(name: str, value: Any) -> str:
         return f".. autofunction:: {name}"
     if issubclass(value, BaseException):
         return f".. autoexception:: {name}"
-    return f".. autoclass:: {name}\n   :members:"
+    if issubclass(value, BaseModel):  # its fields are listed by `website.docstrings`
+        return f".. autoclass:: {name}\n   :show-inheritance:"
+    elsewhere = [base.__name__ for base in value.__mro__[1:] if not _belongs_to(base)]
+    options = [":members:", f":inherited-members: {','.join(elsewhere)}", ":show-inheritance:"]
+    return "\n   ".join([f".. autoclass:: {name}", *options])
+
+
+def _belongs_to(base: type) -> bool:
+    """Whether the members of a base class are shown with its subclasses: it is of rollax and has no entry itself."""
+    return base.__module__.startswith("rollax.") and f"{base.__module__}.{base.__qualname__}" not in documented()
 
 
 @cache
 def documented() -> dict[str, str]:
-    """`module.name` of the definition, and the name alone -> the name under which it is documented."""
+    """`module.name` of the definition -> the name under which it is documented."""
     found: dict[str, str] = {}
     for name, module in _ROW.findall(read(_SOURCE)):
         value = value_of(name, module)
-        full = full_name(name, module)
-        found.setdefault(name, full)
-        found.setdefault(f"{value.__module__}.{value.__qualname__}", full)
+        found.setdefault(f"{value.__module__}.{value.__qualname__}", full_name(name, module))
     for name, value in _classes_of_algorithms().items():
-        found |= {name: f"rollax.{name}", f"{value.__module__}.{name}": f"rollax.{name}"}
+        found[f"{value.__module__}.{name}"] = f"rollax.{name}"
     return found
+
+
+@cache
+def source_files() -> frozenset[str]:
+    """The files with the source of what is documented, and of the base classes whose members are shown with it."""
+    values = [value_of(name, module) for name, module in _ROW.findall(read(_SOURCE))]
+    values += _classes_of_algorithms().values()
+    modules = {value.__module__ for value in values}
+    modules |= {
+        base.__module__ for value in values if inspect.isclass(value) for base in value.__mro__ if _belongs_to(base)
+    }
+    return frozenset(file_of(module) for module in modules)
+
+
+def file_of(module: str) -> str:
+    """The path of a module's file from the root of the repository."""
+    return str(Path(str(sys.modules[module].__file__)).relative_to(REPOSITORY))
 
 
 def without_docstring() -> list[str]:

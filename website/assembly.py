@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from website.algorithm_pages import algorithm_pages, places
-from website.api_pages import api_pages, without_docstring
+from website.api_pages import api_pages, source_files, without_docstring
 from website.example_pages import example_pages, examples, page_of_example
 from website.links import Links, source_page
 from website.pages import MAIN, Page, pages_of_files
-from website.repository import REPOSITORY
-
-_LANGUAGES = {".py": "python", ".pyi": "python", ".yaml": "yaml", ".md": "markdown", ".js": "js", ".cs": "csharp"}
-_LANGUAGES |= {".html": "html", ".json": "json", ".jsonl": "text"}
-
+from website.repository import LANGUAGES, REPOSITORY, fenced
 
 def write_pages(folder: Path) -> None:
     """Writes all pages and pictures to `folder`, and removes files that no longer belong to it.
@@ -31,6 +27,7 @@ def write_pages(folder: Path) -> None:
     links = _links(pages)
     for page in pages:
         files[folder / f"{page.name}.md"] = links.rewritten(page.text, page.source, page.name).encode()
+    links.shown |= source_files()
     for page in _source_pages(links):
         files[folder / f"{page.name}.md"] = page.text.encode()
     for picture in links.pictures:
@@ -59,10 +56,10 @@ def _source_pages(links: Links) -> Iterator[Page]:
         file = waiting.pop()
         path, name = REPOSITORY / file, source_page(file)
         if path.is_dir():
-            names = sorted(each.name for each in path.iterdir() if each.is_file() and each.suffix in _LANGUAGES)
-            waiting += [f"{file}/{each}" for each in names]
-            body = "\n".join(f"- [{each}]({path.name}/{each}.md)" for each in names)
+            names = sorted(each.name for each in path.iterdir() if each.is_file())
+            pages = {each: f"[{each}]({path.name}/{each}.md)" for each in names if Path(each).suffix in LANGUAGES}
+            waiting += [f"{file}/{each}" for each in pages]
+            body = "\n".join(f"- {pages.get(each, each)}" for each in names)
         else:
-            language = _LANGUAGES.get(path.suffix, "text")
-            body = f"```{{literalinclude}} {path}\n:language: {language}\n```"
+            body = fenced(file)
         yield Page(name, file, f"---\norphan: true\n---\n\n# {file}\n\n{body}\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from website.pages import Page
-from website.repository import REPOSITORY, read
+from website.repository import REPOSITORY, fenced, read
 
 _SOURCE = "examples/README.md"
 def page_of_example(file: str) -> str:
@@ -36,40 +36,35 @@ def example_pages() -> Iterator[Page]:
     for file in files:
         picture = _picture(file)
         shown = f"![]({'../' * file.count('/')}{picture})\n\n" if picture else ""
-        language = "python" if file.endswith(".py") else "yaml"
-        yield Page(
-            page_of_example(file),
-            file,
-            f"# {Path(page_of_example(file)).name}\n\n{shown}```{{literalinclude}} {REPOSITORY / file}\n:language: {language}\n```\n",
-        )
+        name = page_of_example(file)
+        yield Page(name, file, f"# {Path(name).name}\n\n{shown}{fenced(file)}")
 
 
 def _gallery(content: str) -> str:
     """The list with a grid of cards in the place of each table."""
 
     def cards(match: re.Match[str]) -> str:
-        files = [f"examples/{name}" for name in re.findall(r"\]\(([\w/.-]+)\)", match[2])]
-        grid = "\n".join(_card(file) for file in files)
+        rows = re.findall(r"^\| (.*) \| (.*) \|$", match[2], re.MULTILINE)
+        named = [(name, shows) for cell, shows in rows for name in re.findall(r"\]\(([\w/.-]+)\)", cell)]
+        grid = "\n".join(_card(f"examples/{name}", shows) for name, shows in named)
         return f"## {match[1]}\n\n::::{{grid}} 1 2 2 3\n:gutter: 2\n\n{grid}\n::::\n"
 
     return re.sub(r"^(.+):\n\n\| example \|.*\n\|-.*\n((?:\|.*\n?)+)", cards, content, flags=re.MULTILINE)
 
 
-def _card(file: str) -> str:
+def _card(file: str, shows: str) -> str:
     picture = _picture(file)
     top = f"![](../{picture})\n\n" if picture else ""
     title = file.removeprefix("examples/").removesuffix("/__main__.py")
-    lines = [f":::{{grid-item-card}} {title}", f":link: /{page_of_example(file)}", ":link-type: doc", "", top + _about(file)]
+    lines = [f":::{{grid-item-card}} {title}", f":link: /{page_of_example(file)}", ":link-type: doc", "", top + _about(file, shows)]
     return "\n".join([*lines, ":::"])
 
 
-def _about(file: str) -> str:
-    """The first paragraph of a script's docstring, or the comments at the top of another file."""
-    content = read(file)
+def _about(file: str, shows: str) -> str:
+    """The first paragraph of a script's docstring, and of another file what the list says that it shows."""
     if file.endswith(".py"):
-        return (ast.get_docstring(ast.parse(content)) or "").partition("\n\n")[0]
-    lines = [line[1:].strip() for line in content.splitlines() if line.startswith("#")]
-    return " ".join(lines).partition(". ")[0].rstrip(".:") + "."
+        return (ast.get_docstring(ast.parse(read(file))) or "").partition("\n\n")[0]
+    return f"{shows[0].upper()}{shows[1:]}."
 
 
 def _picture(file: str) -> str | None:

@@ -40,7 +40,12 @@ class Links:
 
         def replaced(match: re.Match[str]) -> str:
             bang, text, target = match.groups()
-            return match[0] if "://" in target else f"{bang}[{text}]({self.target(target, source, page)})"
+            if "://" in target:
+                return match[0]
+            place = self.target(target, source, page)
+            if Path(text).name == Path(target).name and place.partition("#")[0].endswith(".md"):
+                text = ""  # the title of the page in the place of the name of its file
+            return f"{bang}[{text}]({place})"
 
         return "".join(_LINK.sub(replaced, part) if is_text else part for is_text, part in outside_fences(content))
 

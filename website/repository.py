@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LANGUAGES = {".cs": "csharp", ".html": "html", ".js": "js", ".md": "markdown", ".py": "python", ".yaml": "yaml"}
+"""Suffix of a file that has a page of its own -> the language of its source."""
 _FENCE = re.compile(r"(^(?:```|\$\$).*?^(?:```|\$\$)[^\n]*$)", re.DOTALL | re.MULTILINE)
 
 
@@ -44,3 +46,10 @@ def first_block(content: str, language: str) -> str:
     if match is None:
         raise ValueError(f"there is no block of '{language}'")
     return match[1]
+
+
+def fenced(file: str) -> str:
+    """The text of a file as a block of code, with its language."""
+    text = read(file)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`{3,}", text)), 3)
+    return f"{fence}{LANGUAGES.get(Path(file).suffix, 'text')}\n{text.rstrip()}\n{fence}\n"
