@@ -139,14 +139,20 @@ def test_links_in_code_stay():
 
 
 def test_docstrings_become_restructured_text():
-    lines = ["Sum of *all* rows, see `PPOTrainer` and `x[0]`.", "", "Source: Eq. 1:", "    L = |a_t| * b_", "Deviations."]
+    lines = [
+        "Sum of *all* rows, see `PPOTrainer` and `x[0]`.",
+        "",
+        "Source: Eq. 1:",
+        "    L = |a_t| * b_",
+        "Deviations.",
+    ]
     lines += ["", "Args:", "    x: [T] values of `RolloutWorker`.", "Returns:", "    [] sum."]
     expected = [
         r"Sum of \*all\* rows, see :py:obj:`PPOTrainer <rollax.PPOTrainer>` and ``x[0]``.",
         "",
         "Source: Eq. 1:",
         "",
-        "::",
+        ".. code-block:: text",
         "",
         "    L = |a_t| * b_",
         "",

@@ -1,4 +1,4 @@
-"""The overview of algorithms, and a page for each: from `docs/algorithms.md`, the registry, the configs, the results."""
+"""The overview of algorithms and a page for each, from `docs/algorithms.md`, the registry, configs and results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from html import escape
 from typing import Any
 
 import gymnasium as gym
@@ -72,10 +73,11 @@ def algorithm_pages() -> Iterator[Page]:
 
 def _with_links(overview: str) -> str:
     """The overview, with links in the first cells of its table of features."""
-    return re.sub(
-        r"^\| (\w+) \|(?= (?:yes|–) \|)",
-        lambda match: f"| [{match[1]}](#{slug(match[1])}) |", overview, flags=re.MULTILINE
-    )
+
+    def linked(match: re.Match[str]) -> str:
+        return f"| [{match[1]}](#{slug(match[1])}) |"
+
+    return re.sub(r"^\| (\w+) \|(?= (?:yes|–) \|)", linked, overview, flags=re.MULTILINE)
 
 
 def _page(name: str, text: str) -> str:
@@ -121,7 +123,9 @@ def support(name: str) -> dict[str, str]:
     memory = {"model": {"use_lstm": True}}
     kinds = [space for kind, space in _ACTIONS.items() if found[f"{kind} actions"] == YES]
     found["memory (LSTM, GRU, transformer)"] = YES if _accepts(name, _BOX, kinds[0], groups, memory) else NO
-    found["several agents and policies"] = "a [group](multi-agent.md#groups-of-agents)" if groups else row["multi-agent"]
+    found["several agents and policies"] = (
+        "a [group](multi-agent.md#groups-of-agents)" if groups else row["multi-agent"]
+    )
     found["centralized critic"] = YES if "centralized_critic" in trainer.config_class.model_fields else NO
     found["workers in other processes"] = YES
     found["compiled environments"] = YES
@@ -183,8 +187,10 @@ def _measurements(name: str) -> list[str]:
     lines = ["| environment | steps | must reach | best | last | minutes | date | command |", "|" + "---|" * 8]
     for run in own:
         chosen = " and ".join(re.findall(r"\w+", run["name"]))
-        command = f"make learning PYTEST_ARGS='-k \"{chosen}\"'" if " " in chosen else (
-            f"make learning PYTEST_ARGS='-k {chosen}'"
+        command = (
+            f"make learning PYTEST_ARGS='-k \"{chosen}\"'"
+            if " " in chosen
+            else (f"make learning PYTEST_ARGS='-k {chosen}'")
         )
         minutes = np.mean(run["seconds"]) / 60
         cells = (run["env"], f"{run['budget']:,}", f"{run['target']:g}", f"{run['best']:.4g}", f"{run['last']:.4g}")
@@ -200,7 +206,9 @@ def _measurements(name: str) -> list[str]:
 def _losses(module: Any) -> list[str]:
     """Links to the functions of `rollax.ops` that the file uses, each with its equation and source."""
     used = [value for value in vars(module).values() if inspect.isfunction(value)]
-    ops = sorted({f"{value.__module__}.{value.__name__}" for value in used if value.__module__.startswith("rollax.ops.")})
+    ops = sorted(
+        {f"{value.__module__}.{value.__name__}" for value in used if value.__module__.startswith("rollax.ops.")}
+    )
     if not ops:
         return []
     roles = ", ".join(f"{{py:obj}}`{each.rpartition('.')[2]} <{each}>`" for each in ops)
@@ -208,10 +216,13 @@ def _losses(module: Any) -> list[str]:
 
 
 def _settings(config: type[BaseModel]) -> str:
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+    """A table of all keys, as HTML: Sphinx neither parses nor indexes it, which would take long for all algorithms."""
+    rows = ["<thead><tr><th>key</th><th>default</th><th>meaning</th></tr></thead>"]
     for name, field in config.model_fields.items():
         key = field.validation_alias if isinstance(field.validation_alias, str) else name
-        default = field.default.model_dump(exclude_unset=True) if isinstance(field.default, BaseModel) else field.default
-        meaning = (field.description or "").replace("|", "\\|")
-        lines.append(f"| `{key}` | `{default!r}` | {meaning} |")
-    return "\n".join(lines)
+        default = (
+            field.default.model_dump(exclude_unset=True) if isinstance(field.default, BaseModel) else field.default
+        )
+        cells = (f"<code>{key}</code>", f"<code>{escape(repr(default))}</code>", escape(field.description or ""))
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return "\n".join(['<div class="table-wrapper docutils"><table class="docutils keys">', *rows, "</table></div>"])

@@ -54,9 +54,11 @@ def _overview(content: str) -> str:
     rows = _ROW.sub(lambda match: f"| {{py:obj}}`{match[1]} <{full_name(match[1], match[2])}>` |", content)
     rows = re.sub(
         r"^\| \[(\w+)\]\(\.\./[\w/]+\.py\) \| `(\w+)` \| `(\w+)` \| `(\w+)` \|",
-        lambda match: f"| [{match[1]}](algorithms.md#{slug(match[1])}) | "
-        + " | ".join(f"{{py:obj}}`{name} <rollax.{name}>`" for name in match.groups()[1:])
-        + " |",
+        lambda match: (
+            f"| [{match[1]}](algorithms.md#{slug(match[1])}) | "
+            + " | ".join(f"{{py:obj}}`{name} <rollax.{name}>`" for name in match.groups()[1:])
+            + " |"
+        ),
         rows,
         flags=re.MULTILINE,
     )
@@ -77,7 +79,9 @@ def full_name(name: str, module: str) -> str:
     """The name under which it is documented: that of the public name in `rollax`, or that in its module."""
     public = vars(rollax)["_MODULE_OF"]
     dotted = _dotted(module)
-    return f"rollax.{name}" if name in public and value_of(name, module) is getattr(rollax, name) else f"{dotted}.{name}"
+    return (
+        f"rollax.{name}" if name in public and value_of(name, module) is getattr(rollax, name) else f"{dotted}.{name}"
+    )
 
 
 def _dotted(module: str) -> str:

@@ -12,6 +12,7 @@ from website.links import Links, source_page
 from website.pages import MAIN, Page, pages_of_files
 from website.repository import LANGUAGES, REPOSITORY, fenced
 
+
 def write_pages(folder: Path) -> None:
     """Writes all pages and pictures to `folder`, and removes files that no longer belong to it.
 

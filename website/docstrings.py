@@ -34,6 +34,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", _process_signature)
     app.connect("autodoc-skip-member", _skip_member)
     app.connect("missing-reference", _find_public_name)
+    app.connect("doctree-read", _mark_tables_of_keys)
 
 
 def restructured(lines: list[str], module: str) -> Iterator[str]:
@@ -50,7 +51,7 @@ def restructured(lines: list[str], module: str) -> Iterator[str]:
             in_section, in_list, in_equation = in_section and _indented_after(lines, index), False, False
         elif not in_section and indented and not in_list:
             if not in_equation:
-                yield from ("", "::", "")
+                yield from ("", ".. code-block:: text", "")
             in_equation = True
             yield f"    {text}"
             continue
@@ -73,7 +74,9 @@ def _escaped(text: str, module: str) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0:  # code that continues in the next line
         return _SPECIAL.sub(r"\\\1", text).replace("`", r"\`")
-    return "".join(_code(part, module) if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts))
+    return "".join(
+        _code(part, module) if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts)
+    )
 
 
 def _code(text: str, module: str) -> str:
@@ -126,7 +129,11 @@ def _process_signature(
 ) -> tuple[str | None, str | None]:
     if inspect.isclass(value) and issubclass(value, BaseModel):
         return "(**keys)", None
-    return signature, returns
+    return _short(signature), _short(returns)
+
+
+def _short(types: str | None) -> str | None:
+    return types and types.replace("jaxlib._jax.", "")
 
 
 def _skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
@@ -135,6 +142,14 @@ def _skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, opti
     if skip and of_rollax and not name.startswith("_") and not inspect.getdoc(value):
         _LOG.warning("%s.%s has no docstring", value.__module__, value.__qualname__)
     return None
+
+
+def _mark_tables_of_keys(app: Sphinx, document: nodes.document) -> None:
+    """Gives tables of config keys a class, with which they are lists on narrow screens."""
+    for table in document.findall(nodes.table):
+        first = next(iter(table.findall(nodes.entry)), None)
+        if first is not None and first.astext() == "key":
+            table["classes"].append("keys")
 
 
 def _find_public_name(

@@ -11,6 +11,8 @@ from website.pages import Page
 from website.repository import REPOSITORY, fenced, read
 
 _SOURCE = "examples/README.md"
+
+
 def page_of_example(file: str) -> str:
     """The name of the page of an example, by the path of its file."""
     name = file.removeprefix("examples/")
@@ -56,7 +58,13 @@ def _card(file: str, shows: str) -> str:
     picture = _picture(file)
     top = f"![](../{picture})\n\n" if picture else ""
     title = file.removeprefix("examples/").removesuffix("/__main__.py")
-    lines = [f":::{{grid-item-card}} {title}", f":link: /{page_of_example(file)}", ":link-type: doc", "", top + _about(file, shows)]
+    lines = [
+        f":::{{grid-item-card}} {title}",
+        f":link: /{page_of_example(file)}",
+        ":link-type: doc",
+        "",
+        top + _about(file, shows),
+    ]
     return "\n".join([*lines, ":::"])
 
 

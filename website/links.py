@@ -43,7 +43,7 @@ class Links:
             if "://" in target:
                 return match[0]
             place = self.target(target, source, page)
-            if Path(text).name == Path(target).name and place.partition("#")[0].endswith(".md"):
+            if Path(text).name == Path(target.partition("#")[0]).name and place.partition("#")[0].endswith(".md"):
                 text = ""  # the title of the page in the place of the name of its file
             return f"{bang}[{text}]({place})"
 
