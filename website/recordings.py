@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from PIL import Image
 
-from rollax import PPOTrainer, SACTrainer, Trainer
+from rollax import PPOTrainer, Trainer
 from website.repository import REPOSITORY
 
 _SIZE, _COLORS, _FRAMES = 200, 16, 90
@@ -33,9 +33,6 @@ RECORDINGS = {
         "CartPole-v1",
         {"num_envs_per_worker": 8, "train_batch_size": 1024, "num_sgd_iter": 20, "lr": 1e-3, "seed": 0},
         20,
-    ),
-    "load-checkpoint": Recording(
-        SACTrainer, "Pendulum-v1", {"lr": 1e-3, "learning_starts": 200, "random_steps": 200, "seed": 0}, 5
     ),
 }
 
