@@ -64,6 +64,8 @@ from rollax.batch import MultiAgentBatch as MultiAgentBatch
 from rollax.batch import SampleBatch as SampleBatch
 from rollax.config import TrainerConfig as TrainerConfig
 from rollax.config.presets import preset as preset
+from rollax.doctor.diagnose import Diagnosis as Diagnosis
+from rollax.doctor.diagnose import diagnose as diagnose
 from rollax.env.adapters import register_env_adapter as register_env_adapter
 from rollax.env.base_env import BaseEnv as BaseEnv
 from rollax.env.checking.check_env import check_env as check_env
@@ -147,6 +149,7 @@ from rollax.rollout.worker import RolloutWorker as RolloutWorker
 from rollax.runs.fit import FitResult as FitResult
 from rollax.runs.loggers.logger import LoggedRun as LoggedRun
 from rollax.runs.loggers.logger import Logger as Logger
+from rollax.runs.rules.finding import Finding as Finding
 from rollax.search.ars import ARS as ARS
 from rollax.search.ars import ARSConfig as ARSConfig
 from rollax.search.ars import ARSTrainer as ARSTrainer

@@ -4,6 +4,7 @@ A table stands between a mark and `<!-- end -->`. The marks are
 
 - `<!-- algorithms -->`: the trainer, config and class of each algorithm;
 - `<!-- names: rollax.env, rollax.env.jax -->`: the other names of `rollax` that these packages or modules define;
+- `<!-- rules: rollax.doctor.rules:PLAYED_RULES -->`: rules of the doctor, with their docstrings;
 - `<!-- contents: rollax.ops.values, rollax.models.recurrent:LSTM -->`: the functions and classes of a module, or one.
 
 The mark `<!-- zoo -->`, in docs/zoo.md, is that of the entries of the zoo.
@@ -20,6 +21,7 @@ from typing import Any
 
 import rollax
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.runs.rules.finding import name_of
 from rollax.zoo import entries
 from rollax.zoo.tables import COLUMNS, row
 
@@ -33,6 +35,7 @@ def with_names(content: str) -> str:
         "names": _names,
         "contents": _contents,
         "zoo": lambda _: _entries(),
+        "rules": _rules,
     }
 
     def written(match: re.Match) -> str:
@@ -79,6 +82,16 @@ def _contents(places: str) -> Iterator[str]:
         public = {key: value for key, value in own.items() if _is_code(value) and not key.startswith("_")}
         found |= {only: own[only]} if only else public
     return _table(found)
+
+
+def _rules(place: str) -> Iterator[str]:
+    yield "| rule | finds | source of its limit |"
+    yield "|---|---|---|"
+    module, _, name = place.partition(":")
+    for rule in getattr(importlib.import_module(module), name):
+        finds, _, source = inspect.cleandoc(rule.__doc__ or "").partition("Source: ")
+        cells = (" ".join(part.split()).replace("|", "\\|") for part in (finds, source))
+        yield f"| {' | '.join((f'`{name_of(rule)}`', *cells))} |"
 
 
 def _is_code(value: Any) -> bool:

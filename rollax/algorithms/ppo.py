@@ -36,7 +36,7 @@ from rollax.config.groups import (
 from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.policy_gradient import clipped_surrogate
+from rollax.ops.policy_gradient import clip_fraction, clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
@@ -88,7 +88,10 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
-    statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff", "num_gradient_steps")
+    statistics = (
+        *("policy_loss", "vf_loss", "kl", "clip_fraction", "entropy", "vf_explained_var"),
+        *("cur_kl_coeff", "num_gradient_steps"),
+    )
     reads = (
         SampleBatch.OBS,
         SampleBatch.ACTIONS,
@@ -114,13 +117,9 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         d = self.distribution
-        policy_loss = clipped_surrogate(
-            d.logp(out.policy, batch[SampleBatch.ACTIONS]),
-            batch[SampleBatch.ACTION_LOGP],
-            batch[SampleBatch.ADVANTAGES],
-            mask,
-            clip=coefficients["clip_param"],
-        )
+        logp, old_logp = d.logp(out.policy, batch[SampleBatch.ACTIONS]), batch[SampleBatch.ACTION_LOGP]
+        clip = coefficients["clip_param"]
+        policy_loss = clipped_surrogate(logp, old_logp, batch[SampleBatch.ADVANTAGES], mask, clip=clip)
         targets = batch[SampleBatch.VALUE_TARGETS]
         loss, stats = with_critic_and_entropy(
             self, policy_loss, out, targets, mask, coefficients, vf_clip_param=self.config.vf_clip_param
@@ -128,7 +127,8 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
         kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], out.policy), mask)
         if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl
-        return self.with_predictor_loss(loss, {**stats, "kl": kl}, model, batch, mask, coefficients)
+        stats = {**stats, "kl": kl, "clip_fraction": clip_fraction(logp, old_logp, mask, clip=clip)}
+        return self.with_predictor_loss(loss, stats, model, batch, mask, coefficients)
 
 
 class PPOTrainer(Trainer):

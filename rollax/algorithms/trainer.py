@@ -198,6 +198,7 @@ class Trainer(OtherNamesOfTrainer):
         evaluate: bool = True,
         progress: ProgressMode = "auto",
         loggers: Sequence[str | Mapping[str, Any] | Logger] | None = None,
+        diagnose: bool = True,
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
@@ -223,6 +224,8 @@ class Trainer(OtherNamesOfTrainer):
             loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
                 settings such as `{"wandb": {"project": "mine"}}`, or instances of `Logger`; None for a TensorBoard log.
                 See docs/logging.md.
+            diagnose: warn, once for each, of what the rules of `rollax doctor` find while the run goes on. See
+                docs/doctor.md.
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
@@ -243,6 +246,7 @@ class Trainer(OtherNamesOfTrainer):
             evaluate=evaluate,
             progress=progress,
             loggers=loggers,
+            diagnose=diagnose,
         )
 
     @contextmanager

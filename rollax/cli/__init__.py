@@ -1,8 +1,8 @@
 """The `rollax` command.
 
-Exit codes: 0 success; 1 an unexpected error, with its traceback, or what `check`, `data check` or `zoo verify` refuses;
-2 a user error, with a message that contains the fix; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C;
-143 SIGTERM.
+Exit codes: 0 success; 1 an unexpected error, with its traceback, what `check`, `data check` or `zoo verify` refuses, or
+what `doctor` finds wrong; 2 a user error, with a message that contains the fix; 3 a reward goal not reached
+(`train --must-reach`); 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, compare, data, estimate, explain, resume, serve, train, zoo
+from rollax.cli import commands, compare, data, doctor, estimate, explain, resume, serve, train, zoo
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
@@ -36,6 +36,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(zoo.app, name="zoo")
 app.command("plot", cls=EachOptionOnce)(commands.plot)
 app.command("compare", cls=EachOptionOnce)(compare.compare)
+app.command("doctor", cls=EachOptionOnce)(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:

@@ -35,6 +35,7 @@ from rollax.cli.training_options import (
     CheckpointFrequency,
     ConfigOption,
     ContinueFor,
+    DiagnoseOption,
     EvaluateOption,
     KeepBest,
     KeepCheckpoints,
@@ -130,6 +131,7 @@ def train(
     continue_for: ContinueFor = None,
     trust_code: TrustOption = False,
     evaluate: EvaluateOption = True,
+    diagnose: DiagnoseOption = True,
     must_reach: MustReach = False,
     imports: ImportOption = None,
     quiet: QuietOption = False,
@@ -161,6 +163,7 @@ def train(
             "keep_checkpoints": keep_checkpoints,
             "keep_best": keep_best,
             "evaluate": evaluate,
+            "diagnose": diagnose,
             "progress": "none" if quiet else "auto",
         }
         refuse_seeds(options)

@@ -46,6 +46,7 @@ LoggerOption = Annotated[
     ),
 ]
 EvaluateOption = Annotated[bool, typer.Option(help="Evaluate greedily at the end.")]
+DiagnoseOption = Annotated[bool, typer.Option(help="Warn of what `rollax doctor` finds while the run goes on.")]
 MustReach = Annotated[
     bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
 ]

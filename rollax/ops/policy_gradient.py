@@ -69,6 +69,22 @@ def clipped_surrogate(
     return -masked_mean(jnp.minimum(ratio * advantages, clipped * advantages), mask)
 
 
+def clip_fraction(
+    logp: Float[Array, "B"], old_logp: Float[Array, "B"], mask: Float[Array, "B"], *, clip: float | Array
+) -> Float[Array, ""]:
+    """Share of the valid rows whose probability ratio is outside of [1 - ε, 1 + ε], as Stable-Baselines3 logs it.
+
+    Args:
+        logp: [B] log-probability of the action taken, under the policy being trained.
+        old_logp: [B] the same under the policy that acted.
+        mask: [B] 1 for a real row, 0 for padding.
+        clip: ε.
+    """
+    check_same_shape("clip_fraction", logp=logp, old_logp=old_logp, mask=mask)
+    outside = jnp.abs(jnp.exp(logp - old_logp) - 1) > clip
+    return lax.stop_gradient(masked_mean(jnp.where(mask > 0, outside, False).astype(logp.dtype), mask))
+
+
 def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float | Array) -> Float[Array, ""]:
     """Returns the coefficient β of PPO's KL penalty for the next update.
 

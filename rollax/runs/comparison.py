@@ -56,7 +56,7 @@ def groups_of(folders: Sequence[Path]) -> list[Group]:
     """
     found: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
     for run in [run for folder in folders for run in runs_in(folder)]:
-        experiment = _experiment(run)
+        experiment = experiment_of(run)
         settings = {key: value for key, value in experiment["config"].items() if key != "seed"}
         same = json.dumps([experiment["run"], experiment["env"], settings], sort_keys=True)
         found.setdefault(same, []).append((run, experiment))
@@ -137,7 +137,7 @@ def curves(group: Group, quantity: str) -> tuple[np.ndarray, np.ndarray]:
     return at, np.array([np.interp(at, steps, values) for steps, values in points])
 
 
-def _experiment(run: Path) -> dict[str, Any]:
+def experiment_of(run: Path) -> dict[str, Any]:
     """Returns the experiment of a run folder, as its `config.json` has it."""
     try:
         experiment = json.loads(read_regular(run / CONFIG, _MOST_BYTES))

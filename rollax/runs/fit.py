@@ -14,6 +14,8 @@ from rollax.errors import ConfigError
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
+from rollax.runs.rules.table import RULES
+from rollax.runs.rules.watch import Watch
 from rollax.runs.run_folder import RunFolder, is_continued
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
@@ -70,6 +72,7 @@ def fit(
     evaluate: bool = True,
     progress: ProgressMode = "auto",
     loggers: Sequence[Any] | None = None,
+    diagnose: bool = True,
 ) -> FitResult:
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
     _check_checkpoints(out, checkpoint_frequency, keep_checkpoints)
@@ -80,6 +83,8 @@ def fit(
     interval, evaluate = trainer.config.evaluation_interval, evaluate and trainer.can_evaluate
     greedy_goal = "evaluation_reward_mean" in conditions
     best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
+    rules = RULES if diagnose else ()
+    watch = Watch(trainer, run, conditions, rules, has_best=path is not None and keep_best)
     folder = None
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
@@ -95,6 +100,7 @@ def fit(
                 display.update(result, left.estimate(result))
                 if folder:
                     folder.log(result)
+                watch.update(result)
                 ended_by = reached(conditions, result)
                 if ended_by or request.signal is not None:
                     break

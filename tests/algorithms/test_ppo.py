@@ -66,6 +66,7 @@ class TestLoss:
             "entropy": sum(map(entropy, self.P)) / 3,
             "kl": sum(map(kl, self.Q, self.P)) / 3,
             "vf_explained_var": 1 - 85.5 / 108.5,
+            "clip_fraction": 2 / 3,  # ratios of 1.5, 0.5 and 1
         }
         assert expected["entropy"] == pytest.approx((0.6730117 + 0.5623351 + LOG2) / 3)
         assert expected["kl"] == pytest.approx((0.0810930 + 0.1438410 + 0) / 3, rel=1e-6)

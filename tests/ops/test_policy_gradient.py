@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss, truncated_reference
+from rollax.ops.policy_gradient import (
+    adapted_kl_coeff,
+    clip_fraction,
+    clipped_surrogate,
+    policy_gradient_loss,
+    truncated_reference,
+)
 
 COMPILED = pytest.mark.parametrize(
     "wrap", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="compiled")]
@@ -24,6 +30,16 @@ def rlax():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies use names that JAX deprecates
         return importlib.import_module("rlax")
+
+
+@COMPILED
+def test_clip_fraction(wrap):
+    #   ratios 1.5, 0.5, 1.1, 0.9 and a row of padding: two of four are outside of [0.8, 1.2], all of [0.95, 1.05]
+    ratios = jnp.array([1.5, 0.5, 1.1, 0.9, 9.0])
+    old_logp = jnp.array([-1.0, -2.0, -0.5, -0.1, -jnp.inf])
+    logp, mask = old_logp + jnp.log(ratios), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0])
+    assert wrap(lambda *columns: clip_fraction(*columns, clip=0.2))(logp, old_logp, mask) == 0.5
+    assert wrap(lambda *columns: clip_fraction(*columns, clip=0.05))(logp, old_logp, mask) == 1.0
 
 
 @COMPILED

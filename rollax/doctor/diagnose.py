@@ -1,0 +1,135 @@
+"""`diagnose`: what is wrong in a run, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollax.algorithms.trainer import Trainer
+from rollax.core.numbers import is_whole
+from rollax.doctor.played import Played, play_episodes
+from rollax.doctor.rules import PLAYED_RULES
+from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.runs.comparison import experiment_of
+from rollax.runs.display import shown_path, title_of
+from rollax.runs.results import read_results
+from rollax.runs.rules.finding import SEVERITIES, Finding, Severity, findings_of, name_of, worst
+from rollax.runs.rules.statistics import RunStatistics
+from rollax.runs.rules.table import RULES
+from rollax.runs.run_folder import BEST, newest_saved
+
+PLAYED_EPISODES = 5
+"""Episodes that a diagnosis plays by default."""
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What the rules have found in a run; `print` shows it at length. Its length is the number of findings.
+
+    Args:
+        run: the run folder.
+        title: algorithm, environment and size of the run.
+        findings: the worst first.
+        played: how many episodes the newest checkpoint has played, or why none.
+    """
+
+    run: Path
+    title: str
+    findings: tuple[Finding, ...]
+    played: str
+
+    @property
+    def worst(self) -> Severity | None:
+        """The worst severity; None without findings."""
+        return worst(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __repr__(self) -> str:
+        return f"Diagnosis({self.title}: {self._counts()}; print it for details)"
+
+    def __str__(self) -> str:
+        return "\n\n".join([f"{self.title}\n{self.played}\n{self._counts()}", *map(str, self.findings)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The diagnosis as plain values, by name."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"run": str(self.run), "title": self.title, "played": self.played, "findings": findings}
+
+    def _counts(self) -> str:
+        counts = {name: sum(finding.severity == name for finding in self) for name in SEVERITIES}
+        return ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+
+
+def diagnose(
+    run: str | Path,
+    *,
+    play: int = PLAYED_EPISODES,
+    trainer_class: type[Trainer] | None = None,
+    trust_code: bool = False,
+) -> Diagnosis:
+    """Returns what is wrong in a run, by which numbers, and which config keys to change.
+
+    It reads the results of the run folder. If there is a checkpoint, its policies also play some episodes: that shows
+    the scale of observations, dead units, and values beside the returns that follow.
+
+    Args:
+        run: the folder of a run, which may still go on.
+        play: the episodes to play; 0 reads the results only.
+        trainer_class: your own trainer class, if the run has one.
+        trust_code: import the classes and functions that the checkpoint names; only if you trust its origin.
+    Raises:
+        RollaxError: this is no run folder, or it has no results yet.
+        ConfigError: `play` is not a whole number of at least 0.
+    """
+    if not (is_whole(play) and play >= 0):
+        raise ConfigError.out_of_range("play", "diagnose(play=...)", play, "a whole number of at least 0")
+    folder = Path(run)
+    results, _ = read_results(folder)
+    experiment = experiment_of(folder)
+    statistics = RunStatistics(
+        experiment["run"],
+        experiment["env"],
+        experiment["config"],
+        results,
+        stop=experiment.get("stop"),
+        has_best=(folder / BEST).exists(),
+    )
+    played, rows, how = None, {}, "No episodes were played."
+    if play:
+        try:
+            played, rows = _played(folder, play, trainer_class, trust_code)
+        except RollaxError as error:
+            how = f"No episodes were played: {error.parts['what']}"
+    if played is not None:
+        statistics.action_spaces = played
+        how = f"{max(len(of.lengths) for of in rows.values())} episodes were played with the newest checkpoint."
+    findings = findings_of(RULES, statistics) + [
+        replace(finding, policy=policy, rule=name_of(rule))
+        for policy, of_policy in rows.items()
+        for rule in PLAYED_RULES
+        for finding in rule(statistics, policy, of_policy)
+    ]
+    size = f"{len(results)} iterations, {statistics.steps:,.0f} steps"
+    title = f"{title_of(experiment['run'], experiment['env'])}, {size}  ({shown_path(folder)})"
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Diagnosis(folder, title, tuple(findings), how)
+
+
+def _played(
+    run: Path, episodes: int, trainer_class: type[Trainer] | None, trust_code: bool
+) -> tuple[dict[str, Any], dict[str, Played]]:
+    """The action spaces of the newest checkpoint's policies, and the rows that they play."""
+    checkpoint = newest_saved(run)
+    if checkpoint is None:
+        raise CheckpointError("The run has no checkpoint.", str(run))
+    opener = Trainer if trainer_class is None else trainer_class
+    with opener.from_checkpoint(checkpoint, trust_code=trust_code, learn=False) as trainer:
+        spaces = {name: policy.action_space for name, policy in trainer.worker.policies.items()}
+        return spaces, play_episodes(trainer, episodes)

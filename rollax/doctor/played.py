@@ -1,0 +1,132 @@
+"""`Played`: what a trained policy sees, does and expects in a few episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import Fragment, SampleBatch
+from rollax.core import trees
+from rollax.doctor.activations import hidden_activations
+from rollax.doctor.values import predicted_values
+from rollax.errors import RollaxError
+from rollax.rollout.worker import RolloutWorker
+from rollax.rollout.worker_set import worker_arguments
+
+_MOST_STEPS = 20_000
+_FRAGMENT = 200
+
+
+@dataclass(frozen=True)
+class Played:
+    """The rows of one policy in whole episodes.
+
+    Args:
+        obs: columns of N observations, as the policy gets them.
+        actions: columns of N actions, as the policy chooses them.
+        env_actions: the same as the environment gets them.
+        returns: [N] discounted sums of the rewards from each row on; a truncated episode counts its last value.
+        weight_of_end: [N] the share of the value after a truncated episode in the return, γ to the power of the
+            remaining steps; 0 where the episode terminated.
+        values: [N] what the policy expects as return; None if it has no such values, or in other units.
+        lengths: [E] steps of the episodes.
+        truncated: [E] whether each was truncated.
+        activations: layer -> [N, units] outputs of the activation functions; empty if they are not known.
+    """
+
+    obs: trees.Tree
+    actions: trees.Tree
+    env_actions: trees.Tree
+    returns: np.ndarray
+    weight_of_end: np.ndarray
+    values: np.ndarray | None
+    lengths: np.ndarray
+    truncated: np.ndarray
+    activations: Mapping[str, np.ndarray]
+
+
+def play_episodes(trainer: Trainer, num_episodes: int) -> dict[str, Played]:
+    """Plays episodes with the trainer's policies: policy id -> its rows; without rows for a policy, no entry.
+
+    Policies with a state value explore, as their values are of the exploring policy; others act greedily. There is no
+    limit to the length of an episode, but no further one begins after 20,000 steps.
+
+    Raises:
+        RollaxError: the environment cannot be played.
+    """
+    if not trainer.can_evaluate:
+        raise RollaxError(
+            "There is no environment to play in.", "diagnose(play=...)", f"env={trainer.config.env!r}"
+        ).expected("an environment that can be stepped", "pass play=0")
+    worker = _worker(trainer)
+    try:
+        fragments = _sampled(worker, num_episodes)
+        return {name: _played(worker, name, parts) for name, parts in fragments.items() if parts}
+    finally:
+        worker.stop()
+
+
+def _worker(trainer: Trainer) -> RolloutWorker:
+    config = trainer.config
+    explores = all(_has_value(policy) for policy in trainer.worker.policies.values())
+    changes: dict[str, Any] = {"num_envs_per_worker": 1, "batch_mode": "complete_episodes"}
+    changes["rollout_fragment_length"] = _FRAGMENT
+    config = config.for_evaluation(explores).changed(**changes)
+    worker = RolloutWorker(**worker_arguments(config, trainer.policy_class))
+    names = worker.policies
+    worker.set_weights({name: part for name, part in trainer.worker.get_weights().items() if name in names})
+    worker.set_filters({name: part for name, part in trainer.worker.get_filters().items() if name in names})
+    worker.set_timestep(trainer.optimizer.steps)
+    return worker
+
+
+def _has_value(policy: Any) -> bool:
+    return SampleBatch.ADVANTAGES in getattr(getattr(policy, "algorithm", None), "reads", ())
+
+
+def _sampled(worker: RolloutWorker, num_episodes: int) -> dict[str, list[Fragment]]:
+    """The segments of whole trajectories, by policy."""
+    found: dict[str, list[Fragment]] = {name: [] for name in worker.policies}
+    episodes = steps = 0
+    while episodes < num_episodes and steps < _MOST_STEPS:
+        fragments, sampled = worker.sampler.sample()
+        steps += sampled
+        episodes += len(worker.get_metrics())
+        for name, fragment in fragments.items():
+            found[name] += fragment.segments()
+    return found
+
+
+def _played(worker: RolloutWorker, name: str, segments: list[Fragment]) -> Played:
+    runner, gamma = worker.runners[name], worker.config.gamma
+    columns = {key: trees.concat([segment[key] for segment in segments]) for key in segments[0]}
+    after = {key: trees.concat([segment.after[key] for segment in segments]) for key in segments[0].after}
+    ends = np.cumsum([len(segment) for segment in segments]) - 1
+    rows = Fragment(columns, ends, after)
+    values = predicted_values(runner.policy, rows)
+    truncated = np.array([bool(segment[SampleBatch.TRUNCATEDS][-1]) for segment in segments])
+    returns, weights = np.empty(len(rows)), np.zeros(len(rows))
+    last = predicted_values(runner.policy, rows, after=True) if truncated.any() else None
+    for number, (start, end) in enumerate(zip(rows.starts, rows.ends + 1, strict=True)):
+        total = float(last[number]) if truncated[number] and last is not None else 0.0
+        for row in range(end - 1, start - 1, -1):
+            total = float(rows[SampleBatch.REWARDS][row]) + gamma * total
+            returns[row] = total
+        if truncated[number]:
+            weights[start:end] = gamma ** np.arange(end - start, 0, -1)
+    actions = rows[SampleBatch.ACTIONS]
+    return Played(
+        obs=rows[SampleBatch.OBS],
+        actions=actions,
+        env_actions=runner.action_map(actions),
+        returns=returns,
+        weight_of_end=weights,
+        values=values,
+        lengths=np.diff(rows.ends, prepend=-1),
+        truncated=truncated,
+        activations=hidden_activations(runner.policy, rows),
+    )

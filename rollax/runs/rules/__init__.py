@@ -1,0 +1,1 @@
+"""Rules that find what is wrong in a run, from its logged statistics."""
