@@ -8,6 +8,7 @@
 #   make examples   every example, one after another, each to its stated result
 #   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
 #   make docs       the documentation as a site, in build/website/html; any warning is an error
+#   make dist       the wheel, the source archive, and the clients for npm and NuGet, into dist
 #   make clean      remove .venv and caches; runs/ and videos/ stay
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -18,7 +19,7 @@ PYTEST_ARGS ?=
 # Bytecode is written even where the environment forbids it: each process would compile all tests anew, which takes 7 s.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: train test test-long test-all lint learning examples bench docs clean
+.PHONY: train test test-long test-all lint learning examples bench docs dist clean
 .DELETE_ON_ERROR:
 
 train: .venv/.installed
@@ -51,6 +52,9 @@ bench: .venv/.installed-bench
 
 docs: .venv/.installed-docs
 	$(BIN)/python -m website
+
+dist: .venv/.installed-test
+	$(BIN)/python .ci/dist
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache

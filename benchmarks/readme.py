@@ -1,7 +1,8 @@
-"""The table of speeds in `README.md`, from the measured results."""
+"""The tables of speeds in `README.md` and `docs/speed.md`, from the measured results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,36 @@ _WORK = {
 }
 
 
-def speed_table() -> str:
+_IN_THE_README = (
+    "sampling_cartpole_64",
+    "ppo_100k",
+    "impala_cartpole",
+    "apex_cartpole",
+    "dqn_cartpole",
+    "dqn_frames",
+    "sac_pendulum",
+    "replay_prioritized",
+)
+PAGES: dict[Path, Sequence[str]] = {ROOT / "README.md": _IN_THE_README, ROOT / "docs" / "speed.md": tuple(_WORK)}
+"""The pages with a table, and the benchmarks in it."""
+
+
+def speed_table(names: Sequence[str]) -> str:
     """Returns a Markdown table: the speed of rollax relative to each library, and the aim if it is missed."""
     lines = [f"| | {' | '.join(LIBRARIES)} |", f"|---|{'---|' * len(LIBRARIES)}"]
     results = read_results()
-    for name, work in _WORK.items():
+    for name in names:
         targets = results[name]["targets"]
-        lines.append(f"| {work} | {' | '.join(_cell(targets, library) for library in LIBRARIES)} |")
+        lines.append(f"| {_WORK[name]} | {' | '.join(_cell(targets, library) for library in LIBRARIES)} |")
     return "\n".join(lines)
 
 
-def write_speed_table(page: Path = ROOT / "README.md") -> None:
-    """Puts the table between the markers of `page`."""
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n\n{speed_table()}\n\n{END}{after}", encoding="utf-8")
+def write_speed_tables() -> None:
+    """Puts the tables between the markers of their pages."""
+    for page, names in PAGES.items():
+        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+        after = rest.split(END)[1]
+        page.write_text(f"{before}{BEGIN}\n\n{speed_table(names)}\n\n{END}{after}", encoding="utf-8")
 
 
 def _cell(targets: list[dict[str, Any]], library: str) -> str:

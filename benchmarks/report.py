@@ -20,7 +20,7 @@ from benchmarks.measure import BUSY_PERCENT
 from benchmarks.mujoco_table import mujoco_table
 from benchmarks.offline_table import offline_tables
 from benchmarks.peers import ROOT
-from benchmarks.readme import write_speed_table
+from benchmarks.readme import write_speed_tables
 from benchmarks.rows import make_rows
 from benchmarks.search_table import search_table
 from benchmarks.tables import Result, read_results
@@ -49,7 +49,7 @@ def main() -> int:
     results = [found[name] for name in names if name in found]
     parts = [_targets_table(results), _figures_table(results), _notes(results), *_sections(found)]
     _replace_tables(ROOT / "BENCHMARKS.md", "\n\n".join(part for part in parts if part))
-    write_speed_table()
+    write_speed_tables()
     return 0
 
 

@@ -163,6 +163,8 @@ from rollax.serving.policy_backend import PolicyBackend as PolicyBackend
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv as MultiAgentPolicyServerEnv
 from rollax.serving.policy_server_env import PolicyServerEnv as PolicyServerEnv
 from rollax.serving.server import PolicyServer as PolicyServer
+from rollax.sharing.share import fetch_run as fetch_run
+from rollax.sharing.share import share_run as share_run
 from rollax.torch.algorithm import TorchAlgorithm as TorchAlgorithm
 from rollax.torch.config import TorchConfig as TorchConfig
 from rollax.torch.config import TorchFields as TorchFields

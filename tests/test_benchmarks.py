@@ -11,7 +11,7 @@ import pytest
 from benchmarks import code_size, tables
 from benchmarks.mujoco_table import mujoco_table
 from benchmarks.peers import ROOT
-from benchmarks.readme import speed_table
+from benchmarks.readme import PAGES, speed_table
 from benchmarks.rows import make_rows
 
 LAPTOP = {"cores": 8, "system": "Linux", "architecture": "x86_64", "python": "3.12.1"}
@@ -75,8 +75,9 @@ def test_the_tables_are_sorted_and_hold_results_of_their_machine():
         assert table == tables.LEARNING or {tables.machine_table(result["hardware"]) for result in results} == {table}
 
 
-def test_the_readme_has_the_measured_speeds():
-    assert f"\n\n{speed_table()}\n\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_the_measured_speeds(page):
+    assert f"\n\n{speed_table(PAGES[page])}\n\n" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.long

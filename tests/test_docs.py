@@ -31,6 +31,7 @@ from rollax.config.presets import PRESETS
 from tests.api_tables import with_names
 from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 
+CONTENTS = REPOSITORY / "docs" / "contents.md"
 _COMMON = TrainerConfig.model_fields
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -133,10 +134,14 @@ def test_the_table_of_algorithms_is_complete():
     assert {row[0] for row in rows} == set(ALGORITHMS)
 
 
-def test_the_readme_links_to_every_page():
-    content = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    linked = {REPOSITORY / target for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", content)}
-    assert {page for page in PAGES if page.name != "README.md"} <= linked
+def test_the_contents_link_to_every_page():
+    assert _linked(CONTENTS) >= {*PAGES} - {REPOSITORY / "README.md", CONTENTS}
+    assert CONTENTS in _linked(REPOSITORY / "README.md")
+
+
+def _linked(page: Path) -> set[Path]:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in links}
 
 
 def test_defaults_in_the_table_of_stable_baselines3_are_right():

@@ -45,7 +45,7 @@ def write_pages(folder: Path) -> None:
 def _links(pages: list[Page]) -> Links:
     whole = {page.source: page.name for page in pages if page.source.startswith("docs/") and "/" not in page.name}
     of_examples = {file: page_of_example(file) for file in examples()}
-    sections = {"docs/algorithms.md": places(), "README.md": {"install": "installation.md"}}
+    sections = {"docs/algorithms.md": places()}
     return Links({**whole, **of_examples, **MAIN}, sections)
 
 

@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
 
 def pages_of_files() -> Iterator[Page]:
-    """The landing page, the page on installation, and the files that are shown as they are."""
+    """The landing page and the files that are shown as they are."""
     readme = read("README.md")
     before, _, _ = readme.partition("\n## ")
     picture = re.search(r"^!\[.*\)$", before, re.MULTILINE)
@@ -45,7 +45,6 @@ def pages_of_files() -> Iterator[Page]:
     }
     landing = read("website/landing.md")
     yield Page("index", "README.md", re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]].strip(), landing))
-    yield Page("installation", "README.md", f"# Install\n\n{section(readme, 'Install')}")
     for file in ("CONTRIBUTING.md", "CHANGELOG.md", "BENCHMARKS.md"):
         yield Page(MAIN[file], file, read(file))
     for path in sorted((REPOSITORY / "docs").glob("*.md")):

@@ -16,7 +16,7 @@ Deviations: the learning rate is constant by default, where the paper halves it 
 noise is repeated for each trajectory separately.
 
 With plain layers in the place of residual blocks (`residual_blocks`) it is close to XQC, Palenicek et al. (2025),
-arXiv:2509.25174, which docs/algorithms.md has as settings.
+arXiv:2509.25174, which `rollax docs algorithms` has as settings.
 """
 
 from __future__ import annotations

@@ -223,9 +223,9 @@ class Trainer(OtherNamesOfTrainer):
                 "lines" always prints lines, "none" prints nothing.
             loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
                 settings such as `{"wandb": {"project": "mine"}}`, or instances of `Logger`; None for a TensorBoard log.
-                See docs/logging.md.
+                See `rollax docs logging`.
             diagnose: warn, once for each, of what the rules of `rollax doctor` find while the run goes on. See
-                docs/doctor.md.
+                `rollax docs doctor`.
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
@@ -385,7 +385,7 @@ class Trainer(OtherNamesOfTrainer):
 
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
-            ConfigError: `exact` for runs that cannot be saved exactly; docs/training.md lists them.
+            ConfigError: `exact` for runs that cannot be saved exactly; `rollax docs training` lists them.
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:

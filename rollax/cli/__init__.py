@@ -7,21 +7,34 @@ what `doctor` finds wrong; 2 a user error, with a message that contains the fix;
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 import rollax
-from rollax.cli import commands, compare, data, doctor, estimate, explain, resume, serve, train, zoo
+from rollax.cli import (
+    commands,
+    compare,
+    completion,
+    data,
+    docs,
+    doctor,
+    estimate,
+    explain,
+    resume,
+    serve,
+    share,
+    train,
+    zoo,
+)
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
 from rollax.runs.interrupts import no_lost_interrupts
 
 # Python's own tracebacks, which debuggers and editors can parse.
-app = typer.Typer(
-    name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(name="rollax", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("train", cls=EachOptionOnce)(train.train)
 app.command("resume", cls=EachOptionOnce)(resume.resume)
 app.command("check", cls=EachOptionOnce)(commands.check)
@@ -34,6 +47,10 @@ app.command("explain", cls=EachOptionOnce)(explain.explain)
 app.command("record", cls=EachOptionOnce)(commands.record)
 app.add_typer(data.app, name="data")
 app.add_typer(zoo.app, name="zoo")
+app.command("share", cls=EachOptionOnce)(share.share)
+app.command("fetch", cls=EachOptionOnce)(share.fetch)
+app.command("play", cls=EachOptionOnce)(share.play)
+app.command("docs", cls=EachOptionOnce)(docs.docs)
 app.command("plot", cls=EachOptionOnce)(commands.plot)
 app.command("compare", cls=EachOptionOnce)(compare.compare)
 app.command("doctor", cls=EachOptionOnce)(doctor.doctor)
@@ -58,5 +75,6 @@ def _options(
 
 def main() -> None:
     search_current_folder()
+    completion.prepare(os.environ)
     with no_lost_interrupts():
         app()

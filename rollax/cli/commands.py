@@ -15,6 +15,7 @@ import typer
 
 from rollax.batch import DEFAULT_POLICY
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer, trainer_class_named
+from rollax.cli.completion import complete_env, complete_run
 from rollax.cli.console import (
     CheckpointArgument,
     EnvOption,
@@ -34,7 +35,10 @@ NOT_FIT = 1
 
 
 def check(
-    env: Annotated[str, typer.Argument(help="A Gymnasium id, a registered name, or module:Class.")],
+    env: Annotated[
+        str,
+        typer.Argument(help="A Gymnasium id, a registered name, or module:Class.", autocompletion=complete_env),
+    ],
     env_config: Annotated[
         str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
     ] = "{}",
@@ -156,7 +160,9 @@ def list_known(
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or result.jsonl files.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or result.jsonl files.", autocompletion=complete_run)
+    ],
     out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("curves.png"),
     traceback: TracebackOption = False,
 ) -> None:

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from rollax.cli.completion import complete_run
 from rollax.cli.console import TracebackOption, readable_errors
 from rollax.errors import RollaxError
 from rollax.runs.display import shown_path
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of several seeds.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders of several seeds.", autocompletion=complete_run)
+    ],
     out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("compare.png"),
     traceback: TracebackOption = False,
 ) -> None:

@@ -20,6 +20,7 @@ import typer
 import typer.core
 
 import rollax
+from rollax.cli.completion import complete_env, complete_run
 from rollax.core.importing import current_folder, named_by_caller
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
 from rollax.runs.display import shown_path
@@ -55,8 +56,12 @@ ImportOption = Annotated[
 TrustOption = Annotated[
     bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint or file names.")
 ]
-CheckpointArgument = Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")]
-EnvOption = Annotated[str | None, typer.Option(help="Another environment with the same spaces.")]
+CheckpointArgument = Annotated[
+    Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.", autocompletion=complete_run)
+]
+EnvOption = Annotated[
+    str | None, typer.Option(help="Another environment with the same spaces.", autocompletion=complete_env)
+]
 RunOption = Annotated[
     str | None,
     typer.Option(parser=named_by_caller, metavar="TEXT", help="module:Class of the trainer, if it is one of your own."),

@@ -9,6 +9,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rollax.cli.completion import complete_algorithm
 from rollax.cli.console import ImportOption, TracebackOption, readable_errors
 from rollax.config.field_group import condition_text, rules_of
 from rollax.config.names_of_libraries import OF_LIBRARY
@@ -16,7 +17,7 @@ from rollax.config.synonyms import ADVICE, SYNONYMS, counterpart, counterparts
 from rollax.config.trainer import TrainerConfig
 from rollax.config.validation_errors import belonging, keys_with_parts, nested_models, range_text
 from rollax.core.frozen import fields_by_key, union_members
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError, nearest, without_links
 
 _MOST_NAMED = 8
 
@@ -27,7 +28,13 @@ Configs = Mapping[str, type[TrainerConfig]]
 def explain(
     key: Annotated[str, typer.Argument(help="A config key, such as lr or model.fcnet_hiddens, or its name elsewhere.")],
     algo: Annotated[
-        str | None, typer.Option("--algo", "--run", help="Only this algorithm, as `rollax list` shows it.")
+        str | None,
+        typer.Option(
+            "--algo",
+            "--run",
+            help="Only this algorithm, as `rollax list` shows it.",
+            autocompletion=complete_algorithm,
+        ),
     ] = None,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -105,7 +112,7 @@ def _of_key(fields: Mapping[str, _Field], configs: Configs) -> list[str]:
     shown = used or fields
     key = next(iter(shown.values())).key
     lines = []
-    for meaning, algorithms in _grouped({name: found.field.description or "" for name, found in shown.items()}):
+    for meaning, algorithms in _grouped({name: _meaning(found.field) for name, found in shown.items()}):
         lines.append(f"{key}{_in(algorithms, shown)}: {meaning}")
     for default, algorithms in _grouped({name: _default_text(found.field) for name, found in shown.items()}):
         lines.append(f"  default    {default}{_in(algorithms, shown)}")
@@ -133,7 +140,7 @@ def _of_other_name(name: str, configs: Configs) -> list[str]:
         field = None if found is None else _field_of(config, found.keys[0])
         if found is not None and (field is None or field.why_never is None):
             text = " and ".join(found.keys)
-            about = found.note or (field.field.description if field and len(found.keys) == 1 else None)
+            about = found.note or (_meaning(field.field) if field and len(found.keys) == 1 else None)
             ours[algorithm] = f"{text}: {about}" if about else text
     lines = [f"  {text}{_in(algorithms, configs)}" for text, algorithms in _grouped(ours)]
     rest = [algorithm for algorithm in configs if algorithm not in ours]
@@ -167,6 +174,10 @@ def _in(algorithms: list[str], of: Iterable[str]) -> str:
         return ""
     more = len(algorithms) - _MOST_NAMED
     return f" ({', '.join(algorithms[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''})"
+
+
+def _meaning(field: FieldInfo) -> str:
+    return without_links(field.description or "")
 
 
 def _default_text(field: FieldInfo) -> str:

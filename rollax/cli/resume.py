@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rollax.cli.completion import complete_run
 from rollax.cli.console import EnvOption, ImportOption, RunOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.seeds import SETTINGS_NAME
 from rollax.cli.train import train
@@ -34,7 +35,7 @@ from rollax.runs.results import RESULTS_NAME
 
 
 def resume(
-    run_folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    run_folder: Annotated[Path, typer.Argument(help="A run folder.", autocompletion=complete_run)],
     continue_for: ContinueFor = None,
     config: ConfigOption = None,
     settings: SettingsOption = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
+from rollax.cli.completion import complete_run
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.experiment import merged, parse_config, parse_settings
 from rollax.cli.train import new_folder
@@ -29,7 +30,8 @@ def serve(
     checkpoint: Annotated[
         Path | None,
         typer.Argument(
-            help="A checkpoint, or a run folder for its newest one; without it, --run starts a run that learns."
+            help="A checkpoint, or a run folder for its newest one; without it, --run starts a run that learns.",
+            autocompletion=complete_run,
         ),
     ] = None,
     host: Annotated[

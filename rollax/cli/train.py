@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
+from rollax.cli.completion import complete_algorithm, complete_env, complete_run
 from rollax.cli.console import (
     MISSED_GOAL,
     SIGNALLED,
@@ -78,12 +79,16 @@ def train(
             parser=named_by_caller,
             metavar="TEXT",
             help="The algorithm, as `rollax list` shows it, or module:Class of your own.",
+            autocompletion=complete_algorithm,
         ),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
-            parser=named_by_caller, metavar="TEXT", help="A Gymnasium id, a registered name, or module:Class."
+            parser=named_by_caller,
+            metavar="TEXT",
+            help="A Gymnasium id, a registered name, or module:Class.",
+            autocompletion=complete_env,
         ),
     ] = None,
     preset: Annotated[
@@ -126,7 +131,10 @@ def train(
     keep_best: KeepBest = True,
     logger: LoggerOption = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue from a checkpoint, or from the newest one of a run folder.")
+        Path | None,
+        typer.Option(
+            help="Continue from a checkpoint, or from the newest one of a run folder.", autocompletion=complete_run
+        ),
     ] = None,
     continue_for: ContinueFor = None,
     trust_code: TrustOption = False,

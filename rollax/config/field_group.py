@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError, nearest, without_links
 
 
 class NotIn(tuple[Any, ...]):
@@ -82,7 +82,8 @@ class FieldGroup(BaseModel):
             fields.update(changed)
         if "env" in fields:  # only whole configs, because most classes are groups
             cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
-            keys = "\n".join(f"    {name}: {field.description}" for name, field in fields.items() if field.description)
+            described = {name: without_links(field.description or "") for name, field in fields.items()}
+            keys = "\n".join(f"    {name}: {text}" for name, text in described.items() if text)
             cls.__doc__ = f"{cleandoc(cls.__doc__ or 'A config.')}\n\nKeys:\n{keys}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from rollax.core.replacements import each
+from rollax.errors import page
 
 _TEMPERATURE = "initial_alpha alpha_lr: the temperature begins at initial_alpha and adapts; alpha_lr=0 keeps it there"
 _TARGETS = (
@@ -247,12 +248,12 @@ ADVICE: dict[str, str] = {
     "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
     "postprocess_inputs": "leave it out: each algorithm computes its returns itself",
     "actions_in_input_normalized": 'leave it out: the format defines it; input_config={"actions_of": ...} overrides it',
-    "framework": "leave it out: the algorithms are in JAX; for a policy in PyTorch see docs/torch.md",
+    "framework": f"leave it out: the algorithms are in JAX; for a policy in PyTorch see {page('torch')}",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     **each("record_env render_env monitor capture_video video_folder", _VIDEOS),
     **each("horizon max_ep_len max_episode_steps", _TIME_LIMIT),
     **each("soft_horizon no_done_at_end", "leave it out: truncated episodes are bootstrapped, terminated ones are not"),
-    "preprocessor_pref": "leave it out: models take every space; for Atari see docs/atari-and-video.md",
+    "preprocessor_pref": f"leave it out: models take every space; for Atari see {page('atari-and-video')}",
     **each("framestack num_framestacks", "leave it out here: the config key frame_stack stacks observations"),
     "use_critic": "leave it out: PG has no critic; A2C, PPO and the other actor-critics have one",
     "shuffle_sequences": "leave it out: minibatches are drawn at random in every epoch",
@@ -263,7 +264,7 @@ ADVICE: dict[str, str] = {
         "leave it out: evaluations have the custom_metrics of the callbacks; or evaluate in your own loop",
     ),
     "keep_per_episode_custom_metrics": "leave it out: results have means; a callback can collect the values",
-    "env_task_fn": "leave it out: a callback sets attributes of the environments, see docs/callbacks.md",
+    "env_task_fn": f"leave it out: a callback sets attributes of the environments, see {page('callbacks')}",
     "create_env_on_driver": "leave it out: with workers, the driver only reads the spaces of an environment",
     **each("_disable_preprocessor_api enable_connectors", "leave it out: models take the observations as they are"),
     "synchronize_filters": "leave it out: the filters of all workers are merged",

@@ -13,7 +13,7 @@ from rollax.config.field_group import SCHEDULE
 from rollax.config.hooks import FINDERS_OF_ALGORITHMS
 from rollax.config.synonyms import ADVICE, counterpart, counterparts
 from rollax.core.frozen import fields_by_key, union_members
-from rollax.errors import ConfigError, corrected, nearest, repr_of
+from rollax.errors import ConfigError, corrected, nearest, page, repr_of
 
 _MOST_OWNERS = 8
 _MOST_SIMILAR = 6
@@ -134,7 +134,7 @@ def belonging(config_class: type[BaseModel], name: str) -> str:
     words = set(name.lower().split("_")) - {"num", "max", "min"}
     sharing = [key for key in known if words & set(key.split("_"))]
     similar = get_close_matches(name.lower(), sharing, _MOST_SIMILAR, 0.0) or get_close_matches(name.lower(), known)
-    listed = f"sorted({config_class.__name__}.model_fields) lists all keys, and docs/algorithms.md explains them"
+    listed = f"sorted({config_class.__name__}.model_fields) lists all keys, and {page('algorithms')} explains them"
     return f"similar keys: {', '.join(similar)}; {listed}" if similar else listed
 
 

@@ -25,7 +25,7 @@ def observation_scale(run: RunStatistics, policy: str, played: Played) -> Iterat
     Only of floats, as the policy gets them, after the observation filter; images and the like are scaled by the model.
 
     Source: LeCun et al. (1998), "Efficient BackProp", section 4.3; "always normalize" (Stable-Baselines3,
-    "Reinforcement Learning Tips and Tricks"). Measured (docs/doctor.md): 0.25 to 1.6 in CartPole and Pendulum.
+    "Reinforcement Learning Tips and Tricks"). Measured (`rollax docs doctor`): 0.25 to 1.6 in CartPole and Pendulum.
     """
     model = run.config.get("model") or {}
     if model.get("normalize_observations") or run.is_solved:

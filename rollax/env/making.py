@@ -215,7 +215,7 @@ def to_base_env(
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, from which all
-            `num_envs` are made. Or an instance of any kind in the table of `docs/environments.md`, which is the first
+            `num_envs` are made. Or an instance of any kind that `rollax docs environments` lists, which is the first
             sub-environment. With `remote_envs` an instance moves to its process, and None lets `make_env` make all.
         make_env: makes the other environments if `env` is an instance, by vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from rollax.core.frozen import thawed
 from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, page
 
 _OLD_ATARI = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)-v[04]")
 _CREATORS_BY_PREFIX = {
@@ -149,7 +149,7 @@ def id_without_module(env_id: Any, where: str) -> str:
 
 def _fix_of_unknown(env_id: str) -> str:
     if game := _OLD_ATARI.fullmatch(env_id):
-        return f"write 'ALE/{game[1]}-v5', which is preprocessed; see docs/atari-and-video.md"
+        return f"write 'ALE/{game[1]}-v5', which is preprocessed; see {page('atari-and-video')}"
     module, dot, name = env_id.rpartition(".")
     if dot and all(part.isidentifier() for part in env_id.split(".")):
         return f"write '{module}:{name}' for a class in a module, or correct the name"

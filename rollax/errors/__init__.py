@@ -7,10 +7,12 @@ from typing import Any, Self
 from rollax.errors.recurring import ABSENT, RecurringErrors
 from rollax.errors.texts import corrected as corrected
 from rollax.errors.texts import nearest as nearest
+from rollax.errors.texts import page as page
 from rollax.errors.texts import repr_of as repr_of
 from rollax.errors.texts import shown
 from rollax.errors.texts import text_of as text_of
 from rollax.errors.texts import typing_errors as typing_errors
+from rollax.errors.texts import without_links as without_links
 
 _PARTS = ("where", "got", "expected", "fix")
 

@@ -1,11 +1,13 @@
-"""Values, errors and misspelled names as text; the `repr` or `str` of a user's class may raise."""
+"""Values, errors, misspelled names and pages as text; the `repr` or `str` of a user's class may raise."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 _LETTERS_PER_ERROR = 6
+_LINK = re.compile(r"\[[^]]*\]\(([\w-]+)\.md(#[\w-]+)?\)")
 
 
 def repr_of(value: Any) -> str:
@@ -63,3 +65,20 @@ def typing_errors(a: str, b: str) -> int:
             if i and j and (x, a[i - 1]) == (b[j - 1], y):
                 row[-1] = min(row[-1], last[j - 1] + 1)
     return row[-1]
+
+
+def page(name: str, section: str = "") -> str:
+    """The command that shows a page, for a message: `page("offline", "formats")` -> "`rollax docs offline#formats`".
+
+    The pages are in the wheel, so this command shows them where there is no checkout and no network.
+
+    Args:
+        name: of the file in `docs`, without its suffix.
+        section: the anchor of a heading; empty for the whole page.
+    """
+    return f"`rollax docs {name}{'#' if section else ''}{section}`"
+
+
+def without_links(text: str) -> str:
+    """Markdown with the commands that show pages, instead of links to them."""
+    return _LINK.sub(lambda link: page(link[1], (link[2] or "")[1:]), text)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.core.spaces import same_space, space_text
-from rollax.errors import ConfigError, DatasetError, not_installed, text_of
+from rollax.errors import ConfigError, DatasetError, not_installed, page, text_of
 from rollax.offline.dataset import DatasetReader, RecordedTrajectory, common_header
 from rollax.offline.new_file import unfinished_in
 
@@ -291,7 +291,7 @@ def _is_tfrecord(path: Path) -> bool:
 def _not_read(kind: str, where: Path) -> DatasetError:
     return DatasetError(f"Data sets of {_NOT_READ[kind]} are not read.", where).expected(
         f"one of the formats {', '.join(FORMATS)}",
-        "convert the episodes with rollax.DatasetWriter, see docs/offline.md, LeRobot and RLDS",
+        f"convert the episodes with rollax.DatasetWriter, see {page('offline', 'lerobot-and-rlds')}",
     )
 
 
@@ -333,7 +333,7 @@ def _called(make: Callable[..., Any], settings: Mapping[str, Any], *arguments: A
         where = f"the settings for {getattr(make, '__qualname__', repr(make))}"
         raise ConfigError(what, where, str(error)).expected(
             ", ".join(names) or f"none{' besides those of all formats' if arguments else ''}",
-            "see docs/offline.md, Formats",
+            f"see {page('offline', 'formats')}",
         ) from error
 
 

@@ -16,7 +16,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.config.field_group import inherited
 from rollax.config.groups import ReplayFields
 from rollax.config.trainer import by_name
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import ConfigError, PolicyError, page
 from rollax.optimizers.timings import Timings
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeMetrics
@@ -33,7 +33,9 @@ POLL_S = 0.05
 """The longest wait for samples, draws or the learner before a step checks the others; seconds."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
-OWN_TRAINER = "leave it out of policies_to_train, and train it in a trainer of its own algorithm (docs/two-trainers.md)"
+OWN_TRAINER = (
+    f"leave it out of policies_to_train, and train it in a trainer of its own algorithm ({page('two-trainers')})"
+)
 _WORKER_KEYS = frozenset(
     {
         *("env_config", "observation_space", "action_space", "action_repeat", "frame_stack"),

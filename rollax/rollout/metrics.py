@@ -199,7 +199,7 @@ class EvaluationResult(TypedDict, extra_items=Any):
 
 
 class TrainResult(EpisodeSummary, extra_items=Any):
-    """One training iteration; docs/training.md describes each key."""
+    """One training iteration; `rollax docs training` describes each key."""
 
     episodes_this_iter: int
     training_iteration: int

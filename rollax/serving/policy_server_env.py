@@ -26,7 +26,7 @@ DEFAULT_PORT = 9900
 
 
 class _Served:
-    """Base of both environments: runs the server. docs/external-environments.md lists the keys of `env_config`."""
+    """Base of both environments: runs the server. `rollax docs external-environments` has the keys of `env_config`."""
 
     samples_in_background = True
     evaluates = False
@@ -111,7 +111,7 @@ class PolicyServerEnv(_Served, ExternalEnv):
     """An environment whose episodes are played by clients of a policy server, which also answers during learning.
 
     Args:
-        env_config: the address, the spaces and the limits; docs/external-environments.md lists the keys.
+        env_config: the address, the spaces and the limits; `rollax docs external-environments` lists the keys.
     """
 
     def __init__(self, env_config: Mapping[str, Any]) -> None:

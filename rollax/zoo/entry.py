@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollax.core.atomic_files import replace_file
 from rollax.core.plain_yaml import read_yaml
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, page
 from rollax.runs.experiment import Experiment, read_experiment
 from rollax.runs.results import to_json
 
@@ -283,5 +283,5 @@ def _section(kind: type[_AnyPart], values: Any, where: str) -> _AnyPart:
         raise ConfigError(
             "The section of the entry is not valid.", f"{where}.{place}".rstrip("."), first["input"]
         ).expected(
-            first["msg"], f"the section has {', '.join(kind.model_fields)}; docs/zoo.md shows an entry"
+            first["msg"], f"the section has {', '.join(kind.model_fields)}; {page('zoo')} shows an entry"
         ) from error

@@ -134,7 +134,7 @@ HINTS = [
     ("PPO", "input_evaluation", "estimate_policy"),
     ("MARWIL", "shuffle_buffer_size", "rows are drawn from all"),
     ("PPO", "input_config", "env=PolicyServerEnv"),
-    ("PPO", "env_task_fn", "docs/callbacks.md"),
+    ("PPO", "env_task_fn", "rollax docs callbacks"),
     ("PPO", "evaluation_num_env_runners", "in rollax it is 'evaluation_num_workers'"),
     ("PPO", "replay_buffer_config", "this algorithm has no replay buffer"),
     ("DQN", "replay_buffer_config", "in rollax it is 'buffer_size' and 'prioritized_replay'"),

@@ -91,7 +91,7 @@ class TestPolicies:
     @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
     def test_on_policy_ones_are_refused(self, trainer_class):
         message = r"cannot learn from replayed experience(.|\n)*policy 'left', algorithm PPO(.|\n)*policies_to_train"
-        with pytest.raises(PolicyError, match=message + r"(.|\n)*two-trainers\.md"):
+        with pytest.raises(PolicyError, match=message + r"(.|\n)*rollax docs two-trainers"):
             trainer_class(TwoAgents, two(PPO))
         trainer_class(TwoAgents, two(PPO, policies_to_train=["right"])).stop()
 

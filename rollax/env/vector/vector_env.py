@@ -13,7 +13,7 @@ from rollax.env import checks
 from rollax.env.adapters import has_base
 from rollax.env.checks import env_name
 from rollax.env.copies import EnvCopies, Resets, Spaces, close_all, space_of
-from rollax.errors import EnvError
+from rollax.errors import EnvError, page
 
 _SB3 = "stable_baselines3.common.vec_env"
 
@@ -228,7 +228,7 @@ def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> 
             name,
             f"{name} has a method action_masks, which is not called, so the actions that it excludes are chosen too. "
             f"Return the mask in the observation, as the entry {ACTION_MASK!r} of a Dict; "
-            "docs/policies-and-models.md#action-masks has an example.",
+            f"{page('policies-and-models', 'action-masks')} has an example.",
         )
 
 

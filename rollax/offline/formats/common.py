@@ -21,7 +21,7 @@ from rollax.core.space_json import space_from_json
 from rollax.core.spaces import same_space, space_text
 from rollax.core.trees import Tree
 from rollax.env.registry import id_without_module
-from rollax.errors import ConfigError, DatasetError, RollaxError, SpaceError
+from rollax.errors import ConfigError, DatasetError, RollaxError, SpaceError, page
 from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
 log = logging.getLogger("rollax.offline")
@@ -218,7 +218,7 @@ def _space(given: Any, name: str, env: str | None) -> Any:
             got = error.parts["got"]
             raise ConfigError("The setting does not describe a space.", f"setting {name!r}", got).expected(
                 'such as {"type": "Box", "low": -1, "high": 1, "shape": [3]} or {"type": "Discrete", "n": 2}',
-                "see docs/offline.md, Formats, for the JSON of spaces",
+                f"see {page('offline', 'formats')} for the JSON of spaces",
             ) from error
     if given is None and env is not None:
         import gymnasium

@@ -14,7 +14,7 @@ from typing import Any
 from rollax.core.atomic_files import read_regular, replace_file
 from rollax.core.importing import path_of
 from rollax.core.storage import parsed_json
-from rollax.errors import ConfigError, RollaxError, text_of
+from rollax.errors import ConfigError, RollaxError, page, text_of
 from rollax.runs.loggers.logger import LoggedRun, Logger, Outcome
 from rollax.runs.results import flat_scalars, number_in, to_json
 
@@ -60,7 +60,7 @@ class LoggerGroup:
             except Exception as error:
                 raise ConfigError("The logger could not begin.", type(logger).__name__, _cause(error)).expected(
                     "settings that fit, and a server that can be reached, if the logger has one",
-                    "remove the cause, log offline (docs/logging.md), or leave the logger out",
+                    f"remove the cause, log offline ({page('logging')}), or leave the logger out",
                 ) from error
             self._begun.append(guarded := _Guarded(logger))
             if logger.id is not None:

@@ -65,7 +65,8 @@ def kl_divergence(run: RunStatistics) -> Iterator[Finding]:
 
     Source: Schulman et al. (2017), arXiv:1707.06347, table 1: targets of 0.003 to 0.03; Huang et al. (2022), "The 37
     implementation details of PPO": KL stays below 0.02 in runs that work. The limits are 5 and 50 times that. Measured
-    (docs/doctor.md): on Pendulum with a constant lr of 1e-3 a third iteration above 1 preceded the fall of the score.
+    (`rollax docs doctor`): on Pendulum with a constant lr of 1e-3 a third iteration above 1 preceded a fall of the
+    score.
     """
     for policy in run.policies:
         kl = run.learner(policy, "kl")
@@ -156,7 +157,7 @@ def entropy_collapsed(run: RunStatistics) -> Iterator[Finding]:
     Of Gaussian actions: standard deviations below 0.05 of the first ones.
 
     Source: Mnih et al. (2016), arXiv:1602.01783: the entropy bonus is against premature convergence to suboptimal
-    deterministic policies. The limit is measured (docs/doctor.md): runs that learned kept 60 % of it.
+    deterministic policies. The limit is measured (`rollax docs doctor`): runs that learned kept 60 % of it.
     """
     if run.is_solved or run.has_improved or not run.has_score:
         return
@@ -204,7 +205,7 @@ def entropy_stays(run: RunStatistics) -> Iterator[Finding]:
 
     Of Gaussian actions: standard deviations that have doubled.
 
-    Source: log n is the entropy of n equally likely actions. Measured (docs/doctor.md): the entropy of runs that
+    Source: log n is the entropy of n equally likely actions. Measured (`rollax docs doctor`): the entropy of runs that
     learned fell below 98 % within 15 iterations.
     """
     if run.is_solved or run.has_improved or not run.has_score:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rollax.errors import page
 from rollax.runs.rules.finding import Finding
 from rollax.runs.rules.statistics import LEAST, RunStatistics, spec_of
 
@@ -17,7 +18,7 @@ def score_fell(run: RunStatistics) -> Iterator[Finding]:
 
     Scores are means of 5 iterations, and a gain counts if it exceeds half of the spread of the episodes.
 
-    Source: Measured (docs/doctor.md): scores of runs that learned fell by at most a third of their gain.
+    Source: Measured (`rollax docs doctor`): scores of runs that learned fell by at most a third of their gain.
     """
     score = run.score
     if len(score) < 2 * LEAST or run.is_solved:
@@ -137,7 +138,7 @@ _FLAT = 30
 def score_flat(run: RunStatistics) -> Iterator[Finding]:
     """The score is where it began after 30 iterations and 100 episodes: within a quarter of the spread of the first.
 
-    Source: Measured (docs/doctor.md): runs that learned exceeded this within 27 iterations.
+    Source: Measured (`rollax docs doctor`): runs that learned exceeded this within 27 iterations.
     """
     if len(run.score) < _FLAT or not run.has_score or run.has_improved or run.is_solved:
         return
@@ -184,9 +185,9 @@ def one_part_takes_the_time(run: RunStatistics) -> Iterator[Finding]:
         where=parts[slower].where(),
         key=("num_workers" if vectorized else "num_envs_per_worker") if samples else _of_learning(run),
         change="up" if samples or _of_learning(run) == "sgd_minibatch_size" else "down",
-        remedy="Step more environments at once, or in more processes; docs/workers-and-clusters.md."
+        remedy=f"Step more environments at once, or in more processes; {page('workers-and-clusters')}."
         if samples
-        else "Larger minibatches or fewer updates per step; docs/gpus.md.",
+        else f"Larger minibatches or fewer updates per step; {page('gpus')}.",
     )
 
 

@@ -19,7 +19,7 @@ def value_loss(run: RunStatistics) -> Iterator[Finding]:
     The largest value: the largest |reward| of an episode, times 1 / (1 - γ) / length where γ looks beyond the episode.
 
     Source: No value can exceed the discounted sum of the rewards; 10 leaves room for rewards of both signs, which
-    cancel in the reward of an episode. Measured (docs/doctor.md): at most 0.012 in runs that learned.
+    cancel in the reward of an episode. Measured (`rollax docs doctor`): at most 0.012 in runs that learned.
     """
     if run.scales_rewards or not run.value_scale:
         return
@@ -52,7 +52,7 @@ def action_values(run: RunStatistics) -> Iterator[Finding]:
 
     Source: van Hasselt et al. (2018), arXiv:1812.02648: "soft divergence" is a value beyond the largest
     possible |return|, 1 / (1 - γ) for rewards within ±1. The factor is for rewards that cancel in an episode. Measured
-    (docs/doctor.md): at most 0.02 in runs that learned.
+    (`rollax docs doctor`): at most 0.02 in runs that learned.
     """
     if run.scales_rewards or not run.value_scale:
         return

@@ -17,7 +17,8 @@ from rollax.serving.export.policy_function import PolicyFunction
 def policy_to_onnx(runner: PolicyRunner) -> bytes:
     """Returns an ONNX model (opset 15) of the policy's greedy actions, for any number of rows.
 
-    Inputs and outputs are named as in docs/export.md; `metadata_props` has the spaces, the tensors and the policy id.
+    Inputs and outputs are named as in `rollax docs export`; `metadata_props` has the spaces, the tensors and the id of
+    the policy.
 
     Raises:
         ConfigError: the extra `export` is not installed.

@@ -19,7 +19,7 @@ _ROWS = "N"
 def policy_to_stablehlo(runner: PolicyRunner) -> bytes:
     """The policy's greedy actions as a serialized `jax.export.Exported`, for any number of rows.
 
-    The function takes and returns a dict of arrays, named as in docs/export.md; 32-bit types replace 64-bit types.
+    The function takes and returns a dict of arrays, named as in `rollax docs export`. 32-bit types replace 64-bit ones.
 
     Raises:
         ConfigError: the extra `export` is not installed.

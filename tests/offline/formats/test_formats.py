@@ -52,13 +52,13 @@ def test_formats_that_are_not_read(tmp_path, files, source, named):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    with pytest.raises(DatasetError, match=rf"(?s){named}.*are not read.*DatasetWriter.*docs/offline.md"):
+    with pytest.raises(DatasetError, match=rf"(?s){named}.*are not read.*DatasetWriter.*rollax docs offline"):
         open_dataset(tmp_path / source)
 
 
 @pytest.mark.parametrize("name", ["lerobot", "rlds"])
 def test_names_of_formats_that_are_not_read(tmp_path, name):
-    with pytest.raises(DatasetError, match=r"(?s)are not read.*rllib_parquet.*docs/offline.md"):
+    with pytest.raises(DatasetError, match=r"(?s)are not read.*rllib_parquet.*rollax docs offline"):
         open_dataset(tmp_path, format=name)
 
 

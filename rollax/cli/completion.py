@@ -1,0 +1,95 @@
+"""What shells complete: names of algorithms and environments, run folders and checkpoints.
+
+Each function takes what is typed so far. It runs at each press of the Tab key, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from contextlib import suppress
+from pathlib import Path
+
+_MOST_FOLDERS = 200
+_WORDS, _LINE = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
+"""Environment variables with the words, or the line, that bash and zsh are completing; Typer's scripts set them."""
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Makes `--run=PP` complete as `--run PP` does, in the shell that asks for completions, if one does.
+
+    bash splits this word into three. zsh replaces all of it, unless it is told that the value is separate.
+    """
+    shell = environment.get("_ROLLAX_COMPLETE")
+    if shell == "complete_bash":
+        _join_options(environment)
+    elif shell == "complete_zsh" and re.search(r"\s--[\w-]+=\S*$", environment.get(_LINE, "")):
+        print("compset -P '--*=';")
+
+
+def _join_options(environment: MutableMapping[str, str]) -> None:
+    separator = "\n" if "\n" in environment[_WORDS] else " "
+    words, number = environment[_WORDS].split(separator), int(environment["COMP_CWORD"])
+    for i in range(min(number, len(words)) - 1, 0, -1):
+        if words[i] == "=":
+            del words[i]
+            number -= 1
+    environment.update({_WORDS: separator.join(words), "COMP_CWORD": str(number)})
+
+
+def complete_algorithm(incomplete: str) -> list[str]:
+    """The algorithms whose names begin so."""
+    from rollax.algorithms.registry import ALGORITHMS
+
+    return [name for name in ALGORITHMS if name.startswith(incomplete)]
+
+
+def complete_env(incomplete: str) -> list[str]:
+    """The environments of Gymnasium whose ids begin so, and Atari's; other packages register theirs on import."""
+    import gymnasium
+
+    from rollax.env.registry import import_atari_if_named
+    from rollax.errors import ConfigError
+
+    if incomplete.startswith("A"):
+        with suppress(ConfigError):
+            import_atari_if_named("ALE/")
+    # Not the names with a colon, such as jax:CartPole-v1: bash splits words there.
+    return sorted(name for name in gymnasium.registry if name.startswith(incomplete))
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """The folders that begin so, run folders and checkpoints first; of a single other folder the folders in it.
+
+    So a shell adds no space after a folder that contains runs.
+    """
+    folders = [incomplete]
+    while len(folders) == 1:
+        begun = folders[0] if folders[0] == incomplete else f"{folders[0]}/"
+        inside = _folders(begun)
+        if not inside:
+            return [] if begun == incomplete else folders
+        folders = inside
+        if len(folders) == 1 and _is_run(folders[0]):
+            break
+    return sorted(folders, key=lambda folder: not _is_run(folder))
+
+
+def _folders(begun: str) -> list[str]:
+    """Returns the folders whose paths begin so, in order, without hidden ones unless a dot is typed."""
+    parent, slash, name = begun.rpartition("/")
+    try:
+        with os.scandir(os.path.expanduser(parent + slash) or ".") as entries:
+            found = sorted(entry.name for entry in entries if entry.name.startswith(name) and entry.is_dir())
+    except OSError:
+        return []
+    return [parent + slash + each for each in found if name or not each.startswith(".")][:_MOST_FOLDERS]
+
+
+def _is_run(folder: str) -> bool:
+    from rollax.core.storage import MANIFEST
+    from rollax.runs.results import RESULTS_NAME
+
+    path = Path(os.path.expanduser(folder))
+    return any((path / file).exists() for file in (RESULTS_NAME, MANIFEST))

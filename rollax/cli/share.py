@@ -1,0 +1,148 @@
+"""`rollax share`, `rollax fetch` and `rollax play`: runs for others, and runs of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollax.cli.checkpoints import open_trainer, trainer_class_named
+from rollax.cli.completion import complete_run
+from rollax.cli.console import (
+    CheckpointArgument,
+    EnvOption,
+    ImportOption,
+    RunOption,
+    TracebackOption,
+    TrustOption,
+    evaluation_line,
+    readable_errors,
+)
+from rollax.core.importing import named_by_caller
+from rollax.errors import CheckpointError, ConfigError
+from rollax.runs.display import shown_path, title_of
+
+if TYPE_CHECKING:
+    from rollax.sharing.score import Score
+
+DIFFERENT = 1
+"""The exit code of `play --verify` if the score is another one."""
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(help="A shared run: a folder, a zip file, or hub:ORG/NAME.", autocompletion=complete_run),
+]
+
+
+def share(
+    run: CheckpointArgument,
+    to: Annotated[str, typer.Option(help="A new folder, a new file ending with .zip, or hub:ORG/NAME.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Number of greedy episodes of the score.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of these episodes.")] = 0,
+    video: Annotated[
+        bool | None,
+        typer.Option("--video/--no-video", help="Add a video of an episode; by default if that is possible."),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository of the hub private.")] = False,
+    env: EnvOption = None,
+    trainer: Annotated[
+        str | None, typer.Option("--run", metavar="TEXT", help="module:Class of the trainer, if it is one of your own.")
+    ] = None,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Measure a trained policy and share it: a folder, a zip file or a repository, without code in it."""
+    from rollax.sharing.share import share_run
+
+    with readable_errors(traceback, imports):
+        options: dict[str, Any] = {} if env is None else {"env": env}
+        if trainer is not None:
+            options["trainer_class"] = trainer_class_named(named_by_caller(trainer))
+        place, score = share_run(
+            run, to, episodes=episodes, seed=seed, video=video, private=private, trust_code=trust_code, **options
+        )
+        print(f"mean reward {score} over {len(score.rewards)}")
+        print(place if "://" in place else shown_path(Path(place)))
+
+
+def fetch(
+    source: SourceArgument,
+    out: Annotated[Path, typer.Option(help="The new folder.")],
+    traceback: TracebackOption = False,
+) -> None:
+    """Write a shared run into a new folder, from which `rollax train --resume` goes on."""
+    from rollax.sharing.share import fetch_run
+
+    with readable_errors(traceback):
+        print(shown_path(fetch_run(source, out)))
+
+
+def play(
+    source: SourceArgument,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 5,
+    video: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Play the episodes of the score that was shared, and exit with 1 if it differs."),
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    env: EnvOption = None,
+    run: RunOption = None,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Play a shared policy greedily, without trust in its author."""
+    from rollax.sharing.contents import newest_in
+    from rollax.sharing.score import read_score
+    from rollax.sharing.share import fetched
+
+    with readable_errors(traceback, imports), fetched(source) as folder:
+        stated, checkpoint = read_score(folder), newest_in(folder)
+        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        if verify:
+            _verify(source, stated, checkpoint, run, changes)
+            return
+        with open_trainer(checkpoint, run=run, trust_code=False, learn=False, **changes) as trainer:
+            results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
+            print(title_of(trainer.name, trainer.config.env))
+            for number, reward in enumerate(results["episode_rewards"], start=1):
+                print(f"episode {number}  reward {reward:.2f}")
+            print(evaluation_line(results))
+            if stated is not None:
+                print(f"stated: mean reward {stated} over {len(stated.rewards)}")
+            print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
+
+
+def _verify(source: str, stated: Score | None, checkpoint: Path, run: str | None, changes: Mapping[str, Any]) -> None:
+    """Measures the score again; typer.Exit if it is another one."""
+    from rollax.sharing.score import measure
+
+    if stated is None:
+        raise CheckpointError("The shared run states no score.", source).expected(
+            "a run with the file score.json, as `rollax share` writes it", "play it without --verify"
+        )
+    if "seed" in changes:
+        raise ConfigError.no_effect("--seed", "--verify plays the episodes of the stated score", "rollax play", source)
+    with open_trainer(checkpoint, run=run, trust_code=False, learn=False, seed=stated.seed, **changes) as trainer:
+        found = measure(trainer, stated.env, len(stated.rewards))
+    agreement = stated.agreement(found)
+    print(f"stated  mean reward {stated} over {len(stated.rewards)}  ({_versions(stated.versions)})")
+    print(f"here    mean reward {found} over {len(found.rewards)}  ({_versions(found.versions)})")
+    print(
+        {
+            "equal": "Equal in every episode.",
+            "close": "The episodes differ, the means by less than three standard errors.",
+            "different": "The means differ by more than three standard errors.",
+        }[agreement]
+    )
+    if agreement == "different":
+        raise typer.Exit(DIFFERENT)
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

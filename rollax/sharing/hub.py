@@ -1,0 +1,100 @@
+"""A shared run as a model repository of the Hugging Face Hub.
+
+Addresses, tokens, proxies and the cache are those of huggingface_hub: `hf auth login`, `HF_TOKEN`, `HF_ENDPOINT`,
+`HF_HOME`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rollax.errors import CheckpointError, ConfigError, RollaxError, not_installed, text_of
+from rollax.sharing.contents import PATTERNS, limit_of, refuse_large
+
+PREFIX = "hub:"
+_REPOSITORY = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
+
+
+def repository_in(place: str, where: str) -> tuple[str, str | None]:
+    """Returns the repository and the revision of `hub:ORG/NAME` or `hub:ORG/NAME@REVISION`; ConfigError for others."""
+    named = _REPOSITORY.fullmatch(place.removeprefix(PREFIX))
+    if named is None:
+        raise ConfigError("This is not a repository of the hub.", where, place).expected(
+            "hub:ORG/NAME, as in hub:me/ppo-cartpole", "write the name of a user or an organization, and of a model"
+        )
+    return named[1], named[2]
+
+
+def upload(run: Path, place: str, *, private: bool) -> str:
+    """Uploads a shared run as one commit, in place of an earlier one in the repository, and returns its address.
+
+    Other files of the repository stay.
+
+    Raises:
+        ConfigError: the extra `hub` is not installed, or no repository is named.
+        RollaxError: the hub refused, or cannot be reached.
+    """
+    repository, revision = repository_in(place, "--to")
+    if revision is not None:
+        raise ConfigError.no_effect("The revision", "a shared run is a new commit", "--to", place, "hub:ORG/NAME")
+    api = client(place)
+    with _readable(place, "log in by `hf auth login`, or set HF_TOKEN to a token that may write"):
+        address = api.create_repo(repository, private=private or None, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository, folder_path=run, commit_message="Share a run of rollax", delete_patterns=list(PATTERNS)
+        )
+    return str(address)
+
+
+def download(place: str, folder: Path) -> None:
+    """Writes the files of a shared run in a repository into a folder; other files in it are not fetched.
+
+    Raises:
+        ConfigError: the extra `hub` is not installed, or no repository is named.
+        CheckpointError: files are too large.
+        RollaxError: the hub refused, or cannot be reached.
+    """
+    repository, revision = repository_in(place, "source")
+    api = client(place)
+    with _readable(place, "check the name; for a private repository log in by `hf auth login`, or set HF_TOKEN"):
+        info = api.model_info(repository, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if limit_of(file.rfilename) is not None}
+        refuse_large(sizes, place, folder)
+        for name in sizes:
+            fetched = Path(api.hf_hub_download(repository, name, revision=info.sha))
+            refuse_large({name: fetched.stat().st_size}, place, folder)
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(fetched, target)
+    if not sizes:
+        raise CheckpointError("The repository is no shared run of rollax.", place).expected(
+            "files of `rollax share`", "check the name"
+        )
+
+
+def client(place: str) -> Any:
+    """Returns the client of huggingface_hub; ConfigError if the extra `hub` is not installed."""
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise not_installed("The hub", error, where=place, package="huggingface_hub", extra="hub") from error
+    return HfApi(library_name="rollax")
+
+
+@contextmanager
+def _readable(place: str, fix: str) -> Iterator[None]:
+    """Turns the errors of huggingface_hub, of which several libraries have some, into one with a fix."""
+    try:
+        yield
+    except RollaxError:
+        raise
+    except Exception as error:
+        got = text_of(error).strip() or type(error).__name__
+        raise RollaxError("The hub did not do what was asked.", place, got).expected(
+            "a repository that this user may use, and a connection to the hub", fix
+        ) from error

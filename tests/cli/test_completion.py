@@ -1,0 +1,92 @@
+"""Completion in shells, as the functions that Typer installs in them ask for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pages import REPOSITORY
+
+_SHOW_BASH = """
+source <(_ROLLAX_COMPLETE=source_bash {program})
+COMP_WORDS=({words}) COMP_CWORD={number}
+_rollax_completion {program}
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The `rollax` of this checkout."""
+    path = tmp_path / "bin" / "rollax"
+    path.parent.mkdir()
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from rollax.cli import main\nsys.argv[0] = 'rollax'\nmain()\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with two run folders and another one in `runs`, and two others."""
+    for name in ("runs/one", "runs/two", "runs/another", "alone/inner", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("runs/one", "runs/two"):
+        (tmp_path / name / "result.jsonl").touch()
+    return tmp_path
+
+
+def in_bash(program: Path, words: str, cwd: Path) -> list[str]:
+    """What bash offers for the last of these words, split as bash splits them."""
+    script = _SHOW_BASH.format(program=program, words=words, number=len(words.split()) - 1)
+    done = subprocess.run(["bash", "--norc", "-c", script], cwd=cwd, text=True, capture_output=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.long
+def test_bash_completes_commands_and_options(program, runs):
+    assert in_bash(program, "rollax tra", runs) == ["train"]
+    assert "--stop-reward" in in_bash(program, "rollax train --stop", runs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", ["rollax train --run TD", "rollax train --run = TD"])
+def test_bash_completes_algorithms(program, runs, words):
+    assert in_bash(program, words, runs) == ["TD3", "TD3BC"]
+
+
+@pytest.mark.long
+def test_bash_completes_environments(program, runs):
+    found = in_bash(program, "rollax train --run = PPO --env = CartPole", runs)
+    assert found == ["CartPole-v0", "CartPole-v1"]
+
+
+@pytest.mark.long
+def test_bash_completes_runs_before_other_folders(program, runs):
+    assert in_bash(program, "rollax evaluate ru", runs) == ["runs/one", "runs/two", "runs/another"]
+    assert in_bash(program, "rollax resume runs/o", runs) == ["runs/one"]
+    assert in_bash(program, "rollax plot al", runs) == ["alone/inner"]
+
+
+@pytest.mark.long
+def test_bash_completes_pages(program, runs):
+    assert in_bash(program, "rollax docs glo", runs) == ["glossary"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_accepts_its_script(program, tmp_path, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    environment = {**os.environ, "_ROLLAX_COMPLETE": f"source_{shell}"}
+    script = subprocess.run([program], env=environment, text=True, capture_output=True, check=True).stdout
+    (tmp_path / "script").write_text(script)
+    assert "rollax" in script
+    subprocess.run([shell, "-n", tmp_path / "script"], check=True, capture_output=True)

@@ -1,0 +1,164 @@
+"""Shared runs: what is in them, how they are played and go on, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollax import PPOTrainer, load_policy
+from rollax.algorithms.trainer import Trainer
+from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.runs.results import RESULTS_NAME
+from rollax.sharing.score import read_score
+from rollax.sharing.share import fetch_run, fetched, share_run
+from tests.cli.command_line import invoke
+from tests.sharing.conftest import CONFIG
+
+
+def changed_checkpoint(shared: Path, folder: Path, old: str, new: str) -> Path:
+    """A copy of a shared run whose checkpoint has another text in `about.json`, with the right hash in its manifest."""
+    shutil.copytree(shared, folder)
+    checkpoint = next((folder / "checkpoints").iterdir())
+    about, manifest = checkpoint / "about.json", checkpoint / "manifest.json"
+    content = about.read_text().replace(old, new).encode()
+    assert content != about.read_bytes()
+    about.write_bytes(content)
+    listed = json.loads(manifest.read_text())
+    listed["files"]["about.json"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    manifest.write_text(json.dumps(listed))
+    return folder
+
+
+def needs_code(shared: Path) -> bool:
+    """Whether the card says that the policy needs code of its author: it names the option that gives it."""
+    return "--import" in (shared / "README.md").read_text()
+
+
+def test_the_best_checkpoint_is_shared_with_all_that_training_has_written(run, shared):
+    (best,) = (run / "best").iterdir()
+    (checkpoint,) = (shared / "checkpoints").iterdir()
+    assert checkpoint.name == best.name
+    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == {
+        file.name: file.read_bytes() for file in best.iterdir()
+    }
+    for name in ("config.json", RESULTS_NAME):
+        assert (shared / name).read_bytes() == (run / name).read_bytes()
+    assert {file.name for file in shared.iterdir()} == {
+        *("README.md", "checkpoints", "config.json", "curve.png", RESULTS_NAME, "score.json")
+    }
+
+
+def test_a_named_checkpoint_is_shared_itself(run, tmp_path):
+    share_run(run / "checkpoints" / "checkpoint_000001", tmp_path / "out", episodes=1, video=False)
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["checkpoint_000001"]
+
+
+def test_a_checkpoint_without_a_run_is_shared(tmp_path):
+    with PPOTrainer("CartPole-v1", CONFIG) as trainer:
+        saved = Path(trainer.save(tmp_path / "saved")).rename(tmp_path / "renamed")
+    place, _ = share_run(saved, tmp_path / "out.zip", episodes=1, video=False)
+    policy = load_policy(fetch_run(place, tmp_path / "fetched"))
+    assert policy.compute_single_action([0.0] * 4) in (0, 1)
+
+
+def test_training_goes_on_as_from_the_run_itself(run, shared, tmp_path):
+    (best,) = (run / "best").iterdir()
+    weights = []
+    for checkpoint in (best, fetch_run(shared, tmp_path / "fetched")):
+        with Trainer.from_checkpoint(checkpoint) as trainer:
+            trainer.train()
+            weights.append(trainer.get_policy().get_weights())
+    for name, array in weights[0].items():
+        np.testing.assert_array_equal(array, weights[1][name])
+
+
+def test_the_score_is_measured_again(shared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("play", shared, "--verify")
+    shutil.copytree(shared, tmp_path / "boasting")
+    score = json.loads((shared / "score.json").read_text())
+    (tmp_path / "boasting" / "score.json").write_text(json.dumps({**score, "rewards": [500.0] * 3}))
+    invoke("play", "boasting", "--verify", code=1)
+    (tmp_path / "boasting" / "score.json").unlink()
+    invoke("play", "boasting", "--verify", code=2)
+
+
+def test_commands_share_fetch_and_play(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("share", run, "--to=run.zip", "--episodes=2", "--no-video")
+    assert len(read_score(Path(invoke("fetch", "run.zip", "--out=run").stdout.strip()).parents[1]).rewards) == 2
+    assert invoke("play", "run.zip", "--episodes=2").stdout == invoke("play", "run", "--episodes=2").stdout
+    invoke("evaluate", "run", "--episodes=1")
+    invoke("play", "missing.zip", code=2)
+
+
+@pytest.mark.long
+def test_a_video_shows_an_episode(run, tmp_path):
+    share_run(run, tmp_path / "out", episodes=1)
+    assert (tmp_path / "out" / "replay.mp4").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("env", ["evil_module:CartPole-v1", "evil_module:Env"])
+def test_an_environment_with_a_module_is_refused(shared, tmp_path, monkeypatch, env):
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    hostile = changed_checkpoint(shared, tmp_path / "hostile", '"CartPole-v1"', f'"{env}"')
+    monkeypatch.chdir(tmp_path)
+    invoke("play", "hostile", code=2)
+    with pytest.raises(CheckpointError):
+        share_run(hostile, tmp_path / "again", episodes=1)
+    load_policy(fetch_run(hostile, tmp_path / "fetched"))  # which needs no environment
+    assert "evil_module" not in sys.modules
+
+
+def test_an_environment_of_ones_own_needs_trust_to_share_and_is_never_imported(shared, tmp_path, monkeypatch):
+    own = "tests.sharing.own_env:OwnCartPole"
+    monkeypatch.chdir(tmp_path)
+    invoke("train", "--run=PPO", f"--env={own}", "--set", "train_batch_size=64", "--stop-iterations=1", "--out=run")
+    invoke("share", "run", "--to=out", "--episodes=1", "--no-video", code=2)
+    assert not (tmp_path / "out").exists()
+    invoke("share", "run", "--to=out", "--episodes=1", "--no-video", "--trust-code")
+    assert needs_code(tmp_path / "out")
+    assert not needs_code(shared)
+    invoke("play", "out", "--episodes=1", code=2)
+    invoke("play", "out", "--episodes=1", f"--env={own}")
+
+
+def test_what_exists_is_not_replaced(run, shared, tmp_path):
+    for name in ("folder", "file.zip"):
+        (tmp_path / name).touch()
+        with pytest.raises(ConfigError):
+            share_run(run, tmp_path / name)
+        with pytest.raises(ConfigError):
+            fetch_run(shared, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["README.md", "checkpoints", "checkpoints/*", "checkpoints/*/state.json"])
+def test_links_in_a_folder_are_refused(shared, tmp_path, name):
+    shutil.copytree(shared, tmp_path / "run")
+    (path,) = (tmp_path / "run").glob(name)
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    with pytest.raises(CheckpointError):
+        fetch_run(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/*", "checkpoints"])
+def test_what_is_no_run_folder_is_refused(shared, tmp_path, name):
+    (path,) = [tmp_path] if not name else shared.glob(name)
+    with pytest.raises(RollaxError):
+        fetch_run(path, tmp_path / "out")
+
+
+def test_a_fetched_copy_ends_with_its_block(shared):
+    with fetched(shared) as folder:
+        assert (folder / "README.md").read_bytes() == (shared / "README.md").read_bytes()
+    assert not folder.exists()
