@@ -17,7 +17,7 @@ from rollax.models.config import ModelConfig
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.remote_workers import RemoteWorkers
-from rollax.rollout.worker_set import WorkerSet
+from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 _UPDATES = 200  # fragments between two readings of the clock
 _WIDTH = 1120  # an actor and a critic of 2 x 1120 units: 2.5 million numbers, 10 MB
@@ -37,7 +37,7 @@ def gather(link: Link, env: str, num_workers: int, num_envs: int, fragment: int)
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPO)
+    workers = WorkerSet(worker_arguments(config, PPO))
     optimizer = SyncSamplesOptimizer(workers.local, workers.remote)
 
     def collect() -> int:
@@ -77,7 +77,7 @@ def broadcast(link: Link, num_workers: int, measure: str, one_by_one: bool = Fal
         ray_address="local",
         seed=0,
     )
-    workers = WorkerSet(config, PPO)
+    workers = WorkerSet(worker_arguments(config, PPO))
     remote, version = workers.remote, 0
 
     def hand_out() -> None:
