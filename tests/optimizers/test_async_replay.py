@@ -82,14 +82,17 @@ class TestPriorities:
         # A row without an update has the initial priority, 1 or the largest so far; row k after an update has
         # (k + 1 + ε)^0.6.
         optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.4)
-        steps(optimizer, 15)
+        for _ in range(20):  # on a busy machine the first updates may all be of the first shard with rows
+            steps(optimizer, 15)
+            steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
+            if len({number // 10_000 for number in steps_learned}) == 2:
+                break
         optimizer.get_state()  # sends all known errors to the shards
         steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
         assert len(steps_learned) > 50
         for index, shard in optimizer.shards._live.items():
             there = numbers_in(shard.handle)
             learned = steps_learned & there.keys()
-            assert learned
             assert {number // 10_000 for number in learned} == {index}
             for number in learned:
                 assert there[number] == pytest.approx((number + 1 + 1e-6) ** 0.6)
