@@ -159,7 +159,7 @@ class RunFolder:
     def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
         """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint.
 
-        After `save_candidate` the result is that of the candidate.
+        After `save_candidate` the result belongs to the candidate.
         """
         if self._best_by is None:
             return

@@ -49,7 +49,7 @@ def share_run(
     Args:
         run: a run folder, or a checkpoint.
         to: a new folder, a new file that ends with `.zip`, or `hub:ORG/NAME`, a repository of the Hugging Face Hub. In
-            it, the files replace those of an earlier call.
+            it, the files of an earlier call are replaced.
         episodes: the number of greedy episodes of the score.
         seed: of these episodes.
         video: whether the files have a video of an episode; None for if the environment can be recorded.

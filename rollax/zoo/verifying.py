@@ -26,7 +26,7 @@ class Verified:
         seeds: the seeds that ran.
         same_bits: for each seed, whether all weights have the same bits as the measured ones.
         same_steps: whether each seed has made the measured number of steps.
-        different: how machine and versions differ from those of the measurement; if they do, so may the bits.
+        different: how machine and versions differ from the measurement; if they do, so may the bits.
         value: the mean over the seeds of what is compared with the interval: their scores, or in a first part the
             mean reward of the training episodes so far. None if no episode has ended.
         interval: in which the value lies with a probability of 95 %, if the entry is right.

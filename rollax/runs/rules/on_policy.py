@@ -201,7 +201,7 @@ _RANDOM, _WIDER = 0.98, 2.0
 
 
 def entropy_stays(run: RunStatistics) -> Iterator[Finding]:
-    """The policy stays random: entropy above 98 % of that of random actions for 20 iterations, and a score as at first.
+    """The policy stays random: 20 iterations with above 98 % of the entropy of random actions, and a score as at first.
 
     Of Gaussian actions: standard deviations that have doubled.
 

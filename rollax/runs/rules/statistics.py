@@ -128,7 +128,7 @@ class RunStatistics:
 
     @cached_property
     def first_spread(self) -> float:
-        """The difference between the best and the worst of the first episodes, those of 5 iterations."""
+        """The difference between the best and the worst episode of the first 5 iterations."""
         return float(self._spreads[:5].max(initial=0.0))
 
     def is_clear(self, gain: float) -> bool:
