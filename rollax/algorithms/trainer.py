@@ -208,7 +208,8 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
-                `training_iteration` and `time_total_s` (limits) -> the number that ends training. With a goal
+                `training_iteration`, `time_total_s` and `iterations_without_improvement` (limits) -> the number that
+                ends training. With a goal
                 for `evaluation_reward_mean` and no `evaluation_interval`, every 10th iteration evaluates.
             out: the run folder; None writes nothing. In the folder that the trainer comes from, that run continues.
                 Any other folder must be new or empty; its results begin with those of the run that the trainer comes

@@ -46,6 +46,7 @@ from rollax.cli.training_options import (
     SettingsOption,
     StopEvaluationReward,
     StopIterations,
+    StopPlateau,
     StopReward,
     StopTime,
     StopTimesteps,
@@ -114,6 +115,7 @@ def train(
     stop_timesteps: StopTimesteps = None,
     stop_iterations: StopIterations = None,
     stop_time: StopTime = None,
+    stop_plateau: StopPlateau = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
     seeds: Annotated[
         int | None,
@@ -152,7 +154,9 @@ def train(
         data = _given_once("input", input_[0] if input_ and len(input_) == 1 else input_, given)
         online = _given_once("then_online", True if then_online else None, given)
         given |= {key: value for key, value in (("input", data), ("then_online", online)) if value is not None}
-        stop = stop_of_options(stop_reward, stop_evaluation_reward, stop_timesteps, stop_iterations, stop_time)
+        stop = stop_of_options(
+            stop_reward, stop_evaluation_reward, stop_timesteps, stop_iterations, stop_time, stop_plateau
+        )
         experiment = override(
             Experiment() if file is None else read_experiment(file, trust_code=trust_code),
             run=run,

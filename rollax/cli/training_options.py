@@ -26,6 +26,9 @@ StopTimesteps = Annotated[
 ]
 StopIterations = Annotated[int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations.")]
 StopTime = Annotated[float | None, typer.Option(help="Limit: seconds.")]
+StopPlateau = Annotated[
+    int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations without a better reward.")
+]
 ContinueFor = Annotated[
     int | None,
     typer.Option(
@@ -59,6 +62,7 @@ def stop_of_options(
     timesteps: int | None,
     iterations: int | None,
     time_s: float | None,
+    plateau: int | None,
 ) -> Mapping[str, float]:
     """Returns the stop conditions of the options that are given."""
     stop = {
@@ -67,5 +71,6 @@ def stop_of_options(
         "--stop-timesteps": ("timesteps_total", timesteps),
         "--stop-iterations": ("training_iteration", iterations),
         "--stop-time": ("time_total_s", time_s),
+        "--stop-plateau": ("iterations_without_improvement", plateau),
     }
     return checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()})

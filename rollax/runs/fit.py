@@ -7,17 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
 from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
+from rollax.runs.results import results_until
 from rollax.runs.rules.table import RULES
 from rollax.runs.rules.watch import Watch
 from rollax.runs.run_folder import RunFolder, is_continued
-from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
+from rollax.runs.stopping import PLATEAU, Improvement, TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -85,6 +86,7 @@ def fit(
     best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
     rules = RULES if diagnose else ()
     watch = Watch(trainer, run, conditions, rules, has_best=path is not None and keep_best)
+    improvement = _improvement(trainer, best_by) if PLATEAU in conditions else None
     folder = None
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
@@ -96,7 +98,7 @@ def fit(
         )
         with StopRequest(trainer.stop_waiting, display.stopping) as request, display, limit:
             while True:
-                result, parallel = _iterated(trainer, folder)
+                result, parallel = _iterated(trainer, folder, improvement)
                 display.update(result, left.estimate(result))
                 if folder:
                     folder.log(result)
@@ -127,12 +129,19 @@ def fit(
     )
 
 
-def _iterated(trainer: Trainer, folder: RunFolder | None) -> tuple[TrainResult, bool]:
+def _improvement(trainer: Trainer, reward: str) -> Improvement:
+    """Returns the count of iterations since the best reward of a run, also of one that the trainer continues."""
+    return Improvement(reward, () if trainer.recorded_in is None else results_until(*trainer.recorded_in))
+
+
+def _iterated(trainer: Trainer, folder: RunFolder | None, improvement: Improvement | None) -> tuple[TrainResult, bool]:
     """Trains for an iteration and writes its result; also returns whether its evaluation is of the model before it."""
     parallel = trainer.evaluates_while_training
     if folder and parallel:
         folder.save_candidate(trainer)
     result = trainer.train()
+    if improvement is not None:
+        cast("dict[str, Any]", result)[PLATEAU] = improvement.after(result)
     if folder:
         folder.append(result)  # before the result is shown
         trainer.recorded_in = folder.path.resolve(), trainer.iteration

@@ -24,7 +24,9 @@ WHERE_IN_RESULT = {
     "timesteps_total": ("timesteps_total",),
     "training_iteration": ("training_iteration",),
     "time_total_s": ("time_total_s",),
+    "iterations_without_improvement": ("iterations_without_improvement",),
 }
+"""Stop condition -> its quantity in a result; the last one is there only if it is a condition."""
 
 
 def number_in(result: Mapping[str, Any], *path: str) -> float | None:
@@ -50,6 +52,15 @@ def to_json(value: Any, indent: int | None = None) -> str:
     """Returns `value` as strict JSON: NaN and infinities become null, arrays lists, classes import paths."""
     # In ASCII, because some readers end a line at a Unicode line separator inside a string.
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def results_until(run: Path, iteration: int) -> list[dict[str, Any]]:
+    """Returns the result lines of a run up to an iteration; none if they cannot be read."""
+    try:
+        results, _ = read_results(run)
+    except RollaxError:
+        return []
+    return [result for result in results if (number_in(result, "training_iteration") or 0) <= iteration]
 
 
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:

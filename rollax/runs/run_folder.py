@@ -27,6 +27,7 @@ from rollax.runs.results import (
     number_in,
     read_lines,
     read_results,
+    results_until,
     to_json,
 )
 from rollax.runs.run_lock import LOCK_NAME, RunLock, refuse_used
@@ -102,13 +103,8 @@ class RunFolder:
 
     def inherit(self, run: Path, iteration: int) -> None:
         """Copies the result lines of another run up to an iteration, so that the curve is complete."""
-        try:
-            results, _ = read_results(run)
-        except RollaxError:
-            return
-        for result in results:
-            if (number_in(result, "training_iteration") or 0) <= iteration:
-                self.append(result)
+        for result in results_until(run, iteration):
+            self.append(result)
 
     def begin_logging(self, loggers: Sequence[Logger], earlier: Path | None = None) -> None:
         """Begins the loggers of the run; `earlier` is the folder of the run that this one continues.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("iterations", "num_iterations"), "training_iteration"),
 }
 """Names of quantities in other libraries, without the section before a slash."""
+PLATEAU = "iterations_without_improvement"
 DONE = "done"
 """The entry of a result by which a callback ends the run, as in Ray Tune."""
 
@@ -49,7 +51,7 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
             fix = "write it without quotation marks" if isinstance(value, str) else "correct it, or leave it out"
             what, expected = "A stop condition is not a number.", "a finite number"
             raise ConfigError(what, where=place, got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)
-        if name in _LIMITS and value <= 0:
+        if name not in _GOALS and value <= 0:
             raise ConfigError("The limit is already reached before training begins.", place, value).expected(
                 "more than 0", "raise it, or use `rollax evaluate` to play without training"
             )
@@ -77,6 +79,29 @@ def ended_by(run: Path, iteration: int, stop: Mapping[str, float]) -> str | None
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
     return reached(stop, result) not in _GOALS and any(name in _GOALS for name in stop)
+
+
+class Improvement:
+    """Counts the iterations since the best value of a reward.
+
+    Args:
+        reward: one of the goals.
+        earlier: the results of the run so far.
+    """
+
+    def __init__(self, reward: str, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._where, self._best, self._count = WHERE_IN_RESULT[reward], -math.inf, 0
+        for result in earlier:
+            self.after(result)
+
+    def after(self, result: Mapping[str, Any]) -> int:
+        """Returns the number after one more iteration; 0 until there is a reward."""
+        reward = number_in(result, *self._where)
+        if reward is not None and reward > self._best:
+            self._best, self._count = reward, 0
+        elif self._best > -math.inf:
+            self._count += 1
+        return self._count
 
 
 class TimeLeft:

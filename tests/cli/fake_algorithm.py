@@ -31,8 +31,9 @@ class FakeTrainer:
     """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
     episode.
 
-    Config keys: `pause`; `hangs_at`, an iteration that does not end; `fail_at`, one that raises; `bug_at`, one that
-    raises an error that is not rollax's; `done_at`, one whose result ends the run.
+    Config keys: `pause`; `best_at`, the last iteration with a higher reward; `hangs_at`, an iteration that does not
+    end; `fail_at`, one that raises; `bug_at`, one that raises an error that is not rollax's; `done_at`, one whose
+    result ends the run.
     """
 
     name = "FAKE"
@@ -87,7 +88,7 @@ class FakeTrainer:
                 raise EnvError("A sub-environment raised.", where="sub-environment 3") from error
         if self.iteration == self.settings.get("bug_at"):
             raise ZeroDivisionError("a bug")
-        reward = math.nan if self.iteration == 1 else 10.0 * self.iteration
+        reward = math.nan if self.iteration == 1 else 10.0 * min(self.iteration, self.settings.get("best_at", math.inf))
         result = {
             "training_iteration": self.iteration,
             "timesteps_total": 100 * self.iteration,

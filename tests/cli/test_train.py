@@ -77,6 +77,7 @@ def test_refuses_a_folder_in_use(rollax, cwd):
         # Evaluated in iterations 10 and 20: 201 misses the goal, 401 reaches it.
         (["--stop-evaluation-reward=202"], 20),
         (["--stop-evaluation-reward=61", '--config={"evaluation_interval": 2}'], 4),
+        (["--stop-plateau=3", '--config={"best_at": 5}'], 8),
     ],
 )
 def test_stop_conditions(rollax, lines, options, iterations):

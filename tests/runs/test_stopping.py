@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import ConfigError
-from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
+from rollax.runs.stopping import Improvement, TimeLeft, checked_stop, missed_goal, reached
 
 
 def result(iteration, **changes):
@@ -105,3 +105,14 @@ def test_numpy_numbers():
 def test_wrong_conditions(stop, message):
     with pytest.raises(ConfigError, match=message):
         checked_stop(stop, "fit(stop=...)")
+
+
+def test_iterations_without_improvement():
+    rewards = [None, 1.0, 3.0, 2.0, 3.0, math.nan, 3.5, 0.0]
+    results = [{"evaluation": None if reward is None else {"episode_reward_mean": reward}} for reward in rewards]
+    counted = Improvement("evaluation_reward_mean")
+    expected = [0, 0, 0, 1, 2, 3, 0, 1]
+    assert [counted.after(result) for result in results] == expected
+    for done in range(len(results)):  # a run that continues counts on
+        continued = Improvement("evaluation_reward_mean", results[:done])
+        assert [continued.after(result) for result in results[done:]] == expected[done:]
