@@ -47,7 +47,7 @@ def measure(entry: Entry, seeds: int, folder: Path, *, again: bool = False, show
                 "The entry has results of other settings, versions or another kind of machine.",
                 f"{entry.path}: measured",
                 f"{found}, settings {earlier.settings}",
-            ).expected(f"{here}, settings {entry.settings}", "pass --again, which measures all seeds anew")
+            ).expected(f"{here}, settings {entry.settings}", "pass --again, which measures all seeds again")
     results = {} if earlier is None else {result.seed: result for result in earlier.seeds}
     iterations = None if earlier is None else earlier.first_iterations
     for seed in range(seeds):
