@@ -3,6 +3,7 @@
 import numpy as np
 
 PPO_STATS = {
+    "clip_fraction",
     "cur_kl_coeff",
     "cur_lr",
     "entropy",

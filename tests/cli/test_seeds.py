@@ -11,7 +11,9 @@ import time
 
 import pytest
 
+from rollax.algorithms.registry import ALGORITHMS
 from tests.cli.command_line import invoke
+from tests.cli.fake_algorithm import FakeTrainer
 from tests.cli.test_end_to_end import SMALL, without_times
 from tests.cli.test_interrupt import REPOSITORY
 
@@ -22,6 +24,8 @@ FAKE = ("train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "-
 def set_of(cwd, monkeypatch):
     """Trains FAKE in processes of their own, and returns the seeds in the folder and the output."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    # What `--import` registers in this process, too, is removed after the test.
+    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
 
     def train(*options, code=0):
         done = invoke(*FAKE, *options, code=code)
