@@ -214,7 +214,9 @@ def test_the_best_model_is_the_one_that_was_evaluated(make, tmp_path):
 @pytest.mark.long
 def test_processes_of_ray_evaluate(small_ray):
     config = {"evaluation_num_workers": 2, "evaluation_interval": 1, "num_cpus_per_worker": 0.25, "seed": 0}
-    with PPOTrainer(Counted, {**config, "train_batch_size": 32, "evaluation_num_episodes": 5}) as trainer:
+    with PPOTrainer(
+        Counted, {**config, "train_batch_size": 32, "sgd_minibatch_size": 32, "evaluation_num_episodes": 5}
+    ) as trainer:
         for _ in range(2):
             assert trainer.train()["evaluation"]["episode_rewards"] == [1.0] * 3 + [2.0] * 2
         assert len(trainer.evaluation_workers.foreach_worker(lambda worker: worker.worker_index)) == 2
