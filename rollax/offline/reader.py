@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rollax.core.importing import ImportPath, import_object, named_by_caller
@@ -37,6 +37,8 @@ SUFFIXES = {
     "csv": (".csv",),
 }
 """Name of a format -> suffixes of its files."""
+MINARI_ID = "minari:"
+"""The beginning of a source that is an id of Minari, such as minari:mujoco/hopper/medium-v0."""
 _ALL_SUFFIXES = tuple(dict.fromkeys(suffix for suffixes in SUFFIXES.values() for suffix in suffixes))
 _NOT_READ = {"rlds": "RLDS (TensorFlow Datasets)", "lerobot": "LeRobot"}
 
@@ -49,8 +51,8 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     """The reader of a data set.
 
     Args:
-        source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
-            reader.
+        source: a file, a folder, a pattern such as `runs/*/data`, `minari:ID` for a data set that Minari has
+            downloaded, several of those, or a function that returns a reader.
         format: a name in `FORMATS`; "auto", to detect it; or a custom reader class, or its path "module:Class".
         settings: settings of the reader, or arguments of the function.
     Raises:
@@ -181,6 +183,8 @@ class ChainedReader(DatasetReader):
 
 def _paths(source: str | Path) -> list[Path]:
     """The files and folders of a source; DatasetError if there are none."""
+    if isinstance(source, str) and source.startswith(MINARI_ID):
+        return _minari_folders(source.removeprefix(MINARI_ID))
     path = Path(source)
     if os.path.exists(path):  # False for a name that is too long, or a folder that cannot be read
         return [path]
@@ -193,6 +197,26 @@ def _paths(source: str | Path) -> list[Path]:
             "check the path; a relative path starts at the current folder",
         )
     return found
+
+
+def _minari_folders(dataset_id: str) -> list[Path]:
+    """The folders of Minari's data sets with an id, or a pattern of ids, in the folder where Minari keeps them."""
+    try:
+        from minari.storage import get_dataset_path
+    except ImportError as error:
+        raise not_installed("The data set", error, where="open_dataset", package="minari", extra="offline") from error
+    root = get_dataset_path()
+    parts = PurePosixPath(dataset_id).parts
+    if parts and parts[0] != "/" and ".." not in parts:
+        pattern = os.path.join(glob.escape(str(root)), dataset_id, "data", "metadata.json")
+        if described := sorted(glob.glob(pattern, recursive=True)):
+            return [Path(file).parent.parent for file in described]
+    raise DatasetError(
+        "This Minari data set is not on this machine.", "open_dataset", f"{MINARI_ID}{dataset_id}"
+    ).expected(
+        f"the id, or a pattern of ids, of a data set in {root}",
+        f"download it: minari download {dataset_id}; `minari list local` shows what is there",
+    )
 
 
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, DatasetError, open_dataset
+from rollax import BCTrainer, ConfigError, DatasetError, open_dataset
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.minari_format import write_minari
@@ -181,3 +181,30 @@ def test_a_full_disk_is_an_error(tmp_path, size):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+class TestIds:
+    """`minari:ID` is a data set in the folder where Minari keeps those that it has downloaded."""
+
+    @pytest.fixture(autouse=True)
+    def local(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets [a]"))
+        for name in ("maze/small-v0", "maze/large-v0", "door-v1"):
+            write_minari(ListReader([long_trajectory(4)], BOX1, spaces.Discrete(2)), tmp_path / "datasets [a]" / name)
+        write_minari(ListReader([long_trajectory(4)], BOX1, spaces.Discrete(2)), tmp_path / "elsewhere-v0")
+
+    @pytest.mark.parametrize(
+        ("source", "steps"),
+        [("minari:maze/small-v0", 4), ("minari:maze/*", 8), (["minari:door-v1", "minari:maze/*"], 12)],
+    )
+    def test_an_id_or_a_pattern_of_ids(self, source, steps):
+        assert len(open_dataset(source)) == steps
+
+    @pytest.mark.parametrize("name", ["maze/huge-v0", "", "../elsewhere-v0", "/etc", "maze"])
+    def test_others_are_refused(self, name):
+        with pytest.raises(DatasetError):
+            open_dataset(f"minari:{name}")
+
+    def test_a_config_names_one(self):
+        with BCTrainer(config={"input": "minari:maze/small-v0", "seed": 0}) as trainer:
+            assert trainer.train()["timesteps_total"] > 0
