@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import typer
 
 from rollax.cli.completion import complete_run
 from rollax.cli.console import TracebackOption, readable_errors
-from rollax.errors import RollaxError
+from rollax.errors import ConfigError, RollaxError
 from rollax.runs.display import shown_path
 
 
@@ -18,19 +20,41 @@ def compare(
         list[Path], typer.Argument(help="Run folders, or folders of several seeds.", autocompletion=complete_run)
     ],
     out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("compare.png"),
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENV=LOW:HIGH",
+            help="Two scores of an environment that count as 0 and 1 over all environments; otherwise the lowest and "
+            "highest score of the runs. Repeatable.",
+        ),
+    ] = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Compare groups of runs that differ in their seeds: a table and a picture of interquartile means."""
-    from rollax.runs.comparison import compared_by, draw, groups_of, table
+    from rollax.runs.comparison import aggregate, compared_by, draw, groups_of, table
 
     with readable_errors(traceback):
+        references = dict(map(_reference, reference or ()))
         groups = groups_of(runs)
         quantity = compared_by(groups)
         print(table(groups, quantity))
         print(f"\nScores are the last {quantity} of each run.")
+        if over_all := aggregate(groups, quantity, references):
+            print(f"\n{over_all}\n")
         try:
             draw(groups, quantity, out)
         except OSError as error:
             fix = "pass --out in a folder that you may write to"
             raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error
         print(shown_path(out))
+
+
+def _reference(text: str) -> tuple[str, tuple[float, float]]:
+    env, _, scores = text.rpartition("=")
+    low, _, high = scores.partition(":")
+    with suppress(ValueError):
+        if env and math.isfinite(float(low)) and math.isfinite(float(high)) and float(low) != float(high):
+            return env, (float(low), float(high))
+    raise ConfigError("A reference is not two scores of an environment.", "--reference", text).expected(
+        "ENV=LOW:HIGH, with two different numbers", "write for example --reference=Hopper-v5=20:3300"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ SEED_FOLDER = "seed-"
 QUANTITIES = ("evaluation_reward_mean", "episode_reward_mean")
 _POINTS = 100
 _MOST_BYTES = 1 << 24
+_MIDDLE = "interquartile mean"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def compared_by(groups: Sequence[Group]) -> str:
 
 def table(groups: Sequence[Group], quantity: str) -> str:
     """Returns a Markdown table of the scores of each group: interquartile mean, interval, mean, lowest and highest."""
-    lines = ["| runs | environment | seeds | interquartile mean | 95 % interval | mean | lowest | highest |"]
+    lines = [f"| runs | environment | seeds | {_MIDDLE} | 95 % interval | mean | lowest | highest |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for group in groups:
         scores = group.scores(quantity)
@@ -104,6 +105,54 @@ def table(groups: Sequence[Group], quantity: str) -> str:
         )
         cells = (group.label, group.env, str(len(scores)), middle, interval, mean, least, most)
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def aggregate(groups: Sequence[Group], quantity: str, references: Mapping[str, tuple[float, float]]) -> str:
+    """Returns a Markdown table of normalized scores over all environments; "" for one, or if no label is in all.
+
+    Where all runs of an environment have the same score, and it has no reference, the text says so instead.
+
+    A score x of an environment counts as (x - low) / (high - low). The interquartile mean is over the scores of all
+    environments, and its interval draws the seeds of each environment again.
+
+    Source: Agarwal et al. (2021), arXiv:2108.13264, section 4.3.
+
+    Args:
+        references: environment -> (low, high), the scores that count as 0 and 1; elsewhere they are the lowest and
+            highest score of the compared runs.
+    Raises:
+        ConfigError: a reference of an environment without runs.
+    """
+    by_env: dict[str, dict[str, np.ndarray]] = {}
+    for group in groups:
+        by_env.setdefault(group.env, {})[group.label] = group.scores(quantity)
+    bounds = {
+        env: references.get(env, (min(map(np.min, scores.values())), max(map(np.max, scores.values()))))
+        for env, scores in by_env.items()
+    }
+    for env in references:
+        if env not in by_env:
+            raise ConfigError.unknown("environment", env, by_env, "--reference")
+    labels = [label for label in dict.fromkeys(group.label for group in groups) if _in_all(label, by_env.values())]
+    if len(by_env) < 2 or not labels:
+        return ""
+    if equal := [env for env, (low, high) in bounds.items() if low == high]:
+        return (
+            f"All runs of {', '.join(equal)} have the same score: --reference=ENV=LOW:HIGH sets what counts as 0 and 1."
+        )
+    lines = [
+        f"| runs | environments | scores | normalized {_MIDDLE} | 95 % interval | mean |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label in labels:
+        normalized = [(by_env[env][label] - low) / (high - low) for env, (low, high) in bounds.items()]
+        all_scores = np.concatenate(normalized)
+        low, high = (_number(bound) for bound in bootstrap_interval(normalized))
+        cells = (len(by_env), len(all_scores), _number(interquartile_mean(all_scores)), f"{low} to {high}")
+        lines.append(f"| {' | '.join(map(str, (label, *cells, _number(all_scores.mean()))))} |")
+    lines += ["", "| environment | counts as 0 | counts as 1 |", "|---|---|---|"]
+    lines += [f"| {env} | {_number(low)} | {_number(high)} |" for env, (low, high) in bounds.items()]
     return "\n".join(lines)
 
 
@@ -149,6 +198,10 @@ def experiment_of(run: Path) -> dict[str, Any]:
     raise RollaxError("This is not a run folder, or its config cannot be read.", str(run / CONFIG), got).expected(
         "a run folder, or a folder of several seeds", "check the path"
     )
+
+
+def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
+    return all(label in scores for scores in scores_by_label)
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ConfigError, RollaxError
-from rollax.runs.comparison import compared_by, curves, draw, groups_of, table
+from rollax.runs.comparison import aggregate, compared_by, curves, draw, groups_of, table
 from rollax.runs.interquartile_mean import bootstrap_interval
 from tests.cli.command_line import invoke
 
@@ -82,6 +82,53 @@ def test_a_run_of_one_result_has_a_curve_of_one_point(tmp_path):
     groups = groups_of([write(tmp_path / "one", 0, [1.0])])
     draw(groups, "episode_reward_mean", tmp_path / "one.png")
     assert curves(groups[0], "episode_reward_mean")[1].shape == (1, 1)
+
+
+class TestAggregate:
+    """Normalized scores over environments."""
+
+    @pytest.fixture
+    def runs(self, tmp_path):
+        """In A one group has 0 and 10 and the other 5 and 10; in B 200 and 200, and 100 and 300."""
+        scores = {("A", 1): (0.0, 10.0), ("A", 2): (5.0, 10.0), ("B", 1): (200.0, 200.0), ("B", 2): (100.0, 300.0)}
+        for (env, lr), rewards in scores.items():
+            for seed, reward in enumerate(rewards):
+                folder = tmp_path / env / ("slow" if lr == 1 else "fast") / f"seed-{seed}"
+                write(folder, seed, [reward], env=env, lr=lr)
+        return [tmp_path / env / name for env in "AB" for name in ("slow", "fast")]
+
+    def test_scores_count_between_the_lowest_and_the_highest_of_their_environment(self, runs):
+        # slow: 0, 1, 0.5, 0.5; fast: 0.5, 1, 0, 1. Without the lowest and highest of four: 0.5 and 0.75.
+        lines = aggregate(groups_of(runs), "episode_reward_mean", {}).splitlines()
+        low, high = bootstrap_interval([np.array([0.0, 1.0]), np.array([0.5, 0.5])])
+        assert lines[2] == f"| slow | 2 | 4 | 0.5 | {low:.4g} to {high:.4g} | 0.5 |"
+        assert lines[3].startswith("| fast | 2 | 4 | 0.75 |")
+        assert lines[-2:] == ["| A | 0 | 10 |", "| B | 100 | 300 |"]
+
+    def test_references_replace_them(self, runs):
+        # B counts from 0 to 400: slow 0, 1, 0.5, 0.5; fast 0.5, 1, 0.25, 0.75.
+        table = aggregate(groups_of(runs), "episode_reward_mean", {"B": (0.0, 400.0)})
+        assert table.splitlines()[3].startswith("| fast | 2 | 4 | 0.625 |")
+
+    def test_there_is_none_for_one_environment_or_without_a_group_in_all(self, runs):
+        assert not aggregate(groups_of(runs[:2]), "episode_reward_mean", {})
+        assert not aggregate(groups_of([runs[0], runs[3]])[:0], "episode_reward_mean", {})
+
+    def test_equal_scores_need_references(self, tmp_path):
+        runs = [write(tmp_path / f"{env}{seed}", seed, [1.0], env=env) for env in "AB" for seed in (0, 1)]
+        assert not aggregate(groups_of(runs), "episode_reward_mean", {}).startswith("|")
+        assert aggregate(groups_of(runs), "episode_reward_mean", {"A": (0.0, 1.0), "B": (0.0, 2.0)}).startswith("|")
+        with pytest.raises(ConfigError):
+            aggregate(groups_of(runs), "episode_reward_mean", {"C": (0.0, 1.0)})
+
+    def test_the_command(self, runs, tmp_path):
+        out = tmp_path / "out.png"
+        result = invoke("compare", *runs, f"--out={out}", "--reference=A=0:20", "--reference=B=0:400")
+        assert "| A | 0 | 20 |" in result.output
+
+    @pytest.mark.parametrize("text", ["A", "A=1", "A=1:1", "A=a:b", "=0:1", "A=0:inf"])
+    def test_wrong_references(self, runs, text):
+        assert "--reference" in invoke("compare", runs[0], f"--reference={text}", code=2).stderr
 
 
 def test_mistakes(tmp_path, folders):
