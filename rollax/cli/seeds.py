@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -133,11 +135,20 @@ def _started(train: Callable[..., None], options: Mapping[str, Any], run: Path) 
 def _train(train: Callable[..., None], options: Mapping[str, Any]) -> None:
     """Trains one seed in a new process, which gets signals from this one only."""
     os.setpgrp()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     search_current_folder()
     try:
         train(**options)
     except typer.Exit as end:
         sys.exit(end.exit_code)
+
+
+def _end_with_parent() -> None:
+    """Saves and ends this process when the one that started it is killed."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _code(process: SpawnProcess) -> int:
