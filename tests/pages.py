@@ -31,3 +31,12 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", content, re.DOTALL | re.MULTILINE):
         if match[1] in languages:
             yield Block(match[1], match[2], content.count("\n", 0, match.start(2)))
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """Writes the blocks whose first line is a comment with the name of a file, which every YAML block has."""
+    for block in blocks(page, "yaml", "python"):
+        name = re.match(r"# (\S+\.(?:yaml|py))\n", block.text)
+        assert name or block.language == "python", "a YAML block begins with a comment that names its file"
+        if name:
+            (folder / name[1]).write_text(block.text, encoding="utf-8")

@@ -29,7 +29,7 @@ from rollax.config import TrainerConfig
 from rollax.config.field_group import inherited
 from rollax.config.presets import PRESETS
 from tests.api_tables import with_names
-from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
+from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length, write_files
 
 CONTENTS = REPOSITORY / "docs" / "contents.md"
 _COMMON = TrainerConfig.model_fields
@@ -62,10 +62,7 @@ def test_commands_are_known_to_the_command_line(page):
 @each_page_at_length
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for block in blocks(page, "yaml"):
-        name = re.match(r"# (\S+\.yaml)\n", block.text)
-        assert name, "a YAML block begins with a comment that names its file"
-        Path(name[1]).write_text(block.text)
+    write_files(page, tmp_path)
     for words in commands(page):
         if any(word.startswith("--video") for word in words):
             continue  # recording has its own test
