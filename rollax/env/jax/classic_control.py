@@ -1,4 +1,4 @@
-"""CartPole and Pendulum in JAX, with the equations, constants and spaces of Gymnasium's classic control.
+"""Gymnasium's classic control in JAX, with its equations, constants and spaces.
 
 Numbers are float32, where Gymnasium computes in float64: one step from the same state agrees to float32.
 """
@@ -132,3 +132,154 @@ class Pendulum(JaxEnv):
 
 def _pendulum_obs(state: jax.Array) -> jax.Array:
     return jnp.stack([jnp.cos(state[0]), jnp.sin(state[0]), state[1]])
+
+
+@dataclass(eq=False)
+class Acrobot(JaxEnv):
+    """Swing the end of two links above a line, by a torque on the joint between them: -1 for each step until then.
+
+    Source: Sutton (1996), "Generalization in reinforcement learning: successful examples using sparse coarse coding";
+        Sutton and Barto (1998), section 11.3, for θ₁'' and θ₂''. As in Gymnasium's Acrobot-v1, a step is one step of
+        the Runge-Kutta method of order 4.
+
+    The state is [4]: the angle of the first link from below, the angle of the second link relative to the first, and
+    their velocities.
+
+    Args:
+        link_length: of the first link, in m.
+        link_mass: of each link, in kg.
+        link_com: distance of the center of mass of each link from its upper end, in m.
+        link_moment: moment of inertia of each link, in kg m².
+        gravity: in m/s².
+        dt: seconds between steps.
+    """
+
+    link_length: float = 1.0
+    link_mass: float = 1.0
+    link_com: float = 0.5
+    link_moment: float = 1.0
+    gravity: float = 9.8
+    dt: float = 0.2
+    observation_space: Space = field(init=False, repr=False)
+    action_space: Space = field(init=False, repr=False)
+
+    max_speeds = (4 * math.pi, 9 * math.pi)
+
+    def __post_init__(self) -> None:
+        high = np.array([1.0, 1.0, 1.0, 1.0, *self.max_speeds], np.float32)
+        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = jax.random.uniform(key, (4,), jnp.float32, -0.1, 0.1)
+        return state, _acrobot_obs(state)
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        torque, dt = jnp.asarray(action, jnp.float32) - 1.0, self.dt
+        k1 = self._derivatives(state, torque)
+        k2 = self._derivatives(state + dt / 2 * k1, torque)
+        k3 = self._derivatives(state + dt / 2 * k2, torque)
+        k4 = self._derivatives(state + dt * k3, torque)
+        state = state + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        limits = jnp.array(self.max_speeds, jnp.float32)
+        angles = (state[:2] + math.pi) % (2 * math.pi) - math.pi
+        state = jnp.concatenate([angles, jnp.clip(state[2:], -limits, limits)])
+        over = -jnp.cos(state[0]) - jnp.cos(state[0] + state[1]) > 1.0
+        return Outcome(state, _acrobot_obs(state), jnp.where(over, 0.0, -1.0), over)
+
+    def _derivatives(self, state: jax.Array, torque: jax.Array) -> jax.Array:
+        angle1, angle2, speed1, speed2 = state
+        mass, length, com, moment, g = self.link_mass, self.link_length, self.link_com, self.link_moment, self.gravity
+        coupling, sine = mass * length * com, jnp.sin(angle2)
+        d1 = mass * com**2 + mass * (length**2 + com**2) + 2 * coupling * jnp.cos(angle2) + 2 * moment
+        d2 = mass * com**2 + coupling * jnp.cos(angle2) + moment
+        phi2 = mass * com * g * jnp.cos(angle1 + angle2 - math.pi / 2)
+        phi1 = -coupling * sine * speed2 * (speed2 + 2 * speed1) + phi2
+        phi1 += mass * (com + length) * g * jnp.cos(angle1 - math.pi / 2)
+        pushed = torque + d2 / d1 * phi1 - coupling * speed1**2 * sine - phi2
+        acceleration2 = pushed / (mass * com**2 + moment - d2**2 / d1)
+        acceleration1 = -(d2 * acceleration2 + phi1) / d1
+        return jnp.stack([speed1, speed2, acceleration1, acceleration2])
+
+
+def _acrobot_obs(state: jax.Array) -> jax.Array:
+    cosines, sines = jnp.cos(state[:2]), jnp.sin(state[:2])
+    return jnp.stack([cosines[0], sines[0], cosines[1], sines[1], state[2], state[3]])
+
+
+@dataclass(eq=False)
+class _Car(JaxEnv):
+    """The valley that both cars drive in."""
+
+    goal_velocity: float = 0.0
+    observation_space: Space = field(init=False, repr=False)
+    action_space: Space = field(init=False, repr=False)
+
+    positions, max_speed, gravity = (-1.2, 0.6), 0.07, 0.0025
+
+    def __post_init__(self) -> None:
+        low, high = self.positions
+        self.observation_space = spaces.Box(
+            np.array([low, -self.max_speed], np.float32), np.array([high, self.max_speed], np.float32), dtype=np.float32
+        )
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = jnp.stack([jax.random.uniform(key, (), jnp.float32, -0.6, -0.4), jnp.float32(0.0)])
+        return state, state
+
+    def _moved(self, state: jax.Array, push: jax.Array, goal: float) -> tuple[jax.Array, jax.Array]:
+        """The next state, and whether it is at the goal."""
+        position, velocity = state
+        velocity = jnp.clip(velocity + push - self.gravity * jnp.cos(3 * position), -self.max_speed, self.max_speed)
+        position = jnp.clip(position + velocity, *self.positions)
+        velocity = jnp.where((position == self.positions[0]) & (velocity < 0), 0.0, velocity)
+        return jnp.stack([position, velocity]), (position >= goal) & (velocity >= self.goal_velocity)
+
+
+@dataclass(eq=False)
+class MountainCar(_Car):
+    """Drive a car out of a valley, pushing left, not at all or right: -1 for each step until it is on the hill.
+
+    Source: Moore (1990), "Efficient memory-based learning for robot control"; Gymnasium's MountainCar-v0:
+        v ← clip(v + 0.001 (a - 1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
+
+    The state is [2], the position and the velocity, and is observed.
+
+    Args:
+        goal_velocity: the least velocity with which it counts as being there.
+    """
+
+    force, goal_position = 0.001, 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.action_space = spaces.Discrete(3)
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        push = (jnp.asarray(action, jnp.float32) - 1.0) * self.force
+        state, over = self._moved(state, push, self.goal_position)
+        return Outcome(state, state, jnp.float32(-1.0), over)
+
+
+@dataclass(eq=False)
+class MountainCarContinuous(_Car):
+    """Drive a car out of a valley with a force a that is too weak: 100 on the hill, -0.1 a² for each step.
+
+    Source: Moore (1990), as `MountainCar`; Gymnasium's MountainCarContinuous-v0:
+        v ← clip(v + 0.0015 clip(a, ±1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
+
+    The state is [2], the position and the velocity, and is observed.
+
+    Args:
+        goal_velocity: the least velocity with which it counts as being there.
+    """
+
+    power, goal_position = 0.0015, 0.45
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
+        state, over = self._moved(state, jnp.clip(action[0], -1.0, 1.0) * self.power, self.goal_position)
+        return Outcome(state, state, jnp.where(over, 100.0, 0.0) - 0.1 * action[0] ** 2, over)

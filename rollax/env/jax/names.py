@@ -10,6 +10,10 @@ from rollax.errors import ConfigError, nearest
 _OWN = {
     "CartPole-v1": ("rollax.env.jax.classic_control:CartPole", 500),
     "Pendulum-v1": ("rollax.env.jax.classic_control:Pendulum", 200),
+    "Acrobot-v1": ("rollax.env.jax.classic_control:Acrobot", 500),
+    "MountainCar-v0": ("rollax.env.jax.classic_control:MountainCar", 200),
+    "MountainCarContinuous-v0": ("rollax.env.jax.classic_control:MountainCarContinuous", 999),
+    "FrozenLake-v1": ("rollax.env.jax.grid_world:FrozenLake", 100),
 }
 _LIBRARIES = ("brax", "gymnax", "jaxmarl", "pgx")
 

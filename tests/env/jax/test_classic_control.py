@@ -1,4 +1,4 @@
-"""CartPole and Pendulum beside Gymnasium's, step for step from the same states."""
+"""Classic control and the grid world beside Gymnasium's, step for step from the same states."""
 
 import gymnasium as gym
 import jax
@@ -6,11 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.env.jax.classic_control import CartPole, Pendulum
+from rollax.env.jax.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from rollax.env.jax.grid_world import FrozenLake
+from rollax.errors import EnvError
 
 RNG = np.random.default_rng(0)
 CARTS = RNG.uniform(-1, 1, (300, 4)).astype(np.float32) * np.array([2.5, 4, 0.22, 4], np.float32)
 PENDULUMS = RNG.uniform(-1, 1, (300, 2)).astype(np.float32) * np.array([10, 8], np.float32)
+ACROBOTS = RNG.uniform(-1, 1, (300, 4)).astype(np.float32) * np.array([3.1, 3.1, 12, 27], np.float32)
+CARS = RNG.uniform([-1.2, -0.07], [0.6, 0.07], (300, 2)).astype(np.float32)
 
 
 def steps_of(env, states, actions):
@@ -45,10 +49,98 @@ def test_pendulum_steps_as_gymnasiums():
     assert not (outcome.terminated | outcome.truncated).any()
 
 
+def test_acrobot_steps_as_gymnasiums():
+    env, actions = gym.make("Acrobot-v1").unwrapped, np.arange(len(ACROBOTS)) % 3
+    outcome = steps_of(Acrobot(), ACROBOTS, actions.astype(np.int32))
+    for row, state in enumerate(ACROBOTS):
+        env.reset()
+        env.state = state.astype(np.float64)
+        obs, reward, terminated, *_ = env.step(actions[row])
+        np.testing.assert_allclose(outcome.obs[row], obs, rtol=1e-3, atol=1e-3)  # fast ones turn by 5 in a step
+        assert (outcome.reward[row], outcome.terminated[row]) == (reward, terminated)
+    assert 10 < np.count_nonzero(outcome.terminated) < 290
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "actions"),
+    [
+        (MountainCar(), "MountainCar-v0", np.arange(len(CARS)) % 3),
+        (
+            MountainCarContinuous(),
+            "MountainCarContinuous-v0",
+            2 * np.sin(np.arange(len(CARS), dtype=np.float32))[:, None],
+        ),
+        (MountainCar(goal_velocity=0.03), "MountainCar-v0", np.arange(len(CARS)) % 3),
+    ],
+    ids=["three actions", "continuous", "velocity"],
+)
+def test_mountain_cars_step_as_gymnasiums(env, name, actions):
+    theirs = gym.make(name, goal_velocity=env.goal_velocity).unwrapped
+    outcome = steps_of(env, CARS, actions)
+    for row, state in enumerate(CARS):
+        theirs.reset()
+        theirs.state = state.astype(np.float64)
+        obs, reward, terminated, *_ = theirs.step(actions[row])
+        np.testing.assert_allclose(outcome.obs[row], obs, rtol=1e-5, atol=1e-6)
+        assert outcome.reward[row] == pytest.approx(reward, rel=1e-5)
+        assert outcome.terminated[row] == terminated
+    np.testing.assert_array_equal(outcome.state, outcome.obs)
+    assert 2 < np.count_nonzero(outcome.terminated) < 290
+    assert np.count_nonzero((outcome.obs[:, 0] == np.float32(-1.2)) & (outcome.obs[:, 1] == 0)) > 0  # at the wall
+
+
+class TestFrozenLake:
+    """The grid world."""
+
+    @pytest.mark.parametrize("map_name", ["4x4", "8x8"])
+    def test_steps_as_gymnasiums(self, map_name):
+        theirs = gym.make("FrozenLake-v1", map_name=map_name, is_slippery=False).unwrapped
+        env = FrozenLake(map_name=map_name, is_slippery=False)
+        rows, columns = theirs.desc.shape
+        from_all = [(row, column, action) for row in range(rows) for column in range(columns) for action in range(4)]
+        states, actions = np.array(from_all, np.int32)[:, :2], np.array(from_all, np.int32)[:, 2]
+        outcome = steps_of(env, states, actions)
+        for number, (row, column, action) in enumerate(from_all):
+            if theirs.desc[row, column] in b"GH":
+                continue  # an episode is over there
+            [(_, state, reward, terminated)] = theirs.P[row * columns + column][action]
+            assert (outcome.obs[number], outcome.reward[number], outcome.terminated[number]) == (
+                state,
+                reward,
+                terminated,
+            )
+
+    def test_slips_to_both_sides_equally(self):
+        env = FrozenLake(success_rate=0.6, desc=["FFF", "FSF", "FFF"], reward_schedule=(1, 0, -1))
+        states = np.ones((6000, 2), np.int32)
+        outcome = steps_of(env, states, np.full(6000, 2, np.int32))
+        # Right with 0.6, down and up with 0.2 each; the standard deviation of a share is at most 0.0064.
+        np.testing.assert_allclose(
+            np.bincount(outcome.obs, minlength=9) / 6000, [0, 0.2, 0, 0, 0, 0.6, 0, 0.2, 0], atol=0.03
+        )
+        assert (outcome.reward == -1).all()
+
+    def test_begins_on_every_start(self):
+        env = FrozenLake(desc=["SFS", "FGS"])
+        _, obs = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 300))
+        assert set(np.asarray(obs).tolist()) == {0, 2, 5}
+
+    @pytest.mark.parametrize(
+        "settings", [{"desc": ["FF", "FG"]}, {"desc": ["SF", "F"]}, {"desc": ["SX"]}, {"map_name": "3x3"}]
+    )
+    def test_wrong_grids(self, settings):
+        with pytest.raises(EnvError):
+            FrozenLake(**settings)
+
+
 @pytest.mark.parametrize(
     ("env", "low", "high"),
-    [(CartPole(), [-0.05] * 4, [0.05] * 4), (Pendulum(), [-np.pi, -1], [np.pi, 1])],
-    ids=["cartpole", "pendulum"],
+    [
+        (CartPole(), [-0.05] * 4, [0.05] * 4),
+        (Pendulum(), [-np.pi, -1], [np.pi, 1]),
+        (Acrobot(), [-0.1] * 4, [0.1] * 4),
+    ],
+    ids=["cartpole", "pendulum", "acrobot"],
 )
 def test_first_states_fill_the_range_of_gymnasiums(env, low, high):
     states, obs = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 2000))
@@ -59,6 +151,16 @@ def test_first_states_fill_the_range_of_gymnasiums(env, low, high):
     np.testing.assert_allclose(states.mean(axis=0), np.add(high, low) / 2, atol=0.03 * width.max())
     np.testing.assert_allclose(states.std(axis=0), width / np.sqrt(12), rtol=0.05)
     assert np.unique(states[:, 0]).size > 1900
+    assert env.observation_space.contains(np.asarray(obs[0]))
+
+
+@pytest.mark.parametrize("env", [MountainCar(), MountainCarContinuous()])
+def test_cars_begin_at_rest(env):
+    states, obs = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 2000))
+    assert (states[:, 1] == 0).all()
+    assert (states[:, 0] >= -0.6).all()
+    assert (states[:, 0] <= -0.4).all()
+    np.testing.assert_allclose(states[:, 0].mean(), -0.5, atol=0.005)  # its standard deviation is 0.0013
     assert env.observation_space.contains(np.asarray(obs[0]))
 
 
