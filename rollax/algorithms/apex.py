@@ -1,8 +1,8 @@
 """Ape-X DQN and DDPG: many workers with different exploration fill replay shards, from which one learner samples.
 
-Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, in addition to DQN's and DDPG's: Adam instead of RMSProp;
-`training_intensity` fixes the number of updates per sampled step, where learner and actors of the paper run
-independently; see `AsyncReplayOptimizer` and `worker_scale`.
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, in addition to the deviations of DQN and DDPG: Adam instead
+of RMSProp; `training_intensity` fixes the number of updates per sampled step, while learner and actors of the paper run
+independently. `AsyncReplayOptimizer` and `worker_scale` describe further deviations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ApexPolicy(JaxPolicy):
     """Explores on the scale of its worker, and computes the initial priorities of rows with the acting network.
 
     Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
-    inside of it; the buffer draws the row with all n. With memory, new rows have the largest priority so far.
+    inside the fragment; the buffer draws the row with all n. With memory, new rows have the largest priority so far.
     """
 
     def make_exploration(self) -> Exploration:

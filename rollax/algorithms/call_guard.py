@@ -30,7 +30,7 @@ class CallGuard:
 
     def __init__(self, owner: str) -> None:
         self._owner, self.stopped = owner, False
-        self._methods: list[tuple[str, int]] = []  # with their threads
+        self._methods: list[tuple[str, int]] = []  # the running methods, and the ids of their threads
 
     @contextmanager
     def marked(self, method: str) -> Iterator[None]:

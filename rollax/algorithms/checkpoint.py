@@ -359,7 +359,7 @@ def check_same(
     """Raises CheckpointError unless the checkpoint was saved with the trainer's value."""
     if not same(got, expected):
         raise CheckpointError(
-            f"The checkpoint was saved with a different {what} than that of this trainer.", str(path), got
+            f"The checkpoint was saved with a different {what} than this trainer has.", str(path), got
         ).expected(expected, fix)
 
 

@@ -33,7 +33,8 @@ def config_of(
     """The config `data` of the checkpoint `stored`, with some keys replaced.
 
     Raises:
-        CheckpointError: this version refuses the config that was saved. ConfigError: it refuses only the changes.
+        CheckpointError: this version of rollax refuses the config that was saved.
+        ConfigError: this version refuses only the changes.
     """
     try:
         return config_class.from_json(data, trust_code=trust_code, **changes)
@@ -50,8 +51,8 @@ def config_of(
         **{part: refused.parts[part] for part in ("got", "expected") if part in refused.parts},
         fix="open it with the trainer class, and the state of rollax, that saved it"
         if saved_by == __version__
-        else f"install the version that saved it, rollax=={saved_by}; or, of your own trainer, policy or config class, "
-        "give the one that saved it",
+        else f"install the version that saved it, rollax=={saved_by}; or, if the trainer, policy or config class is "
+        "your own, pass the class as it was then",
     ) from refused
 
 
@@ -81,7 +82,7 @@ def refuse_learning_only_changes(
     where, fix = "from_checkpoint(..., learn=False)", "leave it out, or open the checkpoint without learn=False"
     refuse_out_of_place(config, "evaluation", {key: changes[key] for key in learning}, where, fix)
     if (explore := changes.get("explore", config.explore)) != config.explore:
-        what = "explore has no effect here: evaluate() has that of evaluation_config, and record() an argument."
+        what = "explore has no effect here: evaluation_config sets it for evaluate(), and record() has an argument."
         raise ConfigError(what, f"{where}, config key 'explore'", explore).expected(
             f"{config.explore!r}, as in the checkpoint, or no such key",
             "pass evaluation_config={'explore': True} to explore",

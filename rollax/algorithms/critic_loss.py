@@ -1,4 +1,4 @@
-"""The value and entropy terms of the loss of algorithms with a critic of states; statistics of critics of actions."""
+"""The loss of an actor with a state-value critic and an entropy bonus, and the statistics of action-value critics."""
 
 from __future__ import annotations
 

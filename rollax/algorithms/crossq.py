@@ -1,8 +1,8 @@
 """CrossQ: SAC with batch renormalization and without target networks.
 
 Source: Bhatt et al. (2024), arXiv:1902.05605: critics and actor normalize their input and each hidden layer. Critics
-see (s, a) and (s', a') in one batch, [q, q'] = Q([s, s'], [a, a']), so that batch statistics are those of both halves,
-and minimize ½ (q_i - y)² with y = r + γ (min_i q'_i - α log π(a'|s')), a constant. The actor that chooses a' is in
+see (s, a) and (s', a') in one batch, [q, q'] = Q([s, s'], [a, a']), so that batch statistics cover both halves, and
+minimize ½ (q_i - y)² with y = r + γ (min_i q'_i - α log π(a'|s')), a constant. The actor that chooses a' is in
 evaluation mode, and so are the critics in the loss of the actor. Actor and temperature change in every third gradient
 step only, and Adam's β₁ is ½. All else is as in SAC. Deviations: the critics have layers of 1024 units, as in
 sb3-contrib; the paper has 2048.

@@ -3,9 +3,10 @@
 Source: Lillicrap et al. (2016), arXiv:1509.02971: with y = r + γ Q⁻(s', π⁻(s')) the critic minimizes (Q(s, a) - y)² and
 the actor -Q(s, π(s)); the targets Q⁻ and π⁻ are Polyak averages with coefficient τ. The improvements of TD3 (Fujimoto
 et al. (2018), arXiv:1802.09477, Algorithm 1) are switches: the minimum of two critics, delayed updates of the actor,
-noise on target actions. Deviations: actor and critics take their step at once, from the same weights, where both papers
-update the critics first; no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by 0.1 of half
-an action's range (RLlib: by 0.1 of the whole range); replay is uniform by default; time limits bootstrap.
+noise on target actions. Deviations: actor and critics make their gradient steps at once, from the same weights, while
+both papers update the critics first; no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by
+0.1 of half an action's range (RLlib: by 0.1 of the whole range); replay is uniform by default; the value after a time
+limit is bootstrapped.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class DDPG(Hindsight, ReplayLearning):
 
     @property
     def critic_layers(self) -> ModelConfig:
-        """The layers of the critics, by default the same as those of the actor."""
+        """The layers of the critics, by default the layers of the actor."""
         return self.config.model
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
@@ -140,7 +141,7 @@ class DDPG(Hindsight, ReplayLearning):
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
 
     def next_actions(self, out: Outputs, batch: Columns) -> jax.Array:
-        """Returns [B, ...], the target policy's next actions by its outputs, with noise if targets are smoothed."""
+        """Returns [B, ...], the next actions from the target policy's outputs, with noise if targets are smoothed."""
         config = self.config
         actions = self.exploration.mode(out.policy)
         if not config.smooth_target_policy:
@@ -149,7 +150,7 @@ class DDPG(Hindsight, ReplayLearning):
         return smoothed_actions(actions, batch[_NOISE], **limits)
 
     def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
-        """Returns [B], the values of the next actions in the targets; the batch has the `critic_inputs` of the time."""
+        """Returns [B], the values of the next actions; the batch has the `critic_inputs` of the next observations."""
         return target_model.critics(batch[CRITIC_INPUTS], actions).min(axis=0)
 
     def actor_loss(self, actions: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:

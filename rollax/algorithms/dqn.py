@@ -4,10 +4,10 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hass
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam instead
-of RMSProp; time limits bootstrap; targets are computed without noise; all sub-environments of one acting call share one
-draw of noise; β of prioritized replay is constant. With memory, DQN learns from sequences of `max_seq_len` rows with
-stored states: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2);
-`burn_in`, `overlap`, `priority_eta` and `use_h_function` are its other parts.
+of RMSProp; the value after a time limit is bootstrapped; targets are computed without noise; all sub-environments of
+one acting call share one draw of noise; β of prioritized replay is constant. With memory, DQN learns from sequences of
+`max_seq_len` rows with stored states, as R2D2: Kapturowski et al. (2019), "Recurrent experience replay in distributed
+reinforcement learning"; the other parts of R2D2 are `burn_in`, `overlap`, `priority_eta` and `use_h_function`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Evaluator:
             self._check_weights_fit(evaluation)
         if trainer.config.evaluation_interval is not None and trainer.config.env is not None and not self.plays:
             raise ConfigError(
-                "The environment cannot be evaluated: others play its episodes.",
+                "The environment cannot be evaluated: external clients play its episodes.",
                 "config key 'evaluation_interval'",
                 f"env={trainer.config.env!r}",
             ).expected(
@@ -44,14 +44,14 @@ class Evaluator:
             )
         self._estimates = trainer.config.estimates(trainer) if trainer.optimizer.learns else None
         self._workers: WorkerSet | None = None  # made at the first evaluation
-        self._evaluations = 0  # in other processes
+        self._evaluations = 0  # the number of evaluations in other processes so far
         self._begun: tuple[RemoteEvaluation, Mapping[str, Any]] | None = None
         if trainer.config.evaluation_interval is not None and trainer.config.evaluation_num_workers:
-            self._workers = self.workers  # a cluster that lacks room is found out before training
+            self._workers = self.workers  # made before training, so that a cluster without room is an error now
 
     @property
     def plays(self) -> bool:
-        """Whether there is an environment whose episodes it can play."""
+        """Whether there is an environment whose episodes the evaluator can play."""
         config = self._trainer.config
         if config.env is None:
             return False
@@ -64,7 +64,7 @@ class Evaluator:
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
         count = self._count(num_episodes)
-        if self._begun is not None:  # by `train`, and this is a call of a callback in the iteration
+        if self._begun is not None:  # `train` has begun an evaluation, and a callback of the iteration evaluates too
             self._begun[0].wait()
         if self.workers.remote:
             return self._result(self._played_elsewhere(count).wait())
@@ -124,10 +124,10 @@ class Evaluator:
             worker.stop()
 
     def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
-        """Writes this many episodes as a data set into a folder."""
+        """Writes this many episodes as a data set into a folder; returns their summary and the files."""
         check_count(num_episodes, "record(num_episodes=...)")
         folder, existing = absolute(out, ConfigError), 0
-        with suppress(OSError):  # no folder yet; one that cannot be read is refused where it is written
+        with suppress(OSError):  # no folder yet; a folder that cannot be read is refused when episodes are written
             existing = len(os.listdir(folder))
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
         config = self._config(existing, explore)
@@ -146,7 +146,7 @@ class Evaluator:
         return result
 
     def stop(self) -> None:
-        """Closes the environments; the next evaluation makes others, with other episodes."""
+        """Closes the environments; the next evaluation makes new ones, with seeds that depend on the iteration."""
         workers, self._workers, self._begun = self._workers, None, None
         if workers is not None:
             workers.stop()
@@ -167,7 +167,7 @@ class Evaluator:
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _trained(self, worker: RolloutWorker) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The trained weights and statistics of the policies of a worker; `evaluation_config` may have other ones."""
+        """The trained weights and statistics for a worker whose policies `evaluation_config` may have changed."""
         trained, there = self._trainer.worker, worker.policies
         parts = trained.get_weights(), trained.get_filters()
         weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)

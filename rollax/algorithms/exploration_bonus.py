@@ -35,8 +35,8 @@ class ExplorationBonus(Algorithm):
     predictor, which learns the outputs of a fixed random network f, for the next observation s':
         e = mean((f̂(x) - f(x))²),  x = clip((s' - μ) / σ, -5, 5),  R ← γ R + e,  b = e / std(R).
     R is not set back to 0 when an episode ends.
-    Deviations: the numbers of a fragment are added to the running μ, σ and std(R) before its bonuses are computed;
-    there are no random steps before training, because the first policies are almost uniform.
+    Deviations: the observations and errors of a fragment are added to the running μ, σ and std(R) before its bonuses
+    are computed; there are no random steps before training, because the first policies are almost uniform.
     """
 
     @property

@@ -15,8 +15,8 @@ Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
 Deviations: the learning rate is constant by default, where the paper halves it linearly over the run (`lr_schedule`);
 noise is repeated for each trajectory separately.
 
-With plain layers in the place of residual blocks (`residual_blocks`) it is close to XQC, Palenicek et al. (2025),
-arXiv:2509.25174, which `rollax docs algorithms` has as settings.
+With plain layers in the place of residual blocks (`residual_blocks=False`) FlashSAC is close to XQC, Palenicek et al.
+(2025), arXiv:2509.25174; `rollax docs algorithms` has settings for XQC.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class FlashSAC(SAC):
     ) -> dict[str, jax.Array]:
         outputs = super().forward(model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}).policy
         actions, logp = self.distribution.sample_and_logp(outputs, batch[_NEXT_NOISE])
-        target_model.critics.train()  # with the statistics of the batch
+        target_model.critics.train()  # normalizes with the statistics of the batch
         logits = self.chosen_critics(values_of_both(target_model.critics, batch, actions)[1], batch)
         support = jnp.asarray(self.support)
         lowest = lowest_distribution(jax.nn.softmax(logits), support)

@@ -97,7 +97,8 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
     @property
     def samples(self) -> frozenset[str] | None:
         columns = super().samples
-        if columns is not None and self.config.accept_off_policy_actions:  # their log-probability is computed from it
+        # The log-probabilities of off-policy actions are computed from the distribution's inputs.
+        if columns is not None and self.config.accept_off_policy_actions:
             columns = columns | {SampleBatch.ACTION_DIST_INPUTS}
         return columns
 
@@ -118,7 +119,7 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
             return super().make_optimizer()
-        # The first part as in `adam`.
+        # `identity` keeps the names in checkpoints, as in `adam`.
         return optax.chain(optax.identity(), optax.scale_by_rms(self.config.decay, self.config.epsilon))
 
     def loss(
@@ -137,7 +138,7 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
     ) -> tuple[jax.Array, jax.Array]:
         """Returns targets and advantages [B] of the policy with log-probabilities `logp`; see `rollax.ops.vtrace`.
 
-        With bonuses, values and targets are [B, 2], and advantages are the sum of those of both heads.
+        With bonuses, values and targets are [B, 2], and advantages are A + `bonus_coeff` · A_b of the two heads.
         """
         config = self.config
 

@@ -1,4 +1,4 @@
-"""`KLPenalty`: a penalty on the divergence from the policy that acted, whose weight adapts after each train batch."""
+"""`KLPenalty`: a penalty on the divergence from an earlier policy, whose weight adapts after each train batch."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def load_policy(
     Args:
         path: the folder of a checkpoint.
         policy_id: the policy, in a checkpoint with several.
-        trainer_class: your own trainer class that saved it; gives the policy and config classes.
+        trainer_class: your own trainer class that saved the checkpoint; it names the policy and config classes.
         policy_class: your own policy class.
         custom_model: your own model class.
         trust_code: import these classes by the names in the checkpoint; only if you trust its origin.
     Raises:
-        CheckpointError: no path; or the checkpoint is damaged, newer, without this policy, or requires code that is
-            neither given nor trusted.
+        CheckpointError: `path` is not a path; or the checkpoint is damaged, of another format, without this policy, or
+            requires code that is neither given nor trusted.
     """
     path = checkpoint.checked_path(path, "load_policy")
     stored = checkpoint.read(path)
@@ -121,7 +121,8 @@ def _config(
     stored: Mapping[str, Any], data: Mapping[str, Any], policy_class: PolicyClass, code: _GivenCode
 ) -> TrainerConfig:
     config_class = policy_class.config_class
-    if config_class is None or not data.keys() <= {*fields_by_key(config_class), GIVEN}:  # a trainer's may have more
+    # A policy may have the config of its trainer, which may have more keys than the policy's class.
+    if config_class is None or not data.keys() <= {*fields_by_key(config_class), GIVEN}:
         config_class = (
             code.trainer_class or checkpoint.trainer_class_of(stored, code.path, trust_code=code.trust_code)
         ).config_class

@@ -3,7 +3,7 @@
 Source: Williams (1992), REINFORCE; Sutton and Barto (2018), section 13.3. Each action is weighted by the discounted
 return that followed it. Returns are standardized over the train batch, which is the only baseline. Batches contain
 whole episodes by default, because there is no value function to bootstrap an episode that the end of a fragment cuts.
-After a time limit the return counts as 0.
+Rewards after a time limit count as 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rollax.policy.base_algorithm import Values
 
 
 class PGConfig(ExplorationBonusFields, NormalizedRewardFields, TrainerConfig):
-    """The common fields and those of exploration bonuses and normalized rewards, with the defaults of PG."""
+    """The common fields and the fields of exploration bonuses and normalized rewards, with the defaults of PG."""
 
     defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
     requires = {"model.vf_share_layers": "there is no value function"}

@@ -3,8 +3,8 @@
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
 arXiv:1509.06461. Deviations: Adam instead of RMSProp; trajectories longer than `max_seq_len` are split into sequences,
-each starting from the recurrent state of acting (or zeros, `zero_init_states`); the probability of a sequence is
-proportional to its number of rows; time limits bootstrap.
+each starting from the recurrent state of acting (with `zero_init_states`, from zeros); the probability of a sequence is
+proportional to its number of rows; the value after a time limit is bootstrapped.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class QMIX(ReplayLearning):
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
-        """Returns [B, K] the target network's joint value of the members' greedy actions, as `joint` does."""
+        """Returns the result of `joint` [B, K], the target network's values of the members' greedy actions."""
         values, _ = target_model.values(after_burn_in(target_model, columns))
         selector = model.values(after_burn_in(model, columns))[0] if self.config.double_q else values
         return target_model.joint(chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
@@ -211,7 +211,7 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a state key, if it is not the default, that observations lack.
+    """Refuses a state key that observations lack, unless it is the default key.
 
     With a misspelt key the members would observe the global state too.
     """

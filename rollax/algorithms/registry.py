@@ -71,7 +71,7 @@ def run_name(trainer_class: type) -> str:
 
 
 def refuse_incomplete(trainer_class: type[Trainer]) -> None:
-    """Raises ConfigError for a trainer class that lacks a class attribute, as the base class does, or has a bad one."""
+    """Raises ConfigError for a trainer class with a missing class attribute, or an invalid config class or name."""
     needed = ("config_class", "policy_class", "optimizer_class")
     if missing := [name for name in needed if not hasattr(trainer_class, name)]:
         raise ConfigError(

@@ -1,15 +1,15 @@
 """SAC: soft actor-critic, which maximizes reward and entropy.
 
-Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905: with
-y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' sampled from π, the critics minimize ½ (Q_i(s, a) - y)², the
-actor α log π(a|s) - min_i Q_i(s, a), and the temperature -log α (log π(a|s) + H̄). Discrete actions: Christodoulou
-(2019), arXiv:1910.07207, with exact expectations over the actions. With several critics, `num_critics`, the minimum in
-targets is over `target_critics` random ones, and the actor may maximize the mean of all: Chen et al. (2021), "REDQ",
-arXiv:2101.05982. Dropout of critics: Hiraoka et al. (2022), "DroQ", arXiv:2110.02034. With memory it learns from
-sequences, and actor and critics have separate encoders: Ni et al. (2022), arXiv:2110.05038. Deviations: actor, critics
-and temperature take their step at once, from the same weights, where Algorithm 1 of arXiv:1812.05905 updates the
-critics first; time limits bootstrap; the target entropy of discrete actions is 0.98 of the maximum entropy over the
-valid actions.
+Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905. With
+y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' sampled from π, the losses are
+    critics: ½ (Q_i(s, a) - y)²,  actor: α log π(a|s) - min_i Q_i(s, a),  temperature: -log α (log π(a|s) + H̄).
+Discrete actions: Christodoulou (2019), arXiv:1910.07207, with exact expectations over the actions. Several critics
+(`num_critics`): Chen et al. (2021), "REDQ", arXiv:2101.05982: the minimum in targets is over `target_critics` random
+critics, and the actor may maximize the mean of all. Dropout of critics: Hiraoka et al. (2022), "DroQ",
+arXiv:2110.02034. With memory SAC learns from sequences, and actor and critics have separate encoders: Ni et al. (2022),
+arXiv:2110.05038. Deviations: actor, critics and temperature make their gradient steps at once, from the same weights,
+while Algorithm 1 of arXiv:1812.05905 updates the critics first; the value after a time limit is bootstrapped; the
+target entropy of discrete actions is 0.98 of the maximum entropy over the valid actions.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
 
     @property
     def delayed_parts(self) -> dict[str, int]:
-        """Part of the model -> k, if it makes every k-th update only, for `UpdatePlan.every`."""
+        """Part of the model -> k, for parts that make only every k-th update; see `UpdatePlan.every`."""
         delay = self.config.policy_delay
         return {"actor": delay, "log_alpha": delay} if delay > 1 else {}
 
@@ -318,7 +318,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
 
     def chosen_critics(self, outputs: jax.Array, batch: Columns) -> jax.Array:
         """Returns [M, B, ...] the outputs [N, B, ...] of the critics that are in the targets of this update."""
-        # Each row has a subset; the rows of an update are in random order, and it takes the subset of the first one.
+        # Each row has a random subset, because a minibatch is drawn by rows. An update uses its first row's subset.
         return outputs[batch[_SUBSET][0]] if _SUBSET in batch else outputs
 
     def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:

@@ -1,10 +1,10 @@
 """TQC: SAC with quantile critics, whose targets leave out the largest quantiles.
 
 Source: Kuznetsov et al. (2020), arXiv:2005.04269: N critics have M quantiles θ of the return each, τ_m = (m - ½) / M.
-The N M target quantiles of (s', a') are pooled, and the N d largest are left out. With the others, z_i, the targets are
-y_i = r + γ (z_i - α log π(a'|s')). Critics minimize the mean of |τ_m - 1{y_i < θ_m}| huber(y_i - θ_m). The actor
-maximizes the mean of all quantiles of (s, a), of which none is left out. All else is as in SAC. Deviations: by default
-two critics with the layers of SAC, as in sb3-contrib; the paper has five with three layers of 512 units.
+The N M target quantiles of (s', a') are pooled, and the N d largest are left out. The remaining quantiles z_i give the
+targets y_i = r + γ (z_i - α log π(a'|s')). Critics minimize the mean of |τ_m - 1{y_i < θ_m}| huber(y_i - θ_m). The
+actor maximizes the mean of all quantiles of (s, a). All else is as in SAC. Deviations: by default there are two critics
+with the layers of SAC, as in sb3-contrib; the paper has five critics with three layers of 512 units.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one."""
+    """Returns the newest complete checkpoint in a run folder or its folder `checkpoints`, or else `path` itself."""
     if not os.path.isdir(path):
         raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"

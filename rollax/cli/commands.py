@@ -191,7 +191,7 @@ def _algorithm_lines() -> list[str]:
 
 
 def _env_ids() -> dict[str, list[str]]:
-    """Returns source -> environment ids: the user's, then Gymnasium's by family, those in JAX, and PettingZoo's."""
+    """Returns family -> environment ids: the user's, Gymnasium's by family, rollax's in JAX, and PettingZoo's."""
     import gymnasium
 
     from rollax.env.jax.names import jax_ids

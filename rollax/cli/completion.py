@@ -1,6 +1,6 @@
-"""What shells complete: names of algorithms and environments, run folders and checkpoints.
+"""Completions for shells: names of algorithms and environments, run folders and checkpoints.
 
-Each function takes what is typed so far. It runs at each press of the Tab key, in a process of its own.
+Each function takes the word as typed so far. It runs at each press of the Tab key, in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _WORDS, _LINE = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
-    """Makes `--run=PP` complete as `--run PP` does, in the shell that asks for completions, if one does.
+    """Makes `--run=PP` complete like `--run PP`, if a shell asks for completions.
 
-    bash splits this word into three. zsh replaces all of it, unless it is told that the value is separate.
+    bash splits this word into three. zsh replaces the whole word, unless `compset` separates the value from the option.
     """
     shell = environment.get("_ROLLAX_COMPLETE")
     if shell == "complete_bash":
@@ -39,14 +39,14 @@ def _join_options(environment: MutableMapping[str, str]) -> None:
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
-    """The algorithms whose names begin so."""
+    """The algorithms whose names begin with `incomplete`."""
     from rollax.algorithms.registry import ALGORITHMS
 
     return [name for name in ALGORITHMS if name.startswith(incomplete)]
 
 
 def complete_env(incomplete: str) -> list[str]:
-    """The environments of Gymnasium whose ids begin so, and Atari's; other packages register theirs on import."""
+    """The ids in Gymnasium's registry, also of Atari, that begin with `incomplete`; no other package is imported."""
     import gymnasium
 
     from rollax.env.registry import import_atari_if_named
@@ -55,14 +55,15 @@ def complete_env(incomplete: str) -> list[str]:
     if incomplete.startswith("A"):
         with suppress(ConfigError):
             import_atari_if_named("ALE/")
-    # Not the names with a colon, such as jax:CartPole-v1: bash splits words there.
+    # Names with a colon, such as jax:CartPole-v1, are left out, because bash splits words at a colon.
     return sorted(name for name in gymnasium.registry if name.startswith(incomplete))
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """The folders that begin so, run folders and checkpoints first; of a single other folder the folders in it.
+    """The folders whose paths begin with `incomplete`; run folders and checkpoints come first.
 
-    So a shell adds no space after a folder that contains runs.
+    If there is only one such folder, and it is neither a run folder nor a checkpoint, the result is the folders in it,
+    so that a shell adds no space after a folder that contains runs.
     """
     folders = [incomplete]
     while len(folders) == 1:
@@ -77,7 +78,7 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def _folders(begun: str) -> list[str]:
-    """Returns the folders whose paths begin so, in order, without hidden ones unless a dot is typed."""
+    """Returns the folders whose paths begin with `begun`, sorted; hidden folders only if a dot is typed."""
     parent, slash, name = begun.rpartition("/")
     try:
         with os.scandir(os.path.expanduser(parent + slash) or ".") as entries:

@@ -1,4 +1,4 @@
-"""Shared by all commands: errors as short messages, imports, and the name of the program."""
+"""Functions and options that the commands share: errors as short messages, imports, and the name of the program."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("num_seeds", "n_seeds", "num_experiments"), "--seeds"),
     "n_jobs": "--parallel",
 }
-"""Options of RLlib, Stable-Baselines3's zoo and CleanRL -> ours."""
+"""Options of RLlib, Stable-Baselines3's zoo and CleanRL -> the same option of rollax."""
 
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 ImportOption = Annotated[
@@ -69,7 +69,7 @@ RunOption = Annotated[
 
 
 def whole_number(text: str) -> int:
-    """Returns the number of an option that counts, such as 100000, 100_000 or 1e5."""
+    """Returns the whole number in the text of an option, such as 100000, 100_000 or 1e5."""
     try:
         number = float(text)
     except ValueError:
@@ -81,9 +81,9 @@ def whole_number(text: str) -> int:
 
 @contextmanager
 def readable_errors(show_traceback: bool, imports: Iterable[str] | None = None) -> Iterator[None]:
-    """Turns a RollaxError into a message on stderr and exit code 2, a KeyboardInterrupt into its signal's exit code.
+    """Converts a RollaxError to a message on stderr and exit code 2, and a KeyboardInterrupt to its signal's exit code.
 
-    `imports` are modules that are imported first.
+    The modules `imports` are imported first.
     """
     try:
         for name in imports or ():
@@ -187,6 +187,7 @@ def command_name() -> str:
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
+    """Returns the mean, lowest and highest reward of the episodes of an evaluation as text."""
     mean, low, high = (number_in(evaluation, f"episode_reward_{which}") for which in ("mean", "min", "max"))
     if mean is None:
         return "none ended"

@@ -44,7 +44,7 @@ def text_of(page: str) -> str:
     """Returns a page as Markdown, or one of its sections with the sections in it.
 
     Args:
-        page: such as `training` or `training#checkpoints`; links of the pages to each other are names too.
+        page: a name such as `training` or `training#checkpoints`; links between the pages are accepted too.
     Raises:
         ConfigError: there is no such page or section.
     """
@@ -62,7 +62,7 @@ def text_of(page: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Returns the text of each section of a page by its anchor, as code hosts make them, without the page's title."""
+    """Returns anchor -> text for each section of a page, without the title; anchors are the ones that GitHub makes."""
     lines, fenced, begun = text.splitlines(keepends=True), False, []
     for number, line in enumerate(lines):
         fenced ^= line.startswith("```")
@@ -77,7 +77,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def _show(text: str) -> None:
-    """Writes Markdown as it is, or on a terminal rendered and page by page."""
+    """Prints Markdown: unchanged to a pipe or file, rendered and in a pager on a terminal."""
     if not sys.stdout.isatty():
         print(text, end="")
         return

@@ -16,7 +16,7 @@ from rollax.runs.experiment import Experiment
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """Returns the dict of an option's JSON object; the fields for code accept "module:Name"."""
+    """Returns the JSON object of an option as a dict; fields that hold code accept "module:Name"."""
     try:
         config = parsed_json(text)
     except (ValueError, RecursionError) as error:
@@ -54,12 +54,12 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns the loggers of texts such as `csv`, `wandb:project=mine,tags=[a,b]` and `module:Class:key=value`."""
+    """Returns `{name: settings}` of texts such as `csv`, `wandb:project=me,tags=[a,b]` and `module:Class:key=value`."""
     loggers = []
     for text in texts:
         head, equals, rest = text.partition("=")
         name, _, first = head.rpartition(":") if equals else (text, "", "")
-        # A comma ends a setting only where another one follows it: a value may be a list.
+        # A comma ends a setting only if another setting follows it, because a value may be a list.
         settings = [] if not equals else re.split(r",(?=[A-Za-z_]\w*=)", f"{first}={rest}")
         if not name:
             raise ConfigError.is_not("The logger", "a name with settings", "--logger", text).expected(

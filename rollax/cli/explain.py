@@ -52,7 +52,7 @@ def explanation(key: str, configs: Configs) -> list[str]:
     """Returns the lines about a key in these algorithms, or about the keys that another library's name stands for.
 
     Raises:
-        ConfigError: neither the algorithms have the key, nor a counterpart of it.
+        ConfigError: the algorithms have neither the key nor a counterpart of it.
     """
     fields = {algorithm: found for algorithm, config in configs.items() if (found := _field_of(config, key))}
     lines = _of_key(fields, configs) if fields else []
@@ -94,7 +94,7 @@ def _field_name(config: type[BaseModel], key: str) -> str:
 
 
 def _field_of(config: type[TrainerConfig], key: str) -> _Field | None:
-    """Returns the field of a key, also without the name of its part (`fcnet_hiddens`)."""
+    """Returns the field of a key; the name of its section, such as `model` of `fcnet_hiddens`, may be left out."""
     key = _canonical(key)
     for known, name in fields_by_key(config).items():
         if key in (known, name):
@@ -169,7 +169,7 @@ def _grouped(texts: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def _in(algorithms: list[str], of: Iterable[str]) -> str:
-    """Returns the algorithms in brackets; nothing if they are all algorithms of `of`."""
+    """Returns the algorithms in brackets; "" if these are all algorithms of `of`."""
     if len(algorithms) == len(list(of)):
         return ""
     more = len(algorithms) - _MOST_NAMED
@@ -224,7 +224,7 @@ def _conditions(config_class: type[TrainerConfig], found: _Field) -> str:
         alternatives = [rule] if isinstance(rule, Mapping) else rule
         texts.append(
             " or ".join(
-                # The text is made for errors, "set x to a number"; here it is "x: a number".
+                # `condition_text` is written for errors, "set x to a number"; here it becomes "x: a number".
                 " and ".join(
                     condition_text(config, name, values).replace(" to ", ": ") for name, values in condition.items()
                 )

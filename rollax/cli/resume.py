@@ -62,7 +62,7 @@ def resume(
 ) -> None:
     """Continue a run in its folder, from its newest checkpoint: `rollax train --resume=RUN --out=RUN`.
 
-    The stop conditions are those of the run, unless others or --continue-for are given.
+    The stop conditions of the run apply, unless you pass others or --continue-for.
     """
     with readable_errors(traceback):
         if not os.path.exists(run_folder / RESULTS_NAME):

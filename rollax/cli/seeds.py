@@ -43,12 +43,12 @@ def train_seeds(
 ) -> int:
     """Trains the seeds `first`, `first + 1`, … in `folder`, at most `parallel` at a time, and returns the exit code.
 
-    Seeds that have ended are left as they are, and those that were interrupted continue from their newest checkpoints.
-    After an error no further seed begins.
+    Seeds that have ended are left as they are, and interrupted seeds continue from their newest checkpoints. After an
+    error no further seed begins.
 
     Args:
         train: trains one seed, as `rollax train` does, and raises `typer.Exit`.
-        options: its arguments, in which each process gets its own seed and folder.
+        options: arguments of `train`; each process gets its own seed and folder.
     Raises:
         ConfigError: the folder has other files or other settings, or another process writes into it.
     """
@@ -74,7 +74,7 @@ def train_seeds(
                     if not process.is_alive():
                         codes.add(_code(running.pop(seed)))
         finally:
-            _end(running)  # a second signal
+            _end(running)  # after an exception, such as a second signal
     if request.signal is not None:
         return SIGNALLED + request.signal
     if codes <= {0, MISSED_GOAL}:
@@ -85,7 +85,7 @@ def train_seeds(
 
 
 def refuse_seeds(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for arguments of `train` that do not go together with `seeds`, or require it."""
+    """Raises ConfigError for arguments of `train` that cannot be combined with `seeds`, or that require `seeds`."""
     if options["seeds"] is None:
         if options["parallel"] > 1:
             why = "there is only one run"
@@ -102,7 +102,7 @@ def refuse_seeds(options: Mapping[str, Any]) -> None:
 
 
 def _check_settings(folder: Path, experiment: Experiment) -> None:
-    """Stores the settings in a new folder, or compares them with those of the folder; limits may differ."""
+    """Stores the settings in a new folder, or compares them with the stored ones; stop conditions may differ."""
     config = {key: value for key, value in experiment.config.items() if key != "seed"}
     found = {"run": experiment.run, "env": experiment.env, "preset": experiment.preset, "config": config}
     settings = to_json(found, indent=2).encode() + b"\n"
@@ -123,8 +123,8 @@ def _has_ended(run: Path, experiment: Experiment) -> bool:
 
 def _started(train: Callable[..., None], options: Mapping[str, Any], run: Path) -> SpawnProcess:
     if newest_saved(run) is not None:
-        options = {**options, "resume": run, "preset": None}  # whose keys are in the checkpoint
-    elif run.exists():  # it was interrupted before its first checkpoint
+        options = {**options, "resume": run, "preset": None}  # the checkpoint has the keys of the preset
+    elif run.exists():  # the run was interrupted before its first checkpoint
         refuse_used(run, "--out")
         shutil.rmtree(run)
     process = get_context("spawn").Process(target=_train, args=(train, {**options, "out": run}))
@@ -133,7 +133,7 @@ def _started(train: Callable[..., None], options: Mapping[str, Any], run: Path) 
 
 
 def _train(train: Callable[..., None], options: Mapping[str, Any]) -> None:
-    """Trains one seed in a new process, which gets signals from this one only."""
+    """Trains one seed in a new process, which gets signals from its parent process only."""
     os.setpgrp()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     search_current_folder()
@@ -144,7 +144,7 @@ def _train(train: Callable[..., None], options: Mapping[str, Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Saves and ends this process when the one that started it is killed."""
+    """Waits for the end of the parent process, and then ends this process, which saves its run."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -158,7 +158,7 @@ def _code(process: SpawnProcess) -> int:
 
 
 def _end(running: Mapping[int, SpawnProcess]) -> None:
-    """Sends SIGTERM to processes, once each call, after which they save and end, and waits for them."""
+    """Sends SIGTERM to the processes, which then save and end, and waits for them."""
     for process in running.values():
         process.terminate()
     for process in running.values():

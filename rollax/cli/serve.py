@@ -157,7 +157,7 @@ def _serve_and_learn(
     out: Path | None,
     checkpoint_frequency_s: float,
 ) -> int:
-    """Serves, and learns from the episodes of clients, until a signal arrives; returns its number."""
+    """Serves, and learns from the episodes of clients, until a signal arrives; returns the number of the signal."""
     if run is None:
         raise ConfigError("There is nothing to serve.", "rollax serve").expected(
             "a checkpoint, or an algorithm that learns: --run",
@@ -197,7 +197,7 @@ def _mapping(text: str) -> Any:
 
 
 def _serve(server: Any, line: str) -> int:
-    """Serves until a signal arrives; returns its number."""
+    """Serves until a signal arrives; returns the number of the signal."""
     from rollax.runs.interrupts import StopRequest
 
     stopped = threading.Event()
@@ -214,7 +214,7 @@ def wait_for_signal(stopped: threading.Event) -> None:
 
 
 def _refuse_given(what: str, **options: Any) -> None:
-    """Refuses options that have no effect here."""
+    """Raises ConfigError for options that are set but have no effect here."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(what, f"--{name}", value).expected(

@@ -1,4 +1,4 @@
-"""`rollax share`, `rollax fetch` and `rollax play`: runs for others, and runs of others."""
+"""`rollax share`, `rollax fetch` and `rollax play`: share a run, and use a run that others shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollax.sharing.score import Score
 
 DIFFERENT = 1
-"""The exit code of `play --verify` if the score is another one."""
+"""The exit code of `play --verify` if the score differs from the shared score."""
 
 SourceArgument = Annotated[
     str,
@@ -119,7 +119,7 @@ def play(
 
 
 def _verify(source: str, stated: Score | None, checkpoint: Path, run: str | None, changes: Mapping[str, Any]) -> None:
-    """Measures the score again; typer.Exit if it is another one."""
+    """Measures the score again; raises typer.Exit if it differs from the stated score."""
     from rollax.sharing.score import measure
 
     if stated is None:

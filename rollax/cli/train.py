@@ -148,7 +148,7 @@ def train(
     traceback: TracebackOption = False,
 ) -> None:
     """Train a policy. Ctrl-C saves a checkpoint and ends with exit code 130 (SIGTERM: 143)."""
-    options = dict(locals())  # as given, for the processes of several seeds
+    options = dict(locals())  # unchanged arguments, for the processes of several seeds
     with readable_errors(traceback, imports):
         given = merged({} if config is None else parse_config(config), parse_settings(settings or ()))
         data = _given_once("input", input_[0] if input_ and len(input_) == 1 else input_, given)
@@ -214,10 +214,10 @@ def run_experiment(
     except BaseException:
         with suppress(OSError):  # a folder that is missing or cannot be read
             if continues and trainer.iteration == before:
-                pass  # its files are those of the run so far
+                pass  # the folder has only the files of the run so far
             elif os.listdir(out):
                 print("\n".join(["Training was aborted.", *_where_things_are(out, to_open)]), file=sys.stderr)
-            elif is_new:  # refused before training began
+            elif is_new:  # `fit` raised before training began
                 out.rmdir()
         raise
     watched = trainer.config.env is not None
@@ -260,7 +260,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
 
 
 def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:
-    """Returns settings of a resumed run, with the run's other keys of their sections, such as `model`."""
+    """Returns the settings of a resumed run; a section such as `model` also gets the other keys that the run has."""
     sections = [key for key, value in config.items() if isinstance(value, Mapping)]
     if not sections:
         return config
@@ -291,7 +291,7 @@ def new_folder(name: str) -> Path:
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
-    """Returns the value of an option, else pops it from the settings of `--set` and `--config`."""
+    """Returns the value of an option, or else pops it from `settings`; ConfigError if it is in both."""
     if value is None:
         return settings.pop(key, None)
     if key in settings:
@@ -319,9 +319,9 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
 
 
 def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
-    """Returns the lines on the files of a run folder.
+    """Returns the lines about the files of a run folder.
 
-    `to_open` are the options that its checkpoints require; `watched`: whether there is an environment for videos.
+    `to_open` are the options that its checkpoints require. `watched`: whether there is an environment for videos.
     """
     logs = shlex.quote(shown_path(run))
     lines = []

@@ -64,7 +64,7 @@ def stop_of_options(
     time_s: float | None,
     plateau: int | None,
 ) -> Mapping[str, float]:
-    """Returns the stop conditions of the options that are given."""
+    """Returns the stop conditions of the options that are not None; ConfigError for a wrong value."""
     stop = {
         "--stop-reward": ("episode_reward_mean", reward),
         "--stop-evaluation-reward": ("evaluation_reward_mean", evaluation_reward),

@@ -104,7 +104,7 @@ def train_entry(
         command.invoke(inner)
     finally:
         if folder is not None:
-            with suppress(OSError):  # it is not empty, unless training was refused before it began
+            with suppress(OSError):  # the folder is not empty, unless an error came before training began
                 folder.rmdir()
 
 
@@ -147,7 +147,7 @@ def verify(
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default all of the entry.")] = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Run an entry again and compare it with what was measured; the exit code is 1 if it is different."""
+    """Train with an entry again and compare with its measured results; the exit code is 1 if they differ."""
     from rollax.zoo import load
     from rollax.zoo import verify as verify_whole
     from rollax.zoo.tables import verdict
@@ -171,7 +171,7 @@ def measure(
     again: Annotated[bool, typer.Option("--again", help="Drop the results that the file has.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Train the seeds of an entry and write what they reach into its file; seeds that it has already are skipped."""
+    """Train with the seeds of an entry and write the results into its file; seeds with results are skipped."""
     from rollax.zoo import read_entry
     from rollax.zoo.measuring import measure as measure_entry
 

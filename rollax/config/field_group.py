@@ -55,7 +55,7 @@ class FieldGroup(BaseModel):
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect; each `x` also needs `x_schedule=None`. A key without effect is refused."""
     further_requires: ClassVar[Requires] = {}
-    """Conditions that are added to those of `requires`, for keys of any config that the group is added to."""
+    """Conditions in addition to `requires`, for keys of any config that the group is added to."""
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; keys that are not listed have an effect in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -73,7 +73,7 @@ class FieldGroup(BaseModel):
                 "A default is given for a field that does not exist.", f"{cls.__name__}.defaults", unknown[0]
             ).fix(nearest(unknown[0], fields))
         # pydantic takes an inherited field from the first base that has it. Here the first class in the method
-        # resolution order decides that declares the field, or its default.
+        # resolution order that declares the field, or a default of it, decides.
         changed = {name: _inherited_field(cls, name) for name in fields}
         if any(
             (field.default, field.description) != (fields[name].default, fields[name].description)
@@ -146,7 +146,8 @@ def refuse_ignored_initial_values(
 ) -> None:
     """Refuses a new initial value that a restore would ignore, because the checkpoint has the current number.
 
-    It is used if it is 0 now or in `stored`, or if one of its keys in `initial_values` changes, too.
+    The new value is used, and not refused, if it or the stored value is 0, or if one of the keys that `initial_values`
+    lists for it changes, too.
     """
     for name, switches in inherited(type(config), "initial_values").items():
         missing = [key for key in (name, *switches) if key not in stored]
@@ -165,7 +166,7 @@ def refuse_ignored_initial_values(
 
 
 def refuse_two_envs(env: Any, config: Any, where: str) -> None:
-    """Raises ConfigError for an environment beside another one in a dict of config keys."""
+    """Raises ConfigError if `env` is given and the dict `config` names another environment."""
     inner = config.get("env") if isinstance(config, Mapping) else None
     if env is None or inner is None or inner is env or inner == env:
         return
@@ -193,7 +194,7 @@ def rules_of(config_class: type[BaseModel]) -> Iterator[tuple[str, Condition | S
 
 
 def _value(config: BaseModel, key: str) -> Any:
-    """The value of a key; None where the config does not have it."""
+    """The value of a key; None if the config does not have the key."""
     outer, _, inner = key.partition(".")
     value = getattr(config, outer, None)
     return getattr(value, inner) if inner and value is not None else value

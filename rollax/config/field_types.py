@@ -1,4 +1,4 @@
-"""Types of config fields, and the fields that hold code, with the paths in them that the caller wrote."""
+"""Types of config fields, and the fields that hold code, in which the caller may write import paths."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], AfterValidator(_checked_points)]
-"""The same where values are probabilities."""
+"""As `SchedulePoints`, with probabilities as values."""
 
 OwnClass = Annotated[type | InstanceOf[StoredCode], BeforeValidator(_checked_class)]
 """A class of the user, or its path in a checkpoint whose code is not imported."""
@@ -51,7 +51,7 @@ OwnClass = Annotated[type | InstanceOf[StoredCode], BeforeValidator(_checked_cla
 OwnClasses = Annotated[
     type | InstanceOf[StoredCode] | tuple[type | InstanceOf[StoredCode], ...], BeforeValidator(_checked_classes)
 ]
-"""One such class, or several."""
+"""One class as for `OwnClass`, or several."""
 
 Lambda = Annotated[
     float,

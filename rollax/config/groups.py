@@ -87,7 +87,7 @@ MODEL_WITH_MEMORY = [
     *({"model.use_lstm": True}, {"model.use_gru": True}, {"model.use_attention": True}),
     {"model.custom_model": NotIn(None)},
 ]
-"""What a setting of models with memory requires; a custom model may have one."""
+"""What a setting of models with memory requires; a custom model may have memory, too."""
 
 
 class BurnInFields(FieldGroup):
@@ -248,7 +248,7 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
 
 
 class ReplayFields(FieldsOfReplay, TrainerConfig):
-    """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
+    """What replay buffers store, how rows are drawn, and how many updates a step brings; see `SyncReplayOptimizer`."""
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
     requires = {

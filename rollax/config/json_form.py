@@ -1,6 +1,6 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
-A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
+A value that JSON lacks is a dict whose first key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
 function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
 `multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain string.
@@ -271,7 +271,7 @@ def _key(place: Place) -> str:
 
 
 def _elements_in(value: Any, levels: int = _MAX_DEPTH) -> int:
-    """The elements of all spaces in a stored config; malformed ones, which are refused as they are read, count 0."""
+    """The elements of all spaces in a stored config; malformed spaces, which are refused when read, count 0."""
     if not isinstance(value, list | dict) or not levels:
         return 0
     if isinstance(value, dict) and "$space" in value:

@@ -68,10 +68,13 @@ _RLLIB: dict[str, Mapping[str, Any]] = {
 """Algorithm -> the defaults of classic RLlib (`rllib/agents` of Ray 1.x), in the units of rollax.
 
 Source: the files of ray-project/ray, such as rllib/agents/ppo/ppo.py, and MODEL_DEFAULTS of rllib/models/catalog.py.
-Converted: losses of A2C, A3C and IMPALA are sums over the train batch in RLlib, so a bound on the gradient is divided
-by the rows of a batch; value losses of these and of APPO have a factor 1/2 there; target networks are copied every 500
-sampled steps (DQN, 4 for each update) and every 500,000 trained rows (APEX, 512 in each update); noise is in units of
-an action's whole range (DDPG).
+Converted, because RLlib has other units:
+- losses of A2C, A3C and IMPALA are sums over the train batch, so a bound on the gradient is divided by the rows of a
+  batch;
+- value losses of A2C, A3C, IMPALA and APPO have a factor 1/2;
+- target networks are copied every 500 sampled steps (DQN, 4 steps per update) or 500,000 trained rows (APEX, 512 rows
+  per update);
+- noise is in units of an action's whole range (DDPG).
 """
 
 PRESETS: dict[str, dict[str, Mapping[str, Any]]] = {"rllib": _RLLIB}
@@ -83,7 +86,7 @@ def preset(name: str, algorithm: str) -> dict[str, Any]:
 
     Args:
         name: `rllib`, the defaults of classic RLlib.
-        algorithm: its name, in upper or lower case.
+        algorithm: the name of the algorithm, in upper or lower case.
     Raises:
         ConfigError: the preset does not exist, or has nothing for this algorithm.
     """

@@ -252,7 +252,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         except RecursionError:
             keys = [key for key, value in values.items() if too_deep(value)]
             if not keys:
-                raise  # of a `check` or validator of the user's
+                raise  # from a `check` or validator of the user
             raise ConfigError(
                 "The value has too many levels, or contains itself.",
                 f"config key {', '.join(map(repr, keys))} ({type(self).__name__})",
@@ -448,6 +448,6 @@ def config_of_values(config_class: type[Config], values: Mapping[str, Any], give
 
 
 def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values under the names of their fields, so that `lambda` replaces `lambda_`."""
+    """The values by the names of their fields: the key `lambda` becomes `lambda_`."""
     names = fields_by_key(config_class)
     return {names.get(key, key): value for key, value in values.items()}

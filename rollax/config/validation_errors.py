@@ -118,7 +118,7 @@ def _with_counterpart(mistake: _Mistake) -> str:
 def belonging(config_class: type[BaseModel], name: str) -> str:
     """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it.
 
-    A key of another library counts as those that replace it.
+    A key of another library counts as the keys that replace it here.
     """
     advice = ADVICE.get(name)
     for key in (name, *(key for found, _ in counterparts(name) for key in found.keys)):

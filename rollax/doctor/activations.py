@@ -1,4 +1,4 @@
-"""The outputs of a model's hidden units, read from its jaxpr: of any model in JAX, without hooks in it."""
+"""The outputs of a model's hidden units, read from its jaxpr, for any model in JAX and without hooks in the model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FUNCTIONS = frozenset({"relu", "elu", "gelu", "silu"})
 def hidden_activations(policy: Policy, rows: Fragment) -> dict[str, np.ndarray]:
     """Returns layer -> [N, units], the outputs of the activation functions for at most 2048 of the rows.
 
-    Layers are numbered in the order in which the model computes them; convolutions are left out. Empty for policies
-    with memory, and for policies that are not in JAX.
+    Layers are numbered in the order in which the model computes them; convolutions are left out. The result is empty
+    for policies with memory, and for policies that are not in JAX.
     """
     if not isinstance(policy, JaxPolicy) or policy.get_initial_state() or not len(rows):
         return {}
@@ -45,7 +45,7 @@ def hidden_activations(policy: Policy, rows: Fragment) -> dict[str, np.ndarray]:
 
 
 def _outputs_of_units(function: Callable[[Any], Any], argument: Any) -> list[np.ndarray]:
-    """The [N, units] outputs of the activation functions in a function of N rows, of each member of an ensemble."""
+    """The [N, units] outputs of the activation functions in a function of N rows; one array per ensemble member."""
     rows = trees.length(argument if isinstance(argument, dict) else argument[0])
     closed = jax.make_jaxpr(function)(argument)
     units = [equation.outvars[0] for equation in closed.jaxpr.eqns if _is_activation(equation)]

@@ -26,13 +26,13 @@ PLAYED_EPISODES = 5
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What the rules have found in a run; `print` shows it at length. Its length is the number of findings.
+    """The findings of the rules in a run; `print` shows the details, and `len` is the number of findings.
 
     Args:
         run: the run folder.
         title: algorithm, environment and size of the run.
         findings: the worst first.
-        played: how many episodes the newest checkpoint has played, or why none.
+        played: a sentence that says how many episodes the newest checkpoint has played, or why it has played none.
     """
 
     run: Path
@@ -76,16 +76,16 @@ def diagnose(
 ) -> Diagnosis:
     """Returns what is wrong in a run, by which numbers, and which config keys to change.
 
-    It reads the results of the run folder. If there is a checkpoint, its policies also play some episodes: that shows
-    the scale of observations, dead units, and values beside the returns that follow.
+    The diagnosis is made from the results in the run folder. If there is a checkpoint, its policies also play some
+    episodes, which show the scale of observations, dead units, and the difference between values and returns.
 
     Args:
         run: the folder of a run, which may still go on.
-        play: the episodes to play; 0 reads the results only.
+        play: number of episodes to play; 0 reads the results only.
         trainer_class: your own trainer class, if the run has one.
         trust_code: import the classes and functions that the checkpoint names; only if you trust its origin.
     Raises:
-        RollaxError: this is no run folder, or it has no results yet.
+        RollaxError: `run` is not a run folder, or has no results yet.
         ConfigError: `play` is not a whole number of at least 0.
     """
     if not (is_whole(play) and play >= 0):
@@ -125,7 +125,7 @@ def diagnose(
 def _played(
     run: Path, episodes: int, trainer_class: type[Trainer] | None, trust_code: bool
 ) -> tuple[dict[str, Any], dict[str, Played]]:
-    """The action spaces of the newest checkpoint's policies, and the rows that they play."""
+    """Returns the action spaces of the newest checkpoint's policies, and the rows that these policies play."""
     checkpoint = newest_saved(run)
     if checkpoint is None:
         raise CheckpointError("The run has no checkpoint.", str(run))

@@ -28,13 +28,13 @@ class Played:
     Args:
         obs: columns of N observations, as the policy gets them.
         actions: columns of N actions, as the policy chooses them.
-        env_actions: the same as the environment gets them.
-        returns: [N] discounted sums of the rewards from each row on; a truncated episode counts its last value.
+        env_actions: the same actions, as the environment gets them.
+        returns: [N] discounted sums of the rewards from each row on, with the value after a truncated episode.
         weight_of_end: [N] the share of the value after a truncated episode in the return, γ to the power of the
             remaining steps; 0 where the episode terminated.
-        values: [N] what the policy expects as return; None if it has no such values, or in other units.
+        values: [N] the returns that the policy expects; None if it has no such values, or has them in other units.
         lengths: [E] steps of the episodes.
-        truncated: [E] whether each was truncated.
+        truncated: [E] whether the episodes were truncated.
         activations: layer -> [N, units] outputs of the activation functions; empty if they are not known.
     """
 
@@ -50,10 +50,10 @@ class Played:
 
 
 def play_episodes(trainer: Trainer, num_episodes: int) -> dict[str, Played]:
-    """Plays episodes with the trainer's policies: policy id -> its rows; without rows for a policy, no entry.
+    """Plays episodes with the trainer's policies; returns policy id -> its rows, for policies with rows.
 
-    Policies with a state value explore, as their values are of the exploring policy; others act greedily. There is no
-    limit to the length of an episode, but no further one begins after 20,000 steps.
+    If all policies have state values, they explore, because these are values of the exploring policy. Otherwise, all
+    act greedily. There is no limit to the length of an episode, but no further episode begins after 20,000 steps.
 
     Raises:
         RollaxError: the environment cannot be played.

@@ -14,7 +14,7 @@ from rollax.runs.rules.finding import Finding
 from rollax.runs.rules.statistics import RunStatistics
 
 PlayedRule = Callable[[RunStatistics, str, Played], Iterator[Finding]]
-"""As `Rule`, for the rows of one policy, by its id."""
+"""As `Rule`, also with the id of a policy and the rows that it played."""
 
 _LARGE, _SMALL = 30.0, 0.01
 
@@ -22,7 +22,7 @@ _LARGE, _SMALL = 30.0, 0.01
 def observation_scale(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
     """Observations are far from the scale of networks: a number with a root mean square above 30, or all below 0.01.
 
-    Only of floats, as the policy gets them, after the observation filter; images and the like are scaled by the model.
+    Only floats are checked, as the policy gets them, after the observation filter; the model scales images.
 
     Source: LeCun et al. (1998), "Efficient BackProp", section 4.3; "always normalize" (Stable-Baselines3,
     "Reinforcement Learning Tips and Tricks"). Measured (`rollax docs doctor`): 0.25 to 1.6 in CartPole and Pendulum.
@@ -59,10 +59,11 @@ _ON_BOUND = 0.95
 
 
 def saturated_actions(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
-    """Nearly all actions are at a bound of their Box: 95 % of the numbers within 1 % of it, of a score as at the start.
+    """Nearly all actions are at a bound of their Box: 95 % of the numbers within 1 % of it, and no higher score.
 
     Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds there is no gradient to come back by.
-    Not where the score rose: Seyde et al. (2021), arXiv:2111.02552, for many tasks actions at the bounds are best.
+    If the score rose, there is no finding, because for many tasks actions at the bounds are best: Seyde et al. (2021),
+    arXiv:2111.02552.
     """
     space = run.action_spaces.get(policy)
     if not isinstance(space, spaces.Box) or run.is_solved or run.has_improved or not space.is_bounded():
@@ -116,14 +117,14 @@ _DEAD, _DORMANT, _LEAST = 0.5, 0.025, 1e-4
 
 
 def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
-    """Half of the units of a layer are dead: their outputs do not vary with the observations.
+    """More than half of the units of a layer are dead: their outputs do not vary with the observations.
 
-    A unit is dead if its standard deviation over the observations is below 0.025 of the mean of its layer, or below
-    0.0001.
+    A unit is dead if its standard deviation over the observations is at most 0.025 of the mean standard deviation of
+    its layer, or at most 0.0001.
 
     Source: Sokar et al. (2023), arXiv:2302.12902, τ = 0.025: the share of dormant units grows while a network stops
-    learning. Half is a choice. Deviation: the standard deviation in the place of the mean magnitude, so that
-    saturated units of tanh count too.
+    learning. Half is a choice. Deviation: the standard deviation instead of the mean magnitude, so that saturated units
+    of tanh count too.
     """
     for layer, outputs in played.activations.items():
         deviations = outputs.astype(np.float64).std(axis=0)
@@ -150,9 +151,9 @@ _BIAS, _LEAST_ROWS, _KNOWN = 0.5, 50, 0.3
 def value_bias(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
     """Values are far from the returns that follow: mean difference above half of their scale.
 
-    The scale is the root mean square of the returns, and with a temperature also α · |entropy| / (1 - γ). Only of rows
-    in whose returns the value after a truncated episode has less than 30 %. Values that are too low are only a note:
-    values begin at 0, and grow.
+    The scale is the root mean square of the returns, plus α · |entropy| / (1 - γ) for algorithms with a temperature α.
+    Rows in whose returns the value after a truncated episode has a weight of 30 % or more are left out. Values that are
+    too low are only a note: values begin at 0, and grow.
 
     Source: van Hasselt et al. (2016), arXiv:1509.06461, and Fujimoto et al. (2018), arXiv:1802.09477:
     estimates against returns; overestimates grow where learning fails.
@@ -220,9 +221,9 @@ def time_limit_as_end(run: RunStatistics, policy: str, played: Played) -> Iterat
 
 
 def truncated_share(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
-    """All episodes are truncated: the score measures the time limit too.
+    """All episodes are truncated, and 1 / (1 - γ) is at least their length: the score also measures the time limit.
 
-    Source: Pardo et al. (2018), arXiv:1712.00378: observations without the remaining time do not show it.
+    Source: Pardo et al. (2018), arXiv:1712.00378: observations without the remaining time do not show the limit.
     """
     if len(played.truncated) >= _EPISODES and played.truncated.all():
         horizon = min(run.horizon, 1e9) / played.lengths.mean()

@@ -1,4 +1,4 @@
-"""What a policy expects as return: V(s) of its critic, max Q(s, a), or Q(s, a) of the actions that it chose."""
+"""The returns that a policy expects: V(s) of its critic, max Q(s, a), or Q(s, a) of the actions that it chose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _ROWS = 1024
 def predicted_values(policy: Policy, rows: Fragment, *, after: bool = False) -> np.ndarray | None:
     """Returns the expected returns [N] of rows, or [P] of the observations after their segments.
 
-    None for policies without such values, with memory, or with values in other units than rewards.
+    The result is None for policies without such values, with memory, with a centralized critic, or with values in other
+    units than rewards.
     """
     if not isinstance(policy, JaxPolicy) or policy.get_initial_state() or _other_units(policy):
         return None

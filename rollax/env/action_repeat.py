@@ -1,4 +1,4 @@
-"""Environments in which each action is repeated: `ActionRepeat` of any kind that is not in JAX, and `RepeatedSteps`."""
+"""Repeated actions: `RepeatedSteps` for a Gymnasium environment, `ActionRepeat` for any kind that is not in JAX."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rollax.env.rows import Rows
 class RepeatedSteps(gym.Wrapper):
     """Takes each action a number of times, or until the episode ends; the reward is the sum over these steps.
 
-    It does for one environment what `ActionRepeat` does for any kind, three times as fast, and copies of it step
-    together.
+    `ActionRepeat` does the same for any kind of environment. `RepeatedSteps` is three times as fast, and its copies
+    step together.
 
     Args:
         env: the environment.
@@ -32,7 +32,7 @@ class RepeatedSteps(gym.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The outcome of the last of these steps, with the sum of their rewards."""
+        """Repeats the action, and returns the outcome of the last step with the sum of the rewards of all steps."""
         total: Any
         obs, total, terminated, truncated, info = self.env.step(action)
         for _ in range(1, self._times):
@@ -52,11 +52,12 @@ class _Sent(NamedTuple):
 
 
 class ActionRepeat(EnvWrapper):
-    """Repeats each action of an agent until it has acted a number of times, or its trajectory ends.
+    """Repeats each action of an agent a number of times, or until the agent's trajectory ends.
 
-    Polls have a row of an agent when it needs a new action, with the sum of its rewards since the last one, or when its
-    trajectory ends. The observations and infos in between are dropped. Each agent has a counter of its own, because one
-    sub-environment may begin an episode while the others repeat an action.
+    A poll has a row of an agent only when the agent needs a new action, and when its trajectory begins or ends. The
+    reward of the row is the sum of the agent's rewards since its last row. The observations and infos in between are
+    dropped. Each agent has a counter of its own, because one sub-environment may begin an episode while the others
+    repeat an action.
 
     Args:
         env: the environment.
@@ -66,7 +67,7 @@ class ActionRepeat(EnvWrapper):
     def __init__(self, env: BaseEnv, times: int) -> None:
         super().__init__(env)
         self._times = times
-        # By slot.
+        # Indexed by slot.
         self._left, self._envs, self._latest = (np.zeros(env.num_envs, np.int64) for _ in range(3))
         self._rewards = np.zeros(env.num_envs)
         self._sent: list[_Sent] = []
@@ -109,7 +110,7 @@ class ActionRepeat(EnvWrapper):
             self._left[np.isin(self._envs, env_index)] = 0
 
     def _decided(self, rows: Rows) -> Rows:
-        """The rows of agents that need an action, or have ended; the others repeat their actions."""
+        """Returns the rows of agents that need an action, begin or end; the other agents repeat their actions."""
         self._make_room(int(rows.slots.max(initial=-1)) + 1)
         self._stop_in(rows.dropped_envs)
         slots = rows.slots

@@ -24,8 +24,9 @@ class EnvAdapter:
 
     Args:
         kind: the import path of its base class, or a name.
-        adapter: a function of one environment that returns one of another kind; with `makes_base_env`, a function of
-            `EnvCopies` that returns a `BaseEnv`. Or its path "module:function".
+        adapter: a function that takes an environment and returns an environment of another kind; with
+            `makes_base_env`, a function that takes `EnvCopies` and returns a `BaseEnv`. Or the path "module:function"
+            of such a function.
         recognizes: returns whether an environment is of this kind; None compares the base classes with `kind`.
         makes_base_env: whether `adapter` makes the `BaseEnv`, the last step of every conversion.
     """
@@ -53,17 +54,17 @@ def has_base(env: Any, path: str) -> bool:
 
 
 def asks_spaces_by_agent(env: Any) -> bool:
-    """Whether `observation_space` is a method that takes an agent id, as only in PettingZoo's environments."""
+    """Whether `observation_space` is a method that takes an agent id; only PettingZoo's environments have one."""
     space = getattr(env, "observation_space", None)
     if not is_stepped(env) or isinstance(env, type) or isinstance(space, gym.Space) or not callable(space):
         return False
     if not parameters_of(space):  # a method in the place of an attribute
         return False
-    return not requires_arguments(env.reset)  # gymnax's `observation_space` takes parameters
+    return not requires_arguments(env.reset)  # gymnax's `observation_space` takes one too, but `reset` requires a key
 
 
 def takes_turns(env: Any) -> bool:
-    """Whether it is an environment of PettingZoo's AEC API."""
+    """Whether an environment has PettingZoo's AEC API."""
     return asks_spaces_by_agent(env) and hasattr(env, "last") and hasattr(env, "observe")
 
 
@@ -78,7 +79,7 @@ def is_legacy(env: Any) -> bool:
 
 
 def parameters_of(function: Callable) -> Any:
-    """The parameters of a function, by name."""
+    """The parameters of a function, by name; only `seed` for a function without a signature."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled functions may have no signature
@@ -93,7 +94,7 @@ def requires_arguments(function: Callable) -> bool:
 
 
 def is_stepped(env: Any) -> bool:
-    """Whether it has `reset` and `step`."""
+    """Whether an environment has `reset` and `step`."""
     return hasattr(env, "reset") and hasattr(env, "step")
 
 
@@ -130,7 +131,7 @@ _registered: dict[str, EnvAdapter] = {}
 def register_env_adapter(
     kind: str, adapter: Callable[[Any], Any] | str, recognizes: Callable[[Any], bool] | None = None
 ) -> None:
-    """Adds a kind of environment; it is then accepted wherever an environment is.
+    """Adds a kind of environment, which is then accepted wherever rollax takes an environment.
 
     Registered kinds are tried before the built-in ones, the latest first. A later registration of the same kind
     replaces the earlier one. Registrations are passed to worker processes.
@@ -179,10 +180,10 @@ def _matching(env: Any) -> EnvAdapter | None:
 
 
 def adapted(env: Any, where: str = "to_base_env") -> Any:
-    """The environment in an interface that a `BaseEnv` can be made from; the same object if it needs no adapter.
+    """Converts an environment to a kind from which a `BaseEnv` can be made; returns such an environment unchanged.
 
     Raises:
-        EnvError: an object that is no environment, or an adapter that returns its own kind again.
+        EnvError: an object that is not an environment, or adapters that return a kind that was already adapted.
     """
     kinds: list[str] = []
     while not (adapter := adapter_of(env, where)).makes_base_env:

@@ -57,11 +57,11 @@ class AtariConfig(BaseModel):
 
     @property
     def needs_single_envs(self) -> bool:
-        """True if ale-py's vector env does not support the config."""
+        """True if `native_vector` is False, or if ale-py's vector env does not support the config."""
         return not self.native_vector or any(x is not None for x in (self.mode, self.difficulty, self.render_mode))
 
     def game_options(self) -> dict[str, Any]:
-        """The options of the same name in single and vector environments."""
+        """The options that have the same name in single and vector environments."""
         names = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -92,7 +92,7 @@ class AtariCreator:
         )
         if config.clip_rewards:
             env = gym.wrappers.ClipReward(env, -1.0, 1.0)
-        # Black where there is no frame yet, as in ale-py: both ways give exactly the same task.
+        # Frames before the first one are black, as in ale-py's vector environment, so that both give the same task.
         return gym.wrappers.FrameStackObservation(env, config.stack, padding_type="zero")
 
     def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
@@ -136,7 +136,7 @@ class AtariCreator:
 
 
 class _FireReset(gym.Wrapper):
-    """Begins an episode with up to `noop_max` frames without an action and one with FIRE, as ale-py does."""
+    """Begins an episode with 1 to `noop_max` frames without an action (0 if that is 0) and one FIRE, as ale-py does."""
 
     def __init__(self, env: gym.Env, noop_max: int) -> None:
         super().__init__(env)

@@ -26,8 +26,8 @@ class BaseEnv:
     Dict view: `poll`, `send_actions`, `try_reset`. For users and for environments that produce dicts.
     Columnar view: `poll_rows`, `send_rows`, `reset_rows`. For the sampler, and for environments made of arrays.
 
-    The sampler resets all sub-environments and then alternates between polling and sending. Each poll may return other
-    agents and another number of sub-environments.
+    The sampler resets all sub-environments and then alternates between polling and sending. The agents and the number
+    of sub-environments may differ from poll to poll.
     """
 
     num_envs: int = 1
@@ -45,11 +45,11 @@ class BaseEnv:
     repeats: bool = True
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     adapts: bool = False
-    """Whether it wraps environments of another kind, and checks their results itself."""
+    """Whether this class wraps environments of another kind, and checks their results itself."""
     in_lockstep: bool = False
     """Whether each poll has one row for each single-agent sub-environment that is neither lost nor resting.
 
-    If so, observations are columns, and the environment gives no actions.
+    If so, observations are columns, and no row has an action that the environment chose itself.
     """
     in_jax: bool = False
     """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with the steps of a policy."""
@@ -81,7 +81,7 @@ class BaseEnv:
         return f"{type(self).__name__}({f'{name}, ' if name else ''}num_envs={self.num_envs})"
 
     def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
-        """The outcomes since the last poll, for the agents that are ready; blocks until there are any.
+        """Returns the outcomes since the last poll, for the agents that are ready; blocks until an agent is ready.
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
@@ -103,7 +103,7 @@ class BaseEnv:
         Args:
             env_id: the sub-environment.
             seeds: one per sub-environment that is reset; None keeps their random streams. A subclass may omit this
-                argument: it is then never passed.
+                parameter; the sampler then passes no seeds.
         Returns:
             `(obs, infos)` keyed by env id, or None if the environment starts its next episode by itself: a later poll
             then returns the first observation.
@@ -147,13 +147,13 @@ class BaseEnv:
         """Called once, before the first reset, with the `RolloutWorker` that samples this environment."""
 
     def interrupt(self, interrupted: bool) -> None:
-        """With True, a `poll_rows` that waits in another thread raises, and so does each later call; False ends this.
+        """With True, a `poll_rows` that waits in another thread and all later calls raise, until a call with False.
 
         An environment that never waits long need not implement it.
         """
 
     def stop(self) -> None:
-        """Releases what the environment holds."""
+        """Releases the resources of the environment."""
 
 
 def in_order(agents: Any) -> Any:

@@ -147,7 +147,7 @@ def _names(agents: Iterable[Hashable]) -> list[str]:
 
 
 def check_reset(result: Any, where: str) -> tuple[Any, dict]:
-    """`(obs, info)` as `reset` must return it."""
+    """Returns `(obs, info)`; `EnvError` if `reset` returned anything else."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], dict)):
         raise EnvError.not_returned("reset()", "(obs, info)", where, outline(result)).fix(
             "return obs, {}; in the old Gym interface step returns 4 values, too"
@@ -156,7 +156,7 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
 
 
 def check_step(result: Any, where: str, call: str = "step()") -> None:
-    """A step must return `(obs, reward, terminated, truncated, info)`."""
+    """Raises `EnvError` unless a step returned `(obs, reward, terminated, truncated, info)`."""
     if not (isinstance(result, tuple | list) and len(result) == 5):
         raise (
             EnvError.not_returned(call, "five values", where, outline(result))
@@ -180,7 +180,7 @@ def vector_step(result: Any, count: int, where: str) -> Any:
 
 
 def check_infos(infos: Iterable[Any], where: Where) -> None:
-    """Every info must be a dict; checked in bulk."""
+    """Raises `EnvError` unless every info is a dict; all infos are checked at once."""
     if not _DICT.issuperset(map(type, infos)):
         for row, info in enumerate(infos):
             if not isinstance(info, dict):
@@ -189,7 +189,7 @@ def check_infos(infos: Iterable[Any], where: Where) -> None:
 
 
 def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> None:
-    """Values of several agents must be a dict by agent id."""
+    """Raises `MultiAgentError` unless the values of several agents are a dict by agent id."""
     if not isinstance(values, kind):
         raise MultiAgentError.is_not(what, "a dict", where, outline(values)).fix(
             f"return {what} by agent id, or {{}} if there are none"
@@ -199,7 +199,7 @@ def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> 
 def undeclared(
     agents: Iterable[Hashable], declared: Collection[Hashable], where: str, part: str = ""
 ) -> MultiAgentError:
-    """The error of agents that are not all declared; `part` is the name of their dict."""
+    """The error for the first of these agents that is not declared; `part` names the dict with the agent, "in obs "."""
     agent = next(agent for agent in agents if agent not in declared)
     return MultiAgentError(
         f"An agent {part}is not declared by the environment.", f"{where}, agent {agent!r}", agent
@@ -207,7 +207,7 @@ def undeclared(
 
 
 def check_count(what: str, values: Any, count: int, name: str) -> None:
-    """There must be one entry for each sub-environment."""
+    """Raises `EnvError` unless there are `count` values, one for each sub-environment."""
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
     if found != count:
         expected = f"a list or array of {count}, one entry for each sub-environment"
@@ -220,7 +220,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
     """[N] float64 rewards; `EnvError` if a reward is not a real scalar, not finite, or too large for float32."""
     try:
         column = np.asarray(rewards)
-    except Exception:  # the shapes differ, or a value of another library has no number
+    except Exception:  # the shapes differ, or a value of another library does not convert to a number
         column = None
     if column is None or column.ndim != 1 or column.dtype.kind not in "fiub":
         if len(rewards) == 0:
@@ -230,7 +230,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             _AGENTS if isinstance(rewards[row], dict) else "return float(reward)"
         )
     column = column.astype(np.float64, copy=False)
-    # As in `all_finite`, one number shows that all are finite and small enough.
+    # As in `all_finite`, the sum of squares shows that all rewards are finite and small enough.
     if not np.vdot(column, column) <= _LARGEST_SQUARE:
         fits = np.abs(column) <= _LARGEST_REWARD
         if not fits.all():
@@ -250,7 +250,7 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
     """[N] booleans; `EnvError` for a flag that is not a boolean."""
     try:
         column = np.asarray(flags)
-    except Exception:  # the shapes differ, or a value of another library has no boolean
+    except Exception:  # the shapes differ, or a value of another library does not convert to a boolean
         column = None
     if column is None or column.dtype != np.bool_ or column.ndim != 1:
         if len(flags) == 0:

@@ -31,7 +31,7 @@ class EnvCopies:
 
     Args:
         existing: the first environments.
-        make_env: makes the sub-environment of a vector index; None if there are no others.
+        make_env: makes the sub-environment of a vector index; None if all environments are in `existing`.
         num_envs: the total number.
         declared: the spaces from the config, for environments that have none before their first reset.
         restart_failed: recreate sub-environments that fail.
@@ -57,7 +57,7 @@ class EnvCopies:
         """All environments; with `may_lack_spaces` a space may be None, as in multi-agent environments.
 
         Raises:
-            EnvError: too few environments, an object that is none, or the same environment twice.
+            EnvError: too few environments, an object that is not an environment, or the same environment twice.
             SpaceError: a missing or unsupported space, or copies whose spaces differ.
         """
         envs = list(self.existing)
@@ -103,7 +103,7 @@ class Resets:
     def reset(self, index: int, where: str, seed: int | None, **keywords: Any) -> Any:
         """The result of the reset of `envs[index]`.
 
-        `where` is its name in error messages; `keywords` are passed on together with the seed.
+        `where` is the name of the sub-environment in error messages; `keywords` are passed on together with the seed.
         """
         try:
             return self._envs[index].reset(seed=seed, **keywords)
@@ -113,7 +113,7 @@ class Resets:
     def failed(self, index: int, error: EnvError, cause: Exception) -> None:
         """Raises `error`, unless the sub-environment is to be recreated.
 
-        `cause` is the exception. A `RollaxError` of an adapter is always raised, because a new copy would cause it too.
+        `cause` is the original exception. A `RollaxError` is always raised, because a new copy would raise it again.
         """
         if isinstance(cause, RollaxError):
             raise cause

@@ -183,7 +183,7 @@ class DictRows:
         return self._sub_envs[env_id].acting
 
     def drop(self, env_id: int) -> None:
-        """Drops the running episode. If the environment continues it, agents that act next begin trajectories."""
+        """Drops the running episode. If the environment continues it, the agents that act next begin trajectories."""
         alive = self._sub_envs[env_id].dropped | self._sub_envs[env_id].slots.keys()
         self._end_episode(env_id)
         self._sub_envs[env_id].dropped = frozenset(alive)
@@ -195,7 +195,7 @@ class DictRows:
         return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in reported})
 
     def outcome_of(self, steps: Mapping[int, Sequence[dict]]) -> Rows:
-        """As `outcome`, by sub-environment: the dicts of its step, and of its given actions if there are any."""
+        """As `outcome`; `steps` maps a sub-environment to the dicts of its step and, if any, of its given actions."""
         rows = RowBuilder(self.name)
         for env_id, parts in steps.items():
             self._add_env(rows, env_id, _Step(*parts))

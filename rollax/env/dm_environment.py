@@ -17,7 +17,7 @@ _FIRST, _LAST = 0, 2  # of dm_env.StepType
 
 
 class DMEnvironment(gym.Env):
-    """Spaces from specs, and Gymnasium's five values from a `TimeStep`.
+    """A `dm_env.Environment` with spaces made from its specs, and five values of `step` made from each `TimeStep`.
 
     `LAST` with discount 0 is terminated, with any other discount truncated. Floating-point observations become
     float32. Actions get the dtype of their spec and stay inside its bounds.
@@ -35,7 +35,7 @@ class DMEnvironment(gym.Env):
             checks.warn_once(
                 "seed",
                 self.name,
-                f"{self.name} does not accept a seed in reset(): pass it to the constructor, such as in env_config.",
+                f"{self.name} does not accept a seed in reset(): pass it to the constructor, as a key of env_config.",
             )
         step = self.env.reset()
         return self._observation(step), {}

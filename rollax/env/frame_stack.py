@@ -1,4 +1,4 @@
-"""`FrameStack`: an environment whose observations are stacks of its latest ones, of any kind that is not in JAX."""
+"""`FrameStack`: stacks the latest observations of each agent, in any kind of environment that is not in JAX."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FrameStack(EnvWrapper):
         for agent in env.possible_agents or ():
             self._space_of(agent)
         self._stacks: dict[Hashable, trees.Tree] = {}
-        """By slot; agents with spaces of their own have their own columns."""
+        """Agent, or None for all agents if they have a common space -> stacks, with one row per slot."""
 
     def __repr__(self) -> str:
         return f"FrameStack({self.env!r}, {self._count})"
@@ -54,7 +54,7 @@ class FrameStack(EnvWrapper):
         return None if rows is None else self._stacked(rows)
 
     def _stacked(self, rows: Rows) -> Rows:
-        """The rows with stacks; rows without an observation that counts have no stack."""
+        """Returns the rows with stacked observations, except where the observation of a row is not used."""
         space, observing = self.env.observation_space, rows.observing()
         rows.stack(space)
         if space is not None and observing.all():
@@ -62,7 +62,7 @@ class FrameStack(EnvWrapper):
         if isinstance(rows.obs, list):
             obs = list(rows.obs)
         else:
-            assert self.observation_space is not None  # else there are no columns
+            assert self.observation_space is not None  # columns exist only with a common space
             obs = zeros(self.observation_space, len(rows))
         for agent, chosen in self._by_space(rows, observing.nonzero()[0]):
             stacks = self._push(rows, agent, chosen, self._space_of(agent))
@@ -74,7 +74,7 @@ class FrameStack(EnvWrapper):
         return replace(rows, obs=obs)
 
     def _push(self, rows: Rows, agent: Hashable, chosen: np.ndarray | None, space: Space) -> trees.Tree:
-        """Stacks of some rows, or of all, which have this space."""
+        """Stores and returns the new stacks of some rows (None: all), whose observations have this space."""
         slots, obs = rows.places(chosen)[1], rows.observations(chosen, space)
         table = self._room(agent, int(rows.slots.max(initial=-1)) + 1, space)
         stacks = trees.index(table, slots)
@@ -82,7 +82,8 @@ class FrameStack(EnvWrapper):
         if len(starts):
             trees.put(stacks, starts, begun(space, self._count, trees.index(obs, starts)))
         stacks = pushed(space, self._count, stacks, obs)
-        # A slot may have two rows. The second begins its next trajectory, and the last value of an index is kept.
+        # A slot may have two rows. The second begins the next trajectory; of two values for one index, `put` keeps the
+        # last.
         trees.put(table, slots, stacks)
         return stacks
 
@@ -97,7 +98,7 @@ class FrameStack(EnvWrapper):
         return table
 
     def _by_space(self, rows: Rows, chosen: np.ndarray) -> Iterator[tuple[Hashable, np.ndarray]]:
-        """Chosen rows by agent, None for all agents if they have a common space."""
+        """Yields `(agent, its rows)` of the chosen rows; `(None, all of them)` if all agents have a common space."""
         if self.env.observation_space is not None:
             yield None, chosen
             return

@@ -1,4 +1,4 @@
-"""`GoalFunctions`: rewards and terminations of a goal environment, computed for goals other than its own."""
+"""`GoalFunctions`: rewards and terminations of a goal environment, computed for goals that the caller passes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class GoalFunctions:
     The functions are methods of an environment that is made for them and never reset. A copy of this object in another
     process makes an environment of its own there.
 
-    A function is called once for all rows if it returns the same for a few rows of random goals as for each of them
-    alone, otherwise once for each row. The `info` of each call is {}.
+    A function is called once for all rows if it can compute many rows at once, otherwise once for each row. A test with
+    a few rows of random goals decides this. The `info` of each call is {}.
 
     Source: Gymnasium-Robotics, `GoalEnv`: after each step, the reward is `compute_reward` of the achieved goal in the
         new observation and of the desired goal.
@@ -69,14 +69,14 @@ class GoalFunctions:
         return GoalFunctions, self._made_from
 
     def rewards(self, achieved: trees.Tree, desired: trees.Tree) -> NDArray[np.float32]:
-        """[N] the rewards of steps that achieve N goals where N others are desired; NonFiniteError for NaN."""
+        """[N] float32 rewards of steps with these achieved and desired goals; NonFiniteError for a NaN or infinity."""
         rewards = self._reward(achieved, desired)
         if not np.isfinite(rewards).all():
             raise NonFiniteError.not_finite("compute_reward", self.name, rewards[~np.isfinite(rewards)][0])
         return rewards.astype(np.float32)
 
     def terminated(self, achieved: trees.Tree, desired: trees.Tree) -> NDArray[np.bool_]:
-        """[N] whether the steps terminate the episode; never without `compute_terminated`."""
+        """[N] whether the steps terminate the episode; all False without `compute_terminated`."""
         if self._terminated is None:
             return np.zeros(trees.length(achieved), np.bool_)
         return self._terminated(achieved, desired).astype(np.bool_)
@@ -92,7 +92,7 @@ def _envs_of(base_env: BaseEnv) -> list[Any]:
 
 
 def _method(base_env: BaseEnv, name: str) -> GoalFunction | None:
-    """The method of a sub-environment or its vector environment, or of what a wrapper wraps."""
+    """The method of the first sub-environment, its wrappers, or its vector environment; None if none has it."""
     for env in _envs_of(base_env):
         try:
             return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
@@ -118,7 +118,7 @@ def _random_goals(space: spaces.Space) -> tuple[trees.Tree, trees.Tree]:
 def _of_columns(
     function: GoalFunction, achieved: trees.Tree, desired: trees.Tree, where: str
 ) -> Callable[[trees.Tree, trees.Tree], NDArray]:
-    """The function of columns of goals; the goals given here show whether one call computes all rows."""
+    """Returns a function of columns of goals; these example goals show whether one call can compute all rows."""
 
     def each_row(achieved: trees.Tree, desired: trees.Tree) -> NDArray:
         pairs = zip(trees.rows(achieved), trees.rows(desired), strict=True)

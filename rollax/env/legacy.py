@@ -19,14 +19,14 @@ _CUT = "TimeLimit.truncated"
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment with the current interface; logged once per class. EnvError if `reset` has arguments."""
+    """The environment with the current interface; logged once per class. EnvError if `reset` requires arguments."""
     name = type(env).__name__
     _check_reset(env, name)
     checks.warn_once(
         "legacy",
         name,
         f"{name} has the old Gym interface (reset() -> obs, step() -> 4 values); it is adapted: done counts as "
-        "terminated unless info['TimeLimit.truncated'] is set, and seeds are passed to env.seed() where there is one.",
+        "terminated unless info['TimeLimit.truncated'] is set, and seeds are passed to env.seed(), if it exists.",
     )
     if hasattr(env, "vector_step"):
         return LegacyVectorEnv(env)
@@ -183,7 +183,7 @@ def _was_cut(info: Any) -> Any:
 
 
 def _seed(env: Any, seed: int | None) -> None:
-    # An attribute of this name may be a number.
+    # `seed` may also be an attribute that is a number.
     if seed is not None and callable(getattr(env, "seed", None)):
         env.seed(seed)
 

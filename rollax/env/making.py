@@ -53,13 +53,13 @@ DEFAULT_SETTINGS = EnvSettings()
 def make_base_env(
     creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, settings: EnvSettings = DEFAULT_SETTINGS
 ) -> BaseEnv:
-    """The `BaseEnv` of one worker: from the creator's `make_base_env` or `make_vector` if it has one, else of copies.
+    """Makes the `BaseEnv` of one worker: with the creator's `make_base_env` or `make_vector`, or else from copies.
 
     Args:
         creator: makes an environment from an `EnvContext`.
         context: context of the first environment.
         num_envs: the number of sub-environments; a vector environment has its own number.
-        settings: how they run.
+        settings: how the sub-environments run.
     Raises:
         ConfigError: an `env_config` that the environment does not accept.
         EnvError: the creator raised.
@@ -75,7 +75,7 @@ def make_base_env(
             context.remote = True
             return _from_instance(None, make_env, num_envs, settings)
         make_vector = getattr(creator, "make_vector", None)
-        # `make_env` passes copies, because an environment may remove the keys that it has read.
+        # `make_env` passes a copy of the context, because an environment may remove the keys that it has read.
         env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
         copies = (make_env, num_envs) if make_vector is None else (None, 1)
         with cleanup_on_error(getattr(env, "close", lambda: None)):
@@ -117,11 +117,11 @@ def call_convention(
 
     - if it has no default, or a name such as `config`;
     - if its default is None or {}, and it is annotated as a dict;
-    - if its default is None or {}, and it is the only parameter and not annotated. With the default None its name must
-      also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
+    - if its default is None or {}, and it is the only parameter and not annotated. If the default is None, the name of
+      the parameter must also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
 
-    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments; also if the first
-    parameter is a key of `env_config` and the other keys are parameters too.
+    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments. They also do so if
+    the first parameter is itself a key of `env_config` and the creator accepts all keys.
     """
     try:
         signature = signature_of(creator)
@@ -154,7 +154,9 @@ def call_convention(
 
 
 def signature_of(creator: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a creator, or of its base class if it only passes `*args` and `**kwargs` on to settings there.
+    """The signature of a creator; of a base class if the creator is a class that only takes `*args` and `**kwargs`.
+
+    The base class's signature is used only if all of its arguments have defaults, as settings do.
 
     Raises:
         ValueError, TypeError: as `inspect.signature`, if there is no signature.
@@ -170,7 +172,7 @@ def signature_of(creator: Callable[..., Any]) -> inspect.Signature:
 
 
 def _is_open(signature: inspect.Signature) -> bool:
-    """Whether it takes any arguments: `*args, **kwargs`, with or without `self`."""
+    """Whether a signature is only `*args, **kwargs`, with or without `self`."""
     kinds = [p.kind for name, p in signature.parameters.items() if name != "self"]
     return kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
@@ -211,17 +213,17 @@ def to_base_env(
     action_repeat: int = 1,
     frame_stack: int = 1,
 ) -> BaseEnv:
-    """The environment, with copies of it if it is a single one, as a `BaseEnv`.
+    """Converts an environment, with copies of it if it is a single environment, to a `BaseEnv`.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, from which all
             `num_envs` are made. Or an instance of any kind that `rollax docs environments` lists, which is the first
             sub-environment. With `remote_envs` an instance moves to its process, and None lets `make_env` make all.
-        make_env: makes the other environments if `env` is an instance, by vector index.
+        make_env: makes the other environments if `env` is an instance; a function of the vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
-        remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
-            what is ready, a large number steps all in lockstep.
+        remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: with 0, it
+            takes only the ready sub-environments; with a large number, all of them step in lockstep.
         remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
         restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
             episode is dropped. A remote one whose process dies is recreated in any case.
@@ -287,7 +289,7 @@ def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: in
 
 
 def _refuse_wrappers(env: BaseEnv, settings: EnvSettings) -> None:
-    """Raises ConfigError for wrappers around an external environment, whose clients may act without it."""
+    """Raises ConfigError for wrappers around an external environment, whose clients may bypass the wrappers."""
     for key in ("action_repeat", "frame_stack"):
         if getattr(settings, key) > 1:
             raise ConfigError.no_effect(
@@ -299,7 +301,7 @@ def _refuse_wrappers(env: BaseEnv, settings: EnvSettings) -> None:
 
 
 def _wrapped(env: BaseEnv, settings: EnvSettings) -> BaseEnv:
-    """The environment with repeated actions, and around it with stacks of what agents then observe.
+    """The environment in an `ActionRepeat` inside a `FrameStack`, each only if the settings require it.
 
     The wrappers are loaded only where they are used.
     """

@@ -49,8 +49,9 @@ def record_env(
 ) -> Any:
     """Returns an environment that writes an MP4 of each selected episode, from the reset to the last step.
 
-    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments; it replaces an
-    earlier one, with a warning. Other episodes are not rendered. With several workers only the first one records.
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments. It replaces an
+    earlier file of the same name, with a warning. Other episodes are not rendered. Of several remote workers only the
+    first one records.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
@@ -80,7 +81,7 @@ class RecordingCreator:
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
         self.unrecorded = env
-        """The given environment, without recording."""
+        """The environment that the caller passed, without recording."""
         self._creator: EnvCreator = env_creator(env)
         self._folder = folder
         self._chosen = chosen

@@ -1,4 +1,4 @@
-"""Registered environments, and the creator of an environment given by name, path, class or function."""
+"""Registered environments, and the creator of an environment from its name, path, class or function."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def register_env(name: str, creator: EnvCreator) -> None:
     """Makes `name` usable as an environment; a later registration of the same name replaces the earlier one.
 
     Args:
-        name: its name in configs and on the command line.
+        name: name of the environment in configs and on the command line.
         creator: takes one `EnvContext`, returns an environment of any kind.
     """
     if not callable(creator):
@@ -90,7 +90,7 @@ def registered_creators() -> dict[str, EnvCreator]:
 
 
 def env_creator(env: Any) -> EnvCreator:
-    """The creator of an environment given as an id, a registered name, `module:Class`, a class, or a function.
+    """The creator of an environment, from an id, a registered name, `module:Class`, a class, or a function.
 
     Raises:
         ConfigError: an unknown id (the error suggests the nearest ones), or a `module:Class` that does not import or is
@@ -134,7 +134,7 @@ def _from_id(env_id: str) -> EnvCreator:
 
 
 def id_without_module(env_id: Any, where: str) -> str:
-    """The id in Gymnasium's registry; of "module:id", the module is imported here, if the caller wrote it.
+    """The id in Gymnasium's registry. For "module:id", the module is imported here, if the caller wrote the string.
 
     `gymnasium.make` and `gymnasium.spec` get only ids that this function returns, because they would import any module.
     """
@@ -166,7 +166,7 @@ class _IdCreator:
         self.env_id = env_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # With its registration, which another process may lack.
+        # The registration is pickled too, because another process may lack it.
         return _of_spec, (self.env_id, gym.spec(self.env_id))
 
     def __call__(self, context: EnvContext) -> gym.Env:

@@ -22,8 +22,9 @@ class EnvFailures(Failures):
     environment that always fails at its tenth step.
 
     Args:
-        restart_failed: recreate sub-environments that raise; if their process ends or hangs, they always are.
-        timeout_s: time limit of a step or reset in another process; None for none.
+        restart_failed: recreate sub-environments that raise. Sub-environments whose process ends or hangs are always
+            recreated.
+        timeout_s: time limit of a step or reset in another process; None for no limit.
     """
 
     MOST_IN_A_ROW = 5
@@ -84,9 +85,10 @@ class EnvFailures(Failures):
             self.in_a_row.pop(index, None)
 
     def seed(self, index: int, seed: int | None) -> int | None:
-        """The seed of a reset: `seed`, or the next seed of the stream if the sub-environment was recreated.
+        """The seed of a reset: `seed` itself, or a seed derived from the last one if the sub-environment was recreated.
 
-        A seed that failed `ATTEMPTS_PER_SEED` times may be the cause: another seed, computed from it, replaces it.
+        The result is None if there is neither a seed nor a recreation. A seed that failed `ATTEMPTS_PER_SEED` times may
+        be the cause of the failures, and is replaced by a seed computed from it.
         """
         recreated = index in self.recreated
         self.recreated.discard(index)
@@ -105,7 +107,7 @@ class EnvFailures(Failures):
 
 
 class Restarts(Resets):
-    """Resets the copies, and first replaces failed ones in the list."""
+    """Resets the copies, and first replaces failed copies in the list."""
 
     def __init__(self, copies: EnvCopies, envs: list[Any]) -> None:
         super().__init__(envs)
@@ -142,7 +144,7 @@ class Restarts(Resets):
 
     def _recreate(self, index: int, where: str) -> None:
         envs, failed = self._envs, self._envs[index]
-        with contextlib.suppress(Exception):  # it has failed, and the failure is logged
+        with contextlib.suppress(Exception):  # this environment has failed, and the failure is logged
             failed.close()
         env = self._copies.make_one(index)
         first = next((other for other in envs if other is not failed), failed)

@@ -36,8 +36,8 @@ class Rows:
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
             for a row without one (a reward for an agent that is not acting). Values of a column in rows that do not act
             and have not ended are not used.
-        rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before its first action
-            count only for the episode.
+        rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before the agent's first
+            action count only for the episode.
         terminateds: [N] the trajectory ended in a terminal state.
         truncateds: [N] the trajectory was truncated, for instance by a time limit; it is bootstrapped.
         starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.
@@ -95,7 +95,7 @@ class Rows:
         """Turns single observations into columns, once for all policies, if every row has one.
 
         Args:
-            space: space of every agent; None if they differ: then nothing is done.
+            space: space of every agent; None if the spaces differ, and then nothing is done.
         Raises:
             EnvError: as `observations`.
         """

@@ -44,7 +44,7 @@ def stacked_space(space: Space, count: int) -> Space:
 
 
 def begun(space: Space, count: int, obs: trees.Tree) -> trees.Tree:
-    """Stacks of copies of one observation each.
+    """Stacks at the start of trajectories; each stack holds `count` copies of one observation.
 
     Args:
         space: of one observation.
@@ -67,7 +67,7 @@ def pushed(space: Space, count: int, stacks: trees.Tree, obs: trees.Tree) -> tre
 
 
 def stack_axis(space: Space, count: int) -> int | None:
-    """The axis of images that were stacked, from the space of the stacks; None if they are no images."""
+    """The axis along which images were stacked, from the space of the stacks; None if the space is not of images."""
     shape = space.shape or ()
     if not isinstance(space, spaces.Box) or len(shape) < 3:
         return None

@@ -118,7 +118,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             super().begin_exactly()
 
     def get_state(self) -> dict[str, Any]:
-        """As `SyncReplayOptimizer.get_state`, with the position in the data; and priorities, if buffers are stored."""
+        """As `SyncReplayOptimizer.get_state`, with the position in the data and, if buffers are stored, priorities."""
         state: dict[str, Any] = {
             "offline_steps": self._offline_steps,
             "fingerprint": self.data.fingerprint,
@@ -162,7 +162,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
     def _position(
         self, data: Mapping[str, Any], where: str
     ) -> tuple[list[tuple[Part, int]], list[tuple[PrioritizedReplay, Mapping[str, Any]]]]:
-        """How often the rows of each part were drawn, and the priorities of each buffer, {} for initial priorities."""
+        """The number of rows drawn from each part, and each buffer's priorities; {} stands for initial priorities."""
         drawn, priorities = (read_dict({name: {}, **data}, name, where) for name in ("drawn", "priorities"))
         counts: list[tuple[Part, int]] = []
         stored: list[tuple[PrioritizedReplay, Mapping[str, Any]]] = []
@@ -177,7 +177,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         return counts, stored
 
     def _steps_of(self, rows: Sequence[int]) -> int:
-        """The steps that an update counts for, from the rows of each policy."""
+        """The number of steps that one update counts as, from the rows of each policy."""
         return max(rows) if self.config.count_steps_by == "env_steps" else sum(rows)
 
     def _updates_of_step(self, rows: Sequence[int]) -> int:

@@ -37,8 +37,8 @@ _INDEX = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.
 class ColumnWriter:
     """Writes fragments of whole trajectories into the column files of a folder; DatasetError if the disk fails.
 
-    `finish` gives the complete folder its name, and replaces an existing one. `columns` are the columns to store, by
-    policy id.
+    `finish` gives the complete folder its name, and replaces an existing folder. `columns` are the columns to store,
+    by policy id.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
@@ -88,7 +88,8 @@ class ColumnWriter:
     def finish(self, about: Mapping[str, Any]) -> dict[str, MappedColumns]:
         """Completes the folder and returns its columns, as `open_columns`; `about` is stored with it, as JSON values.
 
-        If several processes write the same folder, the last one is kept; each process has the columns that it wrote.
+        If several processes write the same folder, the one that is finished last is kept; each process uses the
+        columns that it wrote itself.
         """
         policies = {
             policy_id: {
@@ -114,7 +115,7 @@ class ColumnWriter:
         return columns
 
     def discard(self) -> None:
-        """Removes the written files, unless they are finished."""
+        """Removes the written files, unless `finish` has completed the folder."""
         for file in self._files.values():
             with suppress(OSError):
                 file.close()
@@ -164,7 +165,7 @@ class MappedColumns:
             raise ValueError("trajectories that are not contiguous")
 
     def map(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray:
-        """The file of that name as a read-only array."""
+        """The file `name` as a read-only array; ValueError if the file has another size."""
         dtype, path = np.dtype(dtype), self.folder / name
         expected = dtype.itemsize * int(np.prod(shape))
         if path.stat().st_size != expected:

@@ -39,7 +39,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     JSON has neither NaN nor infinity: in JSON lines, an unknown log-probability (NaN) is null, and other such numbers
     are refused. JSON lines have the info dicts of steps, but no info dicts of resets and no policy ids; agent ids
     become strings. Minari's formats have no info dicts. A warning lists the parts that are left out. Keys of Dict
-    spaces become strings in JSON; a reader with the space restores them. Only rollax's own format keeps
+    spaces become strings in JSON; a reader that has the space restores the keys. Only rollax's own format keeps
     `RecordedTrajectory.continues` and `reward_left_out`.
 
     Args:
@@ -51,7 +51,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     Raises:
         ConfigError: an unknown format or setting.
         DatasetError: the target exists, the data cannot be read, or the format cannot store it (the error names the
-            file, column and step of a NaN). No files are left then.
+            file, column and step of a NaN or infinity). No file is left after an error.
     """
     path = Path(out)
     for name in settings:
@@ -81,7 +81,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
     count = 0
     with new_folder(folder) as temporary, DatasetWriter(temporary, *spaces, **described, **settings) as writer:
         for trajectory in reader.trajectories():
-            # Data sets that are read together must not share ids, and ids in logs are often numbers.
+            # Data sets that are read together must not share ids, and many logs have the same ids, such as 0, 1, 2.
             writer.write(replace(trajectory, episode_id=f"{writer.token}:{trajectory.episode_id}"))
             count += 1
     return count

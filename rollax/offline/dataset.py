@@ -1,7 +1,7 @@
 """`DatasetReader`: a source of recorded trajectories.
 
-A reader of your own is a subclass with the attributes and `trajectories`; `open_dataset(source, format="module:Class")`
-calls the class with the paths and settings.
+A custom reader is a subclass that has the attributes of `DatasetReader` and implements `trajectories`.
+`open_dataset(source, format="module:Class")` calls the class with the paths and settings.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class RecordedTrajectory:
             T rows: `actions` and `rewards` always; if known, `t` (the number of the environment step in the episode),
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
-        truncated: the environment ended the trajectory early, for example by a time limit. If neither is true, the
-            recording stopped in the middle. Later steps are another trajectory with the same ids.
+        truncated: the environment ended the trajectory early, for example by a time limit. If neither flag is true,
+            the recording stopped in the middle. Later steps are in another trajectory with the same ids.
         episode_id: id of the episode; unique in its data set, and in all data sets that are read together.
         agent_id: the agent.
         policy_id: the policy that acted for the agent.
         where: file and line or row, for error messages.
-        continues: whether earlier steps of the agent in this episode are missing, or are another trajectory.
+        continues: whether earlier steps of the agent in this episode are missing, or are in another trajectory.
         reward_left_out: the reward of a further last step that is not in `columns`, because the observation after it
             is unknown; None without such a step.
     """
@@ -164,7 +164,7 @@ class DatasetReader(ABC):
 
     @abstractmethod
     def trajectories(self) -> Iterator[RecordedTrajectory]:
-        """All trajectories once, always in the same order; the trajectories of an episode are adjacent.
+        """Yields all trajectories once, always in the same order; the trajectories of an episode are adjacent.
 
         Raises:
             DatasetError: a part cannot be read; the error has its file and line.
@@ -203,7 +203,7 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
 
 
 def common_header(headers: Sequence[Mapping[str, Any]], actions_of: str) -> dict[str, Any]:
-    """The header of several files or data sets: their equal entries, also within `behaviour`.
+    """The header of several files or data sets: the entries that are equal in all of them, also within `behaviour`.
 
     The settings of `SCALE` and `logp_of` are None if the headers differ in them.
     """

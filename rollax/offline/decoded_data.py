@@ -38,9 +38,9 @@ class Decoded:
 class DecodedData:
     """A decoded data set, in its own folder inside `input_folder`.
 
-    Runs use it again while the files of the data have the same names, sizes and times of change, and the settings that
-    determine the rows are the same. Data from a reader or a function is decoded for every run, and so are columns that
-    user code derives.
+    Later runs use the folder again while the files of the data have the same names, sizes and modification times, and
+    the settings that determine the rows are the same. Data from a reader or a function is decoded for every run, and so
+    are columns that user code derives.
 
     Args:
         described: policy id -> all settings that determine its rows, as JSON values.
@@ -63,7 +63,7 @@ class DecodedData:
         self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
     def opened(self, fragments: RecordedFragments) -> Decoded | None:
-        """The existing columns; None if they are missing, damaged, or of other data."""
+        """The existing columns; None if they are missing, damaged or of other data, or are decoded for every run."""
         if self._files is None or self._by_own_code:
             return None
         about = read_about(self._path)
@@ -110,6 +110,7 @@ def fingerprint_of(fragment: Fragment, columns: Collection[str], before: int) ->
     """A checksum of the rows of a fragment and of all rows before it, the same for data in memory and on disk.
 
     Args:
+        before: the checksum of the earlier rows; 0 if there are none.
         columns: the stored columns; flags of terminations and truncations are always included.
     """
     names = sorted({*columns, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS})
@@ -144,7 +145,7 @@ def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _files_of(source: Any) -> list[list[Any]] | None:
-    """`[path, size, time of change]` of all files of a source; None for a reader or a function."""
+    """`[path, size, modification time]` of all files of a source; None for a reader or a function."""
     if isinstance(source, str | Path):
         found = [source] if os.path.exists(source) else sorted(glob.glob(str(source), recursive=True))
         paths = [Path(path) for path in found]

@@ -69,7 +69,7 @@ class PolicySummary:
 
 @dataclass
 class DatasetReport:
-    """The numbers of a data set, errors (with file and line) that prevent its use, and warnings that limit its use."""
+    """The numbers of a data set, errors (with file and line) that prevent its use, and warnings about limited uses."""
 
     reader: DatasetReader
     policies: dict[str, PolicySummary]
@@ -124,7 +124,8 @@ class DatasetReport:
 def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     """The contents and problems of a data set, which is read once.
 
-    `check` compares every value with the spaces; without it, a file that cannot be read raises DatasetError.
+    `check` compares every value with the spaces, and reports a file that cannot be read as an error. Without `check`,
+    such a file raises DatasetError.
     """
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
@@ -240,7 +241,7 @@ def _beyond_bounds(name: str, space: Space | None, column: Any) -> Iterator[Prob
 
 
 def other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
-    """An error if observations have other shapes than in earlier trajectories; otherwise empty."""
+    """An error message if observations have other shapes than in earlier trajectories; otherwise an empty string."""
     shapes = {path: leaf.shape[1:] for path, leaf in named_leaves(trajectory.columns[SampleBatch.OBS])}
     before = {path: values.shape for path, values in summary.low.items()}
     if all(shapes.get(path) == shape for path, shape in before.items()):

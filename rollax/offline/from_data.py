@@ -49,7 +49,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
 
 
 def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
-    """The estimates of a trainer's policies at each evaluation, with their data in memory; None without methods."""
+    """The estimates of a trainer's policies at each evaluation, with their data in memory; None if no method is set."""
     config: Any = trainer.config
     methods = config.off_policy_estimation_methods
     if not methods:

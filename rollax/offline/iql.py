@@ -1,12 +1,12 @@
 """IQL: implicit Q-learning, which never evaluates an action that is not in the data.
 
-Source: Kostrikov et al. (2021), arXiv:2110.06169: with A = min_i Q⁻_i(s, a) - V(s) the state value minimizes the
-expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics (Q_i(s, a) - r - γ V(s'))² (Eq. 6), and the actor
--min(e^{β A}, 100) log π(a|s) (Eq. 7). Deviations: all three take their step at once, from the same weights, where the
-authors update V first; n-step returns are optional; Discrete actions have a categorical actor. Continuous actions have
-a Gaussian whose mean is the output of a tanh and whose standard deviations do not depend on the observation, as in the
-authors' code, but log σ is at least -20 instead of -5. Fresh actions are clipped before they are stored, as in the
-authors' code. The actor's step size does not decay.
+Source: Kostrikov et al. (2021), arXiv:2110.06169: with A = min_i Q⁻_i(s, a) - V(s), the state value minimizes the
+expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics minimize (Q_i(s, a) - r - γ V(s'))² (Eq. 6), and the actor
+minimizes -min(e^{β A}, 100) log π(a|s) (Eq. 7). Deviations: all three are updated at once, from the same weights,
+whereas the authors update V first; n-step returns are optional; Discrete actions have a categorical actor. Continuous
+actions have a Gaussian whose mean is the output of a tanh and whose standard deviations do not depend on the
+observation, as in the authors' code, but log σ is at least -20 instead of -5. Fresh actions are clipped before they are
+stored, as in the authors' code. The actor's step size does not decay.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
 
 
 class IQL(Hindsight):
-    """A stochastic actor, two critics and a state value."""
+    """A stochastic actor, two critics (one without `twin_q`) and a state value."""
 
     config_class = IQLConfig
     statistics = (

@@ -7,8 +7,8 @@ bootstrapped if it was truncated. Deviations: returns are bootstrapped with the 
 sequences begin with a state of zeros, and returns are bootstrapped at the end of each sequence. `bc_logstd_coeff`
 weights the entropy, which for Gaussians is the sum of log standard deviations up to a constant.
 
-The defaults equal RLlib's. With them, the moving average moves by 1 % in a million updates, so that c stays at 10;
-`max_weight` limits the weights where returns are large.
+The defaults equal RLlib's. With these defaults, the moving average moves by 1 % in a million updates, so that c stays
+at 10; `max_weight` limits the weights where returns are large.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, Repla
 
 
 class MARWILPolicy(JaxPolicy):
-    """Warns of weights of a few actions that outweigh all others, and names the settings that limit them."""
+    """Warns if the weights of a few actions outweigh all others, and names the settings that limit weights."""
 
     _warned = False
 
@@ -230,4 +230,4 @@ class BCTrainer(MARWILTrainer):
     config_class = BCConfig
     statistics = _OF_IMITATION
     policy_class = BC
-    optimizer_class = BatchReplayOptimizer  # it cannot learn from its own actions
+    optimizer_class = BatchReplayOptimizer  # BC cannot learn from its own actions

@@ -48,11 +48,11 @@ Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReade
 
 
 def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", **settings: Any) -> DatasetReader:  # noqa: A002
-    """The reader of a data set.
+    """Opens a data set and returns its reader.
 
     Args:
         source: a file, a folder, a pattern such as `runs/*/data`, `minari:ID` for a data set that Minari has
-            downloaded, several of those, or a function that returns a reader.
+            downloaded, a list of these, or a function that returns a reader.
         format: a name in `FORMATS`; "auto", to detect it; or a custom reader class, or its path "module:Class".
         settings: settings of the reader, or arguments of the function.
     Raises:
@@ -140,7 +140,7 @@ def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
 
 
 class ChainedReader(DatasetReader):
-    """Several data sets with equal spaces, one after the other; the number of the data set precedes episode ids."""
+    """Several data sets with equal spaces, one after the other; episode ids begin with the number of the data set."""
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
@@ -227,7 +227,7 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
     groups: list[tuple[Any, list[Path]]] = []
     by_file: dict[Path, tuple[Any, Path]] = {}
     for kind, file in (each for path in paths for each in _files_of(path, given)):
-        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # its folder `data` was given
+        own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # the path is `data` itself
         by_file.setdefault(own.resolve(), (kind, file))
     found = list(by_file.values())
     # A damaged Parquet file is added to the others, whose reader reports or skips it.

@@ -47,9 +47,9 @@ class RecordedData:
         trajectories: number of trajectories in all data sets.
         fingerprint: checksum of the rows as they are stored.
     Raises:
-        ConfigError: a policy has no rows, the data is larger than the memory that it may take, or `input_folder` is
-            inside the data.
-        DatasetError, SpaceError, PolicyError: data that cannot be read, or is not of the policies' spaces.
+        ConfigError: a policy has no rows, the data is larger than the memory that it may take, or `input_folder` or
+            `output` is inside the data.
+        DatasetError, SpaceError, PolicyError: data that cannot be read, or has other spaces than the policies.
     """
 
     def __init__(

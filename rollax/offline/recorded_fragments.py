@@ -36,7 +36,7 @@ def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: s
     """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
 
     If the mapping is random, or reads the episode, which is not recorded, then the policy that acted learns, provided
-    that this run has it.
+    that this run has a policy of that id.
     """
     known = recorded in policy_of.policy_ids
     try:
@@ -57,9 +57,9 @@ class RecordedFragments:
     read, because they belong to the network that acted: each trajectory begins with the initial state.
 
     Args:
-        learning: the ids of the policies that learn; the trajectories of others are skipped.
+        learning: the ids of the policies that learn; the trajectories of other policies are skipped.
         policy_of: the policy mapping; None for a single policy.
-        columns: policy id -> further columns of its batches, beside `obs`, `actions` and `rewards`.
+        columns: policy id -> further columns of its batches, in addition to `obs`, `actions` and `rewards`.
         first_trajectory: the id of the first trajectory.
     """
 

@@ -45,8 +45,9 @@ class Recorder:
     """Collects the trajectories of all policies, independently of fragments, and writes whole episodes.
 
     Observations are written unfiltered. The policy's actions are written, and also the environment's actions if scaling
-    or clipping changes them. Episodes that are not trained on are left out. Running episodes are written unfinished
-    when the recorder is closed, when they are dropped, and when they exceed 1 GiB of memory.
+    or clipping changes them. Episodes that are not trained on, and episodes that were lost with their process, are left
+    out. Running episodes are written unfinished when the recorder is closed, when the sampler restarts, and when the
+    rows that are not written yet exceed 1 GiB.
 
     Without `explore`, no log-probabilities are written, because greedy actions have none.
     """

@@ -50,7 +50,7 @@ class ValueRules:
     """The rules for the trajectories of one policy; the methods yield problems.
 
     Args:
-        observation_space: None if it is unknown; then NaN is the only error of observations.
+        observation_space: None if it is unknown; then only NaN is a problem of observations.
         action_space: action space of the environment; None if it is unknown; then actions must be finite.
     """
 
@@ -226,7 +226,7 @@ class RecordedChecks:
 
 
 def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
-    """The problem of a column with NaN or infinity, by the rule of `first_not_finite`, which needs no space."""
+    """The first NaN or infinity of a column, without a space; infinity is allowed in observations."""
     bad = first_not_finite(name, column)
     if bad is not None:
         yield Problem("not finite", name, (), bad.row, bad.number, FINITE)

@@ -86,7 +86,7 @@ class DatasetWriter:
         self._header, self._actions_of = header or {}, actions_of
         self._spaces = _spaces_by_policy(observation_spaces, action_spaces)
         _check_settings(compression, actions_of, prefix)
-        # For its first array, PyArrow imports pandas, if installed, which is impossible while a program ends.
+        # For its first array, PyArrow imports pandas, if installed. This import would fail while the program ends.
         pa.array(np.empty(0, object), pa.string())
         self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
         self._columns: dict[str, Columns] = {}  # policy id -> columns, without a prefix in their names
@@ -140,7 +140,7 @@ class DatasetWriter:
             self._complete()
 
     def abandon(self) -> None:
-        """Removes the open file."""
+        """Removes the open file and drops the trajectories that are not written yet."""
         self._pending.clear()
         self._pending_rows = self._pending_bytes = 0
         file, self._file, self._writer = self._file, None, None

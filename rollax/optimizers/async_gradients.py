@@ -25,7 +25,7 @@ class AsyncGradientsOptimizer(Optimizer):
             return dict(self.stats)
         if not self.remote.requests_in_flight:
             self._broadcast()
-        for index in self.remote.short_of(1):  # all at first; later workers whose request an interrupt dropped
+        for index in self.remote.short_of(1):  # all workers at first; later those whose request was dropped
             self.remote.request(index, "sample_gradients")
         for index, rollout in self._replies():
             self._apply(rollout)

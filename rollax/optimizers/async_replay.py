@@ -31,7 +31,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
-    `minibatch_size`). Its priorities date from before the first of these updates. A policy is updated only by
+    `minibatch_size`). The priorities of a draw date from before the first of these updates. A policy is updated only by
     draws from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
     The learner makes only updates that are due. Sampling pauses while an update is due and the queue is full: the
@@ -50,7 +50,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         own = self.config
         self._steps_per_sync = own.max_weight_sync_delay * max(len(self.remote), 1)
         self._requested = 0  # updates whose draws are made or requested
-        self._waiting: deque[Drawn] = deque()  # for room in the queue
+        self._waiting: deque[Drawn] = deque()  # draws that wait for room in the queue
         self._learned: deque[tuple[Drawn, Errors]] = deque()  # errors to be returned to the shards
         self._synced_steps = 0
         self._paused: list[int] = []  # workers, each once per request to be made
@@ -121,7 +121,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
         Raises:
             CheckpointError: a shard does not fit, or their number differs; nothing has changed then.
-            ConfigError: a buffer is larger than the memory; nothing has changed then.
+            ConfigError: a buffer does not fit into the memory; nothing has changed then.
             WorkerError: a shard cannot be called.
         """
         num_updates = read_count(state, "num_updates", "optimizer")
@@ -177,7 +177,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._learner.resume()
 
     def _recount_requested(self) -> None:
-        """Recounts the updates with requested draws: an interrupted step may have dropped or not counted some."""
+        """Counts the updates of requested draws again, as an interrupted step may have dropped or not counted some."""
         self.shards.take_lost_draws()
         draws = self.shards.draws_in_flight + len(self._waiting) + len(self._learner)
         self._requested = self.num_updates + self.config.updates_per_draw * draws
@@ -192,7 +192,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             self.shards.wait(self.remote.references, POLL_S)
 
     def _store(self, replies: Sequence[Reply]) -> int:
-        """Passes fragments on to the shards; their workers get another request."""
+        """Passes fragments on to the shards; the workers that sampled them get another request later."""
         for index, (rollout, rows) in replies:
             self.shards.add(index, rows)
             self._due.add(self._size(rollout))
@@ -247,7 +247,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return self._is_due() and not self._has_room()
 
     def _learn_from(self, drawn: Drawn) -> None:
-        """The updates of one draw; with remote workers in the learner's thread."""
+        """Makes the updates of one draw; with remote workers this runs in the learner thread."""
         errors: dict[str, tuple[Any, Any]] = {}
         with self.timings.measured("learn_s"):
             for policy_id, policy in self.policies.items():

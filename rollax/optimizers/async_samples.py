@@ -22,7 +22,7 @@ class _TrainBatch(NamedTuple):
 
 
 class AsyncSamplesOptimizer(Optimizer):
-    """Remote workers always sample, and a thread learns from what they send; neither waits for the other.
+    """Remote workers sample fragments while a thread learns from earlier fragments.
 
     Samples come from policies that are some updates old. The lag is bounded by the requests in flight and the queue,
     both of fixed size, and is reported. When the queue is full, sampling waits; no sample is dropped. Between two steps
@@ -41,7 +41,7 @@ class AsyncSamplesOptimizer(Optimizer):
         self._recent: deque[Rollout] = deque(maxlen=self.config.replay_buffer_num_slots)
         self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
         self._gathered: list[Rollout] = []
-        self._waiting: _TrainBatch | None = None  # for room in the queue
+        self._waiting: _TrainBatch | None = None  # a train batch that waits for room in the queue
         self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         self.replayed_steps = 0
 
@@ -70,7 +70,7 @@ class AsyncSamplesOptimizer(Optimizer):
         self._drop_samples()
 
     def get_state(self) -> dict[str, Any]:
-        """The random generator of replay; samples are not stored."""
+        """The random state of the replay, and the number of replayed steps; samples are not stored."""
         return {"choices": self._rng.bit_generator.state, "replayed_steps": self.replayed_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class AsyncSamplesOptimizer(Optimizer):
         return [self._recent[place] for place in self._rng.integers(len(self._recent), size=count)]
 
     def _learn_from(self, train_batch: _TrainBatch) -> None:
-        """One update of each policy; with remote workers in the learner's thread."""
+        """Makes one update of each policy; with remote workers this runs in the learner thread."""
         batches = [rollout.batch for rollout in (*train_batch.rollouts, *train_batch.replayed)]
         self._learn(MultiAgentBatch.concat_samples(batches))
         for rollout in train_batch.rollouts:

@@ -17,9 +17,9 @@ log = logging.getLogger("rollax.optimizers")
 class LearnerThread:
     """Learns from one batch after another, except while it is paused.
 
-    While it is paused, as it is at first, the owner may read and write all state of learning. An exception of
-    learning is raised once in the owner's thread; learning then continues with the next batch. The thread starts with
-    the first `resume`, also after `stop`. Up to `queue_size` batches wait.
+    While it is paused, as it is at first, the owner may read and write all state of learning. An exception of learning
+    pauses the thread and is raised once in the owner's thread; the next `resume` continues with the next batch. The
+    thread starts with the first `resume`, also after `stop`. Up to `queue_size` batches wait.
     """
 
     def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:
@@ -29,7 +29,7 @@ class LearnerThread:
         self._batches: deque[Any] = deque()
         self._changed = threading.Condition()
         self._resting, self._learning = True, False
-        self.error: BaseException | None = None  # of learning, until `check` raises it
+        self.error: BaseException | None = None  # the exception of learning, until `check` raises it
         self._free_since = 0.0  # time.perf_counter() at the end of the last pause or batch
         self.updates = 0  # batches learned from
         self._thread: threading.Thread | None = None
@@ -49,7 +49,7 @@ class LearnerThread:
             return True
 
     def check(self) -> None:
-        """Raises the exception of learning since the last call, if there was one."""
+        """Raises the exception of learning, if there was one since the last call."""
         with self._changed:  # an error that is stored meanwhile is not lost
             error, self.error = self.error, None
         if error is not None:

@@ -69,12 +69,12 @@ class Optimizer(ABC):
         waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`; a key is unknown or has a wrong value; or a
-            single key has no effect, because workers and their policies read it from the config of the worker.
+            key that only workers or policies read differs from the config of the local worker.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
 
     config_class: ClassVar[type[TrainerConfig]] = TrainerConfig
-    """The config class with the fields that it reads."""
+    """The config class with the fields that the optimizer reads."""
 
     gives_fragments: ClassVar[bool] = False
     """Whether policies learn from sampled fragments, not from draws of a replay buffer."""
@@ -133,10 +133,10 @@ class Optimizer(ABC):
         """Learns from at least one batch; returns the statistics of each policy that learns."""
 
     def iterate(self) -> Stats:
-        """Makes the steps of one iteration; returns the statistics of the last step.
+        """Calls `step` until an iteration is complete; returns the statistics of the last call.
 
-        An iteration has at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`. It ends
-        earlier with the step that reaches `stop_at`, or when a step would wait while `waits` is false.
+        An iteration trains on at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`
+        seconds. It ends earlier with the call that reaches `stop_at`, or when a call would wait while `waits` is false.
         """
         started, steps_before, config = time.perf_counter(), self.steps, self.config
         try:
@@ -253,7 +253,7 @@ class Optimizer(ABC):
             raise WaitEndedError
 
     def _awaited(self, sample: Callable[[], Found | None]) -> Found:
-        """The first non-empty result of a method of the local worker."""
+        """Calls a method of the local worker until its result is not empty; returns this result."""
         while not (found := sample()):
             self._check_waits()
         return found
@@ -268,7 +268,8 @@ class Optimizer(ABC):
     def _gather(self, requests: int) -> list[Rollout]:
         """`requests` fragments of each worker, in the order of request and worker.
 
-        From workers that sample in the background, the first to arrive, at least one: some may have no clients.
+        If the workers sample in the background, the fragments that arrive first, at least one: some workers may have no
+        clients.
         """
         if self.remote.sample_in_background:
             for index in self.remote.short_of(1):

@@ -47,8 +47,9 @@ class ReplayOptimizer(Optimizer):
         `columns` are stored in addition to the columns that the policy requires. An override may return another class.
 
         Raises:
-            PolicyError: the policy's config has no `n_step`, or its model has memory and it learns from single rows.
-            ConfigError: its observations are not stacked along `frame_stack_axis`.
+            PolicyError: the policy's config has no `n_step`, or the model has memory and the policy learns from single
+                rows.
+            ConfigError: the policy's observations are not stacked along `frame_stack_axis`.
         """
         config = self.config
         if not hasattr(policy.config, "n_step"):
@@ -91,7 +92,7 @@ class ReplayOptimizer(Optimizer):
 
 
 def _stacked_frames(policy: Policy, config: Any) -> StackedFrames | None:
-    """The stacks of images of `frame_stack_axis`, or of `frame_stack`; None if observations are stored whole."""
+    """How images are stacked, by `frame_stack_axis` or else `frame_stack`; None if observations are stored whole."""
     shape, axis = policy.observation_space.shape, config.frame_stack_axis
     if axis is None:
         count = config.frame_stack

@@ -41,7 +41,7 @@ class ReplayShards(ActorPool):
 
     All fragments of a worker are sent to one shard, so that the steps of a trajectory stay together. Shards are drawn
     in proportion to their priorities: each row has the same probability as in a single buffer with all rows. Several
-    policies share each draw; their rows have these probabilities only if they are spread alike over the shards.
+    policies share each draw; their rows have these probabilities only if all policies are spread alike over the shards.
 
     A restarted shard is empty. Exceptions in a shard are raised here, and do not count as failures of the shard.
     `seed` is the seed of `choices`, the random generator that chooses shards.
@@ -74,7 +74,7 @@ class ReplayShards(ActorPool):
         return dict(rows)
 
     def add(self, worker_index: int, rows: Any) -> None:
-        """Sends a fragment's rows, or a reference to them, to the shard of its worker.
+        """Sends a fragment's rows, or a reference to them, to the shard of the worker that sampled them.
 
         Raises a WorkerError if no shard is left.
         """
@@ -203,7 +203,7 @@ def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> lis
 
 
 def shard_actors(settings: ShardSettings, *, remote: bool) -> Actors:
-    """Shards in this process, or in Ray actors on its node, because the learner reads most of their rows."""
+    """Shards in this process, or in Ray actors on the same node, because the learner reads most of their rows."""
     if not remote:
         return LocalActors(lambda index, restarts: ReplayShard(settings, index, restarts))
     from rollax.processes.cluster import started_ray

@@ -17,7 +17,7 @@ from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
 
-_MOST_UPDATES = 1024  # in one compiled call
+_MOST_UPDATES = 1024  # the most updates in one compiled call
 
 
 class SyncReplayOptimizer(ReplayOptimizer):
@@ -104,7 +104,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         return {"replay": {"rows": rows, "num_updates": self.num_updates}}
 
     def get_state(self) -> dict[str, Any]:
-        """The number of updates, the random state, and the buffers if the config stores them."""
+        """The counts of updates, the random state, and the buffers if the config stores them."""
         state = {
             "num_updates": self.num_updates,
             "ahead": dict(self._ahead),
@@ -120,7 +120,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
         Raises:
             CheckpointError: a buffer or a number does not fit.
-            ConfigError: a buffer is larger than the memory.
+            ConfigError: a buffer does not fit into the memory.
         """
         num_updates = read_count(state, "num_updates", "optimizer")
         rng = random_state(state, "rng", "choices", self._rng)

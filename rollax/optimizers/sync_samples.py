@@ -14,9 +14,12 @@ log = logging.getLogger("rollax.optimizers")
 class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
-    A step without remote workers calls in this order: `RolloutWorker.sample_fragment`, by `BlockSampler.sample` for
-    Gymnasium's environments, with the algorithm's `postprocess` at the end; `ModelPolicy.learn_on_batch`, which draws
-    the `Minibatches`; `Learner.learn`; and `GradientSteps.update`, one compiled call for all gradient steps.
+    A step without remote workers makes these calls:
+        1. `RolloutWorker.sample_fragment`, which samples by `BlockSampler.sample` for Gymnasium's environments, and
+           ends with the algorithm's `postprocess`;
+        2. `ModelPolicy.learn_on_batch`, which draws the `Minibatches`;
+        3. `Learner.learn`;
+        4. `GradientSteps.update`, one compiled call for all gradient steps.
 
     Fragments are joined in the order of the workers, not of arrival: runs with the same seed and number of workers have
     the same numbers. With external clients (`PolicyServerEnv`), fragments are joined in the order of arrival.

@@ -1,4 +1,4 @@
-"""`Timings`: how long the parts of an iteration take, and how old its samples are."""
+"""`Timings`: how long the parts of an iteration take, and how old the samples are."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ class Tally:
 
 
 class Timings:
-    """The times of an iteration, and the policy lag of its samples; sums and means since the last `take`.
+    """The times of an iteration, and the policy lag of its samples: sums and means since the last `take`.
 
-    `sample_s`: sampling of all workers together (and gradients, if they compute them); `wait_s`: the driver's wait for
-    them; `learn_s`: updates; `learner_wait_s`: a learner thread's wait for batches; `broadcast_s`: weight broadcasts.
+    Times, in seconds:
+        sample_s: sampling, summed over all workers, with the gradients if workers compute them.
+        wait_s: the driver's wait for workers.
+        learn_s: updates.
+        learner_wait_s: the learner thread's wait for batches.
+        broadcast_s: broadcasts of weights.
 
     Attributes:
         lags: for each fragment learned from, the number of updates made after the weights that sampled it.
-        queue_depths: train batches in the learner's queue whenever one is added.
+        queue_depths: the length of the learner's queue, whenever a train batch or draw is added.
         dropped_steps: environment steps that were sampled but dropped, as too old or too many.
     """
 
@@ -52,7 +56,7 @@ class Timings:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Adds the duration of its block to one of the sums."""
+        """Context that adds the duration of its block to the sum `name`."""
         started = time.perf_counter()
         try:
             yield
@@ -60,7 +64,7 @@ class Timings:
             self.add(name, time.perf_counter() - started)
 
     def take(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None without any, and drops."""
+        """Returns `(seconds by name, other numbers by name)` since the last call; a mean of no numbers is None."""
         queue = {
             "policy_lag_mean": self.lags.mean,
             "policy_lag_max": self.lags.largest,

@@ -48,8 +48,8 @@ class UpdatesDue:
     def restore(self, state: Mapping[str, Any], *, made: int, kept: bool, most_steps: int) -> None:
         """Continues the counts of another object, which made `made` updates and whose settings may differ.
 
-        Unless the stored steps are `kept`, `learning_starts` counts from here. If it raises CheckpointError, nothing
-        has changed.
+        Unless the stored rows are `kept`, `learning_starts` counts from here. After a CheckpointError nothing has
+        changed.
 
         At most the updates for `most_steps` steps, the size of a buffer, stay due, so that a damaged count cannot make
         an endless step.

@@ -23,7 +23,7 @@ _EARLY_S = 0.01  # a wait may return slightly before its timeout
 class Call:
     """A call of an actor's method, and its outcome."""
 
-    index: int  # of the actor
+    index: int  # the index of the actor
     method: str
     arguments: tuple[Any, ...] = ()
     raises: bool = False  # an exception of the method is the outcome of the call, not a failure of the actor
@@ -43,7 +43,7 @@ class Actor:
     """An actor that has been started."""
 
     index: int
-    handle: Any  # for `Actors`
+    handle: Any  # as `Actors.start` returned it
     state: Any  # state for the pool's owner; each restart begins with a new one
     started: bool  # whether it is made and has not failed since
     since: float  # `time.monotonic()` of its last answer, or of the first call after a pause
@@ -63,6 +63,8 @@ class ActorPool:
     An actor fails if its process ends, if it does not answer in time, or if a method raises.
 
     Args:
+        actors: starts the actors and calls them.
+        indices: the index of each actor.
         failures: decides whether a failed actor is restarted or left out, or its error is raised.
         makes: actors have a method `make`, called after each start; they count as started when it has returned.
         remakes: an actor whose method raises is made again in its process; otherwise in a new process.
@@ -83,12 +85,12 @@ class ActorPool:
     ) -> None:
         self._actors, self.failures = actors, failures
         self._makes, self._remakes, self._stop, self._state = makes, remakes, stop, state
-        self.make_arguments: tuple[Any, ...] = ()  # of the next calls of `make`
+        self.make_arguments: tuple[Any, ...] = ()  # the arguments of the next calls of `make`
         self._making_all = False
-        self._over: list[Call] = []  # will be returned by `ready`
+        self._over: list[Call] = []  # finished calls that `ready` has not returned yet
         self._restarts: dict[int, _Restart] = {}
         self._starts = dict.fromkeys(indices, 0)
-        self.count = len(self._starts)  # actors at first
+        self.count = len(self._starts)  # the number of actors at the beginning
         self._live: dict[int, Actor] = {}
         for index in self._starts:
             self._start(index)
@@ -154,8 +156,8 @@ class ActorPool:
         """The finished calls of `send`. Waits for one of them while any is pending.
 
         Args:
-            timeout_s: timeout for the first call.
-            others_s: timeout for the others, after one has finished.
+            timeout_s: seconds to wait for the first call.
+            others_s: seconds to wait for further calls, after the first has finished.
         Raises:
             WorkerError: no actor is left.
             Exception: the error of an actor that is neither restarted nor left out.
@@ -196,8 +198,8 @@ class ActorPool:
         """Waits until all actors are made; returns the results of their `make`.
 
         Raises:
-            Exception: `make` of an actor raised, it did not start in time, or its process ended and it is neither
-                restarted nor left out. All actors are then stopped.
+            Exception: `make` of an actor raised, an actor did not start in time, or the process of an actor ended and
+                the actor is neither restarted nor left out. All actors are then stopped.
         """
         self._making_all = True
         try:
@@ -214,7 +216,7 @@ class ActorPool:
         stopping: dict[Any, int] = {}
         for index, actor in live.items():
             if self._stop and actor.started:
-                with suppress(WorkerError):  # it can no longer be called
+                with suppress(WorkerError):  # the actor can no longer be called
                     stopping[self._actors.call(actor.handle, self._stop)] = index
         if stopping:
             over = self._actors.wait(list(stopping), len(stopping), _STOP_S)
@@ -230,7 +232,7 @@ class ActorPool:
         return call.arguments
 
     def _start(self, index: int) -> None:
-        """Starts an actor; a running one is made again."""
+        """Starts an actor; an actor whose process still runs is made again."""
         actor = self._live.get(index)
         if actor is None:
             handle = self._actors.start(index, self._starts[index])
@@ -255,7 +257,7 @@ class ActorPool:
                 self._dispatch(self._live[index], call)
 
     def _finish(self, calls: list[Call]) -> None:
-        """Waits for these calls; raises the error of the first that raised."""
+        """Waits for these calls; raises the error of the first call that raised."""
         while not all(call.over for call in calls):
             self._take(_FOREVER)
         for call in calls:

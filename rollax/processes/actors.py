@@ -13,7 +13,7 @@ class ProcessLostError(Exception):
     """The process of an actor has ended; the message has the reason.
 
     Args:
-        details: all that is known.
+        details: the whole description of how the process ended.
         unmade: the process did not make the actor, because it could not load its arguments or the constructor raised.
     """
 

@@ -23,8 +23,8 @@ _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 def started_ray(required_by: str, address: str | None = None) -> Any:
     """Returns the module `ray`, connected to a cluster.
 
-    It is the first of: the cluster of an existing connection, the cluster at `address`, one on this machine, a new one
-    that ends with this process.
+    The cluster is the first of these that exists: the cluster of an existing connection, the cluster at `address`, or a
+    cluster on this machine. Otherwise it is a new cluster, which ends with this process.
 
     Args:
         required_by: the config key that requires other processes, for the error.
@@ -122,7 +122,7 @@ def started_here(ray: Any) -> bool:
 
 
 def check_processes_fit(ray: Any, number: int, where: str, fix: str) -> None:
-    """Raises ConfigError if this machine is the cluster, and so many further processes cannot fit into its memory."""
+    """Raises ConfigError if this machine is the cluster, and `number` further processes do not fit into its memory."""
     if started_here(ray):
         check_fits(f"A total of {number:,} processes", number * _PROCESS_BYTES, where, fix)
 

@@ -23,12 +23,12 @@ class FailureRules:
     """How failures are handled; see `WorkerFields`."""
 
     restart: bool = False
-    ignore: bool = False  # continue without actors that are not restarted
-    max_restarts: int = 1000  # of all actors together
+    ignore: bool = False  # if `restart` is false, and at the start: continue without actors that have failed
+    max_restarts: int = 1000  # the most restarts of all actors together
     tolerance: int = 3  # the most failures in a row of one actor that still lead to a restart
     delay_s: float = 1.0  # delay before the second restart in a row; it doubles with each further one
     timeout_s: float = float("inf")  # time without an answer after which an actor has hung
-    start_timeout_s: float = 600.0  # the same during its start
+    start_timeout_s: float = 600.0  # the same time limit while an actor starts
 
     @classmethod
     def of(cls, config: TrainerConfig) -> FailureRules:
@@ -49,7 +49,7 @@ class Failures:
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
         self.rules, self.name, self._advice = rules, name, advice
         self.last: dict[int, Exception] = {}  # index -> last error
-        self.restarts = 0  # of all actors
+        self.restarts = 0  # the number of restarts of all actors
         self.in_a_row: dict[int, int] = {}  # index -> failures since the last success
 
     def succeeded(self, index: int) -> None:
@@ -57,7 +57,10 @@ class Failures:
         self.in_a_row.pop(index, None)
 
     def failed(self, index: int, error: Exception) -> float | None:
-        """Counts a failure; returns the seconds until the restart, or None for no restart; or raises the error."""
+        """Counts a failure; returns the seconds until a restart, or None if the actor is left out.
+
+        Raises the error if neither `restart` nor `ignore` of the rules is set.
+        """
         rules = self.rules
         self.last[index] = error
         failures = self.in_a_row[index] = self.in_a_row.get(index, 0) + 1
@@ -74,7 +77,7 @@ class Failures:
         return None
 
     def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
-        """The error of a call of unavailable actors, `indices` or any; its cause is their last error."""
+        """The error of a call to actors that cannot be called, `indices` or all; its cause is the last error."""
         last = sorted(self.last.items())
         room = 280 // max(len(last), 1)  # a message shows 300 characters, and each actor should be named
         error = WorkerError(
@@ -93,7 +96,7 @@ class Failures:
     def hung(
         self, index: int, call: str, waited_s: float, *, starting: bool, stack: Stack | None = None
     ) -> WorkerError:
-        """The error of an actor that has not answered in time; `stack` is its stack shortly before."""
+        """The error of an actor that has not answered in time; `stack` is the actor's stack shortly before."""
         where, got = self._where(index, call, stack), f"no answer for {waited_s:.3g} s"
         if starting:
             error = WorkerError(f"A {self.name} did not start in time.", where, got).expected(

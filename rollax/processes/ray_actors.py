@@ -1,4 +1,4 @@
-"""Ray actors."""
+"""`RayActors`: actors in other processes, by Ray."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RayActors:
             return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
-            # Callers recognize an error by its class, Exception; a BaseException of another kind is described instead.
+            # Callers treat outcomes that are an Exception as errors, so another BaseException is replaced by one.
             if not isinstance(cause, Exception) or isinstance(cause, errors.RayError):
                 cause = _unpicklable(error)
             cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))
@@ -99,7 +99,7 @@ def actor_class(
     resources: Mapping[str, float] | None = None,
     near: bool = False,
 ) -> Any:
-    """The Ray actor class of a computing class: its processes have one thread, and a GPU only if they reserve one.
+    """The Ray actor class of `cls`, whose processes have one computing thread, and a GPU only if they reserve one.
 
     With `near`, actors start on the node of this process, if there is room.
     """

@@ -61,7 +61,7 @@ class StackFile(NamedTuple):
     start_timeout_s: float
 
     def after_s(self, method: str) -> float:
-        """The time after which a call that still runs counts as hung here: shortly before the pool gives it up."""
+        """The seconds after which a call that still runs writes its stack, before the pool counts the actor as hung."""
         # The limit of a start includes the start of the process, which may take long.
         return 0.5 * self.start_timeout_s if method == "make" else 0.9 * self.timeout_s
 
@@ -98,7 +98,7 @@ class StackWriter:
         finally:
             faulthandler.cancel_dump_traceback_later()
             self._waits = False
-            if os.fstat(self._file).st_size:  # it was late, but has not hung
+            if os.fstat(self._file).st_size:  # the call was late, but has not hung
                 os.ftruncate(self._file, 0)
             if exiting is not None:
                 with suppress(OSError):

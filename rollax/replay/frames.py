@@ -68,9 +68,9 @@ class StackedFrames:
         """Compares the stacks of M observations with the previous ones; `inside` is false for the first of a segment.
 
         Returns:
-            [M] true where the stack is the previous stack, shifted by one image; [M] the number of images to store
-            before the newest image: 0 for a shifted stack; otherwise the images that differ from the oldest, which
-            represents all images before it.
+            [M] true where the stack is the previous stack, shifted by one image; and [M] the number of images to store
+            before the newest image. This is 0 for a shifted stack. For another stack, all images before the newest are
+            stored, but copies of the oldest image at its beginning are stored once.
         """
         stacks = self.stacks(self.array(obs))
         goes_on = inside.copy()
@@ -83,7 +83,7 @@ class StackedFrames:
         return goes_on, images
 
     def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
-        """Writes the observations of a fragment: the newest image of each stack to its slot, further ones before it."""
+        """Writes the observations of a fragment: the newest image of each stack to its slot, further images before."""
         frames = at(stored, self.path)
 
         def put_leaf(array: NDArray, leaf: NDArray) -> None:
@@ -98,7 +98,7 @@ class StackedFrames:
         slots, images = added.slots[added.fresh], added.images[added.fresh]
         frames[slots] = stacks[:, -1]
         links.back[slots] = slots
-        # Image by image, k - 1 at most: stacks differ in how many they need.
+        # Image by image, at most k - 1, because stacks need different numbers of images.
         for age in range(1, self.count):
             kept = np.flatnonzero(images >= age)
             newer, older = ((slots[kept] - steps) % links.size for steps in (age - 1, age))

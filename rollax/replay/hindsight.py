@@ -26,10 +26,10 @@ NEXT_ACHIEVED = "next_achieved_goal"
 class HindsightDraw(Draw):
     """Transitions for one step; of k + 1 rows, k get another goal on average.
 
-    The goal is one that the trajectory achieved in this row or a later one: in any of the stored rows, with equal
+    The new goal was achieved by the trajectory in this row or a later stored row: in any of these rows, with equal
     probability (`future`), or in the last of them (`final`). The goal is replaced in `obs` and `new_obs`, the reward is
     computed again, and `discounts` are 0 if the new goal terminates the episode. A row that terminated with its own
-    goal stays terminated, since no observation after it is stored.
+    goal stays terminated, because no observation after it is stored.
 
     Source: Andrychowicz et al. (2017), "Hindsight experience replay", arXiv:1707.01495, sections 3.3 and 4.5.
     Deviations: goals are drawn with the rows, not stored with copies of them.

@@ -26,13 +26,13 @@ class Addition(NamedTuple):
     rows: NDArray[np.int64]  # [N] the entries of the rows
     segments: NDArray[np.int64]  # [E] the segments that do not terminate
     ends: NDArray[np.int64]  # [E] the entries of the observations after them
-    obs: trees.Tree | None  # columns of M observations where these are stacked
+    obs: trees.Tree | None  # columns of M observations; None if observations are not stacked
     slots: NDArray[np.int64]  # [M] the ring buffer slots of the entries
-    goes_on: NDArray[np.bool_]  # [M] true where the images of the entry before are a part of the observation
+    goes_on: NDArray[np.bool_]  # [M] true where the stack is the stack of the previous entry, shifted by one image
     images: NDArray[np.int64]  # [M] the number of images in the slots before each entry's own
     fresh: NDArray[np.bool_]  # [M] false where the observation is already in its slot
-    needed: int  # slots that are taken
-    taken: int  # slots that have then been taken since the beginning
+    needed: int  # the number of slots that the fragment takes
+    taken: int  # slots taken since the beginning, by this fragment too
     overwritten: NDArray[np.int64]  # slots that no longer hold a row
 
     @property
@@ -45,7 +45,7 @@ class Addition(NamedTuple):
 
 
 class Links:
-    """Slots are taken in order, the oldest ones overwritten; each is linked to its neighbours in the trajectory.
+    """New rows take slots in order and overwrite the oldest rows; a slot is linked to its neighbours in the trajectory.
 
     A later row has a later slot, so a forward link never leads to an overwritten slot. Links backward, to the row
     before and to the images before, are removed when their slot is overwritten.
@@ -55,15 +55,15 @@ class Links:
 
     Args:
         size: the number of slots.
-        images: images per observation, if each slot holds one; else 1.
+        images: the number of images per observation, if each slot holds one image; else 1.
     Attributes:
         taken: slots taken since the beginning, overwritten ones included.
         following, preceding: [slots] the slots of the next and the previous row; -1 for none.
-        number: [slots] the rows of the trajectory before this one, overwritten ones included.
+        number: [slots] how many rows the trajectory has before this one, overwritten rows included.
         back: [slots] the slot of the image before; the slot itself for the first image, which represents all before it.
             Empty if observations are not stacked.
         terminated, truncated: [slots] whether the trajectory ended after the row.
-        observed: [slots] whether there is only an observation, without an action.
+        observed: [slots] whether the slot holds only an observation, without an action.
     """
 
     def __init__(self, size: int, images: int = 1) -> None:
@@ -143,7 +143,7 @@ class Links:
         return slots
 
     def put(self, added: Addition) -> None:
-        """Links the entries of a fragment: `overwrite` has freed their slots, or they were open."""
+        """Links the entries of a fragment, whose slots were open or have been freed by `overwrite`."""
         fragment, slots, row_slots, end_slots = added.fragment, added.slots, added.row_slots, added.end_slots
         terminated = fragment[SampleBatch.TERMINATEDS]
         cut_off = fragment[SampleBatch.TRUNCATEDS] & ~terminated
@@ -180,7 +180,7 @@ class Links:
         return images
 
     def indices(self, slots: Slots) -> NDArray[np.int64]:
-        """[K] numbers of the current contents of these slots; they are never used again."""
+        """[K] numbers for the current contents of these slots; later contents have other numbers."""
         newest = self.taken - 1
         return np.asarray(newest - (newest - slots) % self.size, np.int64)
 

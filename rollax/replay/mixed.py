@@ -38,8 +38,8 @@ class Part:
 class MixedReplay:
     """Draws each transition from one of several buffers, chosen by weight; buffers without transitions are left out.
 
-    It has the interface of `Replay`. `indices` include the buffer of a transition. Each buffer computes its own
-    importance weights.
+    It has the `sample` and `update_priorities` of `Replay`. Drawn `indices` encode the buffer of each transition. Each
+    buffer computes its own importance weights.
     """
 
     def __init__(self, parts: Sequence[Part], where: str = "replay buffer") -> None:

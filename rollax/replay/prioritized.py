@@ -32,12 +32,12 @@ class PrioritizedReplay(UniformReplay):
     Args:
         capacity, gamma, n_step, columns, frames, where: as for `UniformReplay`.
         alpha: α: 0 draws uniformly, 1 in proportion to the errors.
-        eps: ε, the priority of transitions without an error.
+        eps: ε > 0, which is added to the absolute error.
     Raises:
         ConfigError: a number out of range.
     """
 
-    _own_bytes_per_slot = UniformReplay._own_bytes_per_slot + 10  # a leaf of the sum tree, and one in seven above it
+    _own_bytes_per_slot = UniformReplay._own_bytes_per_slot + 10  # a leaf of the sum tree, and 1/7 of an inner node
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PrioritizedReplay(UniformReplay):
         return self._tree.total if len(self) else 0.0
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
-        """Sets the priorities of transitions; those overwritten since they were drawn are ignored.
+        """Sets the priorities of transitions; transitions that were overwritten since the draw are ignored.
 
         Args:
             indices: [K] `indices` of drawn transitions, or [K·L] of K sequences of L rows; for duplicates the last
@@ -116,17 +116,17 @@ class PrioritizedReplay(UniformReplay):
         self._restore_priorities(priorities)
 
     def _stored_priorities(self, state: Mapping[str, Any], slots: int) -> tuple[float, NDArray[np.float64]]:
-        """The largest priority so far, 1 if a uniform buffer saved the state, and [slots] p_i^α; 0: not known."""
+        """The largest priority so far (1 if a uniform buffer saved the state), and [slots] p_i^α (0: not known)."""
         alpha, largest = (
             read_number({"alpha": self.alpha, "largest_priority": 1.0, **state}, key, self.where)
             for key in ("alpha", "largest_priority")
         )
         priorities = np.zeros(slots)
         with np.errstate(over="ignore", invalid="ignore"):
-            if "priorities" in state and alpha > 0:  # with α = 0 the errors are not known
+            if "priorities" in state and alpha > 0:  # with α = 0 all p_i^α are 1
                 priorities = read_array(state, "priorities", self.where, shape=(slots,), dtype=np.float64)
                 priorities = priorities if alpha == self.alpha else priorities ** np.divide(self.alpha, alpha)
-            most = np.float64(largest) ** self.alpha * self.capacity  # of new transitions
+            most = np.float64(largest) ** self.alpha * self.capacity  # the sum if all transitions were new
             fits = (priorities >= 0).all() and np.isfinite(priorities.sum() + most)
         if not fits:
             got = "numbers that are negative or not finite, or overflow"
@@ -169,7 +169,7 @@ class PrioritizedReplay(UniformReplay):
         return (weights / weights.max()).astype(np.float32)
 
     def _priorities(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[K] p_i."""
+        """[K] the priorities p_i for TD errors; raises NonFiniteError if one is not finite, or p_i^α overflows."""
         priorities = np.abs(errors) + self.eps
         largest = priorities.max(initial=0.0)  # NaN if one is
         with np.errstate(over="ignore"):

@@ -48,12 +48,12 @@ class Replay(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, used or not; 0 before the first fragment."""
+        """Bytes of the arrays, unused slots included; 0 before the first fragment."""
         return self.capacity * self.bytes_per_slot
 
     @property
     def bytes_per_slot(self) -> int:
-        """Bytes of a transition; 0 before the first fragment."""
+        """Bytes of one slot; 0 before the first fragment."""
         return self._rows.bytes_per_slot
 
     @property
@@ -62,7 +62,7 @@ class Replay(ABC):
         return self._rows.names
 
     def observations(self, count: int) -> Iterator[trees.Tree]:
-        """All stored observations in order, at most `count` at once."""
+        """Yields all stored observations in the order of their slots, at most `count` at once."""
         filled = self._rows.links.filled
         for start in range(0, filled, count):
             slots = self._with_observation(np.arange(start, min(start + count, filled)))
@@ -105,10 +105,14 @@ class Replay(ABC):
         """The transitions that begin in [B] slots, which `draw_slots` returned.
 
         Returns:
-            A batch of B rows: `obs`, `actions` and the stored columns; `rewards`, the n-step returns; `new_obs`, the
-            observation after the n steps; `discounts`, the factor of its value: γ^n, a smaller power where a truncation
-            came first, 0 where the trajectory terminated (`new_obs` is then some observation); `weights`; `indices`,
-            for `update_priorities`. All are copies, which may be changed.
+            A batch of B rows. All columns are copies, which may be changed:
+            - `obs`, `actions` and the other stored columns;
+            - `rewards`: the n-step returns;
+            - `new_obs`: the observation after the n steps;
+            - `discounts`: the factor of the value of `new_obs`, which is γ^n, or γ^m where the trajectory was truncated
+              after m < n steps, or 0 where it terminated (`new_obs` then has no meaning);
+            - `weights`: the importance weights;
+            - `indices`: for `update_priorities`.
         """
         returns, discounts, targets = self._windows(slots)
         columns = {name: self._rows.read(name, slots) for name in self._rows.names}
@@ -126,12 +130,15 @@ class Replay(ABC):
         by k. They have a mean of 1, and the rows of all sequences count the same.
 
         Returns:
-            A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the
-            first row only; n-step `rewards` and `discounts` as in `transitions`; `target_steps`, the position in the
-            sequence of the observation to bootstrap from; `bootstrap`, true on a row after the last row (with inputs of
-            the policy, without an action) unless that terminated; `weights`, 0 except in the rows to learn from;
-            `burn_in` [B, burn_in], true for the first rows, which only advance the state; `indices`, for
-            `update_priorities`: -1 except in the rows that the sequence is drawn by.
+            A padded batch of B sequences of up to burn_in + T + 1 rows:
+            - the stored columns, with `state_in` of the first row only;
+            - n-step `rewards` and `discounts`, as in `transitions`;
+            - `target_steps`: the position in the sequence of the observation to bootstrap from;
+            - `bootstrap`: true on a further row after the last one, which has inputs of the policy but no action; there
+              is no such row if the last row terminated;
+            - `weights`: 0 except in the rows to learn from;
+            - `burn_in` [B, burn_in]: true for the first rows, which only advance the state;
+            - `indices`: for `update_priorities`; -1 except in the rows that the sequence is drawn by.
         """
         weights = self._weights(slots, beta)
         return sequences_from(self._rows, slots, weights, draw, n_step=self.n_step, gamma=self.gamma)
@@ -192,7 +199,7 @@ class Replay(ABC):
 
 
 def by_index(errors: NDArray[np.floating], indices: NDArray[np.integer]) -> NDArray[np.floating]:
-    """The errors for `update_priorities`, one for each index: a sequence has one error, and an index for each row."""
+    """The errors of the rows with these indices: the one error of a sequence is repeated for each of its rows."""
     return np.repeat(errors, len(indices) // max(len(errors), 1))
 
 

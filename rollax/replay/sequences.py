@@ -30,7 +30,7 @@ def sequences_from(
     Args:
         drawn: [B] slots of the drawn rows.
         drawn_weights: [B] the importance weight of each.
-        n_step: n, steps of each return; fewer at the end of the sequence; None: all up to its end.
+        n_step: n, steps of each return, or fewer at the end of the sequence; None: all up to the end.
     """
     links, stride = rows.links, draw.length - draw.overlap
     starts = _first_rows(drawn, stride, links)

@@ -14,7 +14,7 @@ from rollax.policy.replayed import Draw
 from rollax.replay.uniform import UniformReplay
 
 BufferOfSize = Callable[[int], UniformReplay]
-"""Makes a buffer of a number of slots. It can be pickled."""
+"""A function that can be pickled: capacity -> buffer."""
 Errors = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Policy id -> `(indices, errors)` of drawn rows, for `update_priorities`."""
 
@@ -32,17 +32,18 @@ class ShardSettings:
     """The settings of all shards of a run."""
 
     buffers: Mapping[str, BufferOfSize]  # by policy id
-    capacities: Sequence[int]  # of the buffers of each shard
+    capacities: Sequence[int]  # by shard: the capacity of each of its buffers
     draws: Mapping[str, Draw]  # by policy id
     batch_sizes: Mapping[str, int]  # policy id -> transitions, or sequences, of one update
     beta: float  # β of prioritized replay
-    seed: int | None  # of the draws
+    seed: int | None  # the seed of the draws
 
 
 class ReplayShard:
     """A buffer for each policy that learns, with the fragments of some of the workers.
 
-    `generation` is the number of earlier shards of this index (from 1); each draws its own random numbers.
+    `index` counts from 1. `generation` is the number of earlier shards with this index, which all draw different random
+    numbers.
     """
 
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:
@@ -111,6 +112,6 @@ def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]
 
 
 def set_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
-    """Restores the buffer of each policy; one without a state is emptied, a state without a buffer skipped."""
+    """Restores the buffer of each policy; a buffer without a state is emptied, and a state without a buffer skipped."""
     for policy_id, buffer in buffers.items():
         buffer.set_state(states.get(policy_id, {}))

@@ -25,13 +25,13 @@ _ENOUGH_STACKS = 100  # before warning that most stacks do not continue the prev
 
 
 class StoredRows:
-    """The newest rows, each observation once; memory is taken for the first fragment.
+    """Stores the newest rows, each observation once; the first fragment allocates the memory.
 
     Args:
         capacity: slots.
         names: further columns to store, beside `obs`, `actions` and `rewards`.
         frames: how observations are stacked; None: not at all.
-        owners_bytes: bytes per slot that the owner of the rows needs.
+        owners_bytes: bytes per slot that the buffer needs in addition to the rows.
         where: the buffer's name in error messages.
     """
 
@@ -48,12 +48,12 @@ class StoredRows:
 
     def _forget(self) -> None:
         self.links = Links(self.capacity, self._images)
-        self._layouts: dict[str, Layout] = {}  # of added rows; empty before the first fragment
-        self._stored: dict[str, trees.Tree] = {}  # by slot; for stacked observations only the newest image
+        self._layouts: dict[str, Layout] = {}  # the layouts of columns; empty before the first fragment
+        self._stored: dict[str, trees.Tree] = {}  # columns by slot; only the newest image of stacked observations
 
     @property
     def bytes_per_slot(self) -> int:
-        """Bytes per slot, the owner's included; 0 before the first fragment."""
+        """Bytes per slot, `owners_bytes` included; 0 before the first fragment."""
         return self._needed(self._stored) if self._stored else 0
 
     @property
@@ -76,7 +76,7 @@ class StoredRows:
         return fragment
 
     def addition(self, fragment: Fragment) -> Addition:
-        """The changes from adding a fragment, a result of `checked`, over the oldest rows."""
+        """The slots that a fragment takes and overwrites if it is added; `fragment` is a result of `checked`."""
         rows, segments, ends, obs, goes_on, images = self._entries(fragment)
         size = len(goes_on)
         if self._frames is not None:
@@ -206,9 +206,9 @@ class StoredRows:
         return rows + Links.bytes_per_slot(self.capacity, self._images) + self._owners_bytes
 
     def _taken_over(self, fragment: Fragment, at_most: int) -> NDArray[np.int64]:
-        """[P] the slot of a segment's first observation, where an earlier segment of its trajectory ends; else -1.
+        """[P] for each segment, the open slot with its first observation, which an earlier segment stored; else -1.
 
-        At most `at_most` slots are taken for the fragment.
+        At most `at_most` slots are taken for the fragment; an open slot must not be one of them.
         """
         slots = np.full(len(fragment.ends), -1)
         ends = self.links.open_slots(fragment[SampleBatch.TRAJECTORY_ID][fragment.ends])

@@ -12,13 +12,14 @@ _TOP = 2048  # the highest level is searched whole, so nothing is built above it
 
 
 class SumTree:
-    """Float64 weights; batches of changes and draws take time in the logarithm of their number.
+    """Float64 weights; the time of a change or a draw grows with the logarithm of the number of weights.
 
-    Every inner number is the sum of its children, summed again at each change: rounding errors do not accumulate.
+    Every inner number is the sum of its children, and is summed again at each change, so that rounding errors do not
+    accumulate. All `size` weights are 0 at first.
 
     Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
-    instead of two, and no levels above a few thousand nodes: one operation on thousands of numbers costs less than
-    eleven on hundreds. All `size` weights are 0 at first.
+    instead of two, and no levels above a few thousand nodes, because one operation on thousands of numbers costs less
+    than eleven operations on hundreds.
     """
 
     def __init__(self, size: int) -> None:
@@ -64,7 +65,8 @@ class SumTree:
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """[count] ascending positions drawn with P(i) = weight_i / total, one from each `count`-th of the total.
 
-        Stratified as in section 3.3 of the source. Some weight must be above 0; no position has weight 0.
+        Stratified as in section 3.3 of the source. At least one weight must be above 0. Positions with weight 0 are
+        never drawn.
         """
         self._finish()
         top = self._levels[-1].reshape(-1)

@@ -63,9 +63,9 @@ class UniformReplay(Replay):
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is incomplete
-        self._waiting_of = np.zeros(0, np.int64)  # their trajectories
-        self._warned = False  # of rows that are overwritten too early
-        self._adding: Addition | None = None  # not None after an interrupted `add`: stored only in part
+        self._waiting_of = np.zeros(0, np.int64)  # the trajectories of these rows
+        self._warned = False  # whether a warning of rows that are overwritten too early was logged
+        self._adding: Addition | None = None  # a fragment that is stored only in part, if `add` was interrupted
 
     def __len__(self) -> int:
         self._finish()
@@ -82,9 +82,9 @@ class UniformReplay(Replay):
             fragment: a `Fragment` with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
                 the columns to be stored; fragments of one worker may have been concatenated, the earlier ones first.
         Raises:
-            BatchError: it is no fragment, or a column is missing or differs from earlier columns.
+            BatchError: the argument is not a `Fragment`, or a column is missing or differs from earlier columns.
             NonFiniteError: a NaN, or infinity in anything but an observation.
-            ConfigError: the capacity is larger than the memory, or smaller than the fragment.
+            ConfigError: the buffer does not fit into the memory, or the fragment does not fit into the buffer.
         """
         check_batch(fragment, SampleBatch, self.where)
         if not fragment.count:
@@ -143,8 +143,8 @@ class UniformReplay(Replay):
         """Refuses what `set_state` would refuse; nothing is changed.
 
         Raises:
-            CheckpointError: it does not fit this buffer.
-            ConfigError: the capacity is larger than the memory.
+            CheckpointError: the state does not fit this buffer.
+            ConfigError: the buffer does not fit into the memory.
         """
         rows = _of_rows(state)
         self._rows.check_state(rows)
@@ -200,7 +200,7 @@ class UniformReplay(Replay):
 
     def _with_observation(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         links = self._rows.links
-        # A newer image follows an image that is stored in addition to the rows' own; nothing follows a segment's end.
+        # An additional image is followed by a newer image; the observation after a segment is followed by nothing.
         return slots[~links.observed[slots] | (links.following[slots] < 0)]
 
     def _overwrite(self, slots: NDArray[np.int64]) -> None:

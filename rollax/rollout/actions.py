@@ -19,9 +19,10 @@ from rollax.policy.policy import Policy
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves are mapped, and integers whose dtype is narrower than int32 are cast; if the space has neither,
-    `identity` is true. The result shares no memory with the policy's actions, because an environment may write into its
-    actions while the policy learns from its own. NaNs are kept: the caller raises the error, which names the policy.
+    Box leaves are scaled and clipped. Discrete and MultiDiscrete leaves are cast if their dtype cannot hold int32. If
+    the space has no such leaf, `identity` is true. The result shares no memory with the policy's actions, because an
+    environment may write into the actions that it receives, while the policy learns from its own. NaNs are not checked:
+    `PolicyRunner.check_actions` refuses them.
 
     Args:
         action_space: the environment's action space, nested or not.
@@ -35,7 +36,7 @@ class ActionMap:
         self.boxes = {path: BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
         self._space = action_space
         self.settings = {"clip_actions": clip_actions, "normalize_actions": normalize_actions}
-        # Distributions return int32, which `space.contains` refuses for narrower dtypes.
+        # Distributions return int32, which `space.contains` refuses if the dtype of the space cannot hold it.
         self._narrow = frozenset(
             path
             for path, leaf in leaves(action_space)
@@ -45,14 +46,14 @@ class ActionMap:
 
     @property
     def log_width(self) -> float:
-        """log |∂a_env / ∂a|. Added to the log density of an environment's action, it gives the policy's log density."""
+        """log |∂a_env / ∂a|, the constant in log p(a) = log p(a_env) + log |∂a_env / ∂a|."""
         widths = [box.half_width[box.scaled & (box.half_width > 0)] for box in self.boxes.values()]
         return float(sum(np.log(width).sum() for width in widths))
 
     def __call__(self, columns: Tree) -> Tree:
-        """The environment's actions, in the dtypes of its space; for columns in JAX, traced or not, in float32.
+        """The environment's actions, in the dtypes of its space; columns in JAX have at most 32 bits.
 
-        NumPy arrays are writable copies.
+        Results in NumPy are writable copies.
         """
 
         def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
@@ -63,7 +64,7 @@ class ActionMap:
         return trees.copied(columns) if self.identity else walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
-        """The policy's actions for logged environment actions; float32 in Box leaves, linear beyond the bounds."""
+        """The policy's actions for logged environment actions: float32 in Box leaves, without clipping."""
 
         def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
             return self.boxes[path].to_policy(column) if path in self.boxes else column
@@ -85,11 +86,11 @@ class ActionMap:
 
 
 class BoxMap:
-    """The map of one Box.
+    """Maps the actions of one Box leaf.
 
     Attributes:
         scaled: mask of the elements that are scaled, by `half_width` and `centre`.
-        cuts: whether results are clipped to [`low`, `high`].
+        cuts: whether any element is clipped to [`low`, `high`].
         integer: whether results are rounded before they are clipped.
     """
 
@@ -101,7 +102,7 @@ class BoxMap:
         from_, to = np.where(self.scaled, low, -1.0), np.where(self.scaled, high, 1.0)
         # Halved before they are subtracted: the width of a float64 Box may overflow.
         self.half_width, self.centre = to / 2 - from_ / 2, to / 2 + from_ / 2
-        # A cast to an integer outside its range is undefined, so integers are always clipped.
+        # Casting a float beyond the range of an integer dtype is undefined, so integers are always clipped.
         cut = self.scaled | clip | self.integer
         self.low, self.high = np.where(cut, low, -np.inf), np.where(cut, high, np.inf)
         self.cuts = bool(cut.any())
@@ -158,7 +159,7 @@ class ActionRanges:
             )
 
     def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:
-        """The row of the first action outside the space, the action, and the leaf of the space."""
+        """The row of the first action outside the space, the action, and the leaf of the space; None if all fit."""
         for path, leaf in self._whole:
             column = at(actions, path)
             if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:

@@ -17,7 +17,7 @@ from rollax.rollout.metrics import EpisodeList
 from rollax.rollout.sampler import SamplingOnRequest
 
 MOST_EPISODES = 100_000
-"""Episodes of dropped fragments that are kept for the metrics."""
+"""The most episodes of dropped fragments that are kept for the metrics."""
 
 
 class SamplingLock:
@@ -90,7 +90,7 @@ class YieldingEnv(EnvWrapper):
 
     @property
     def waits(self) -> bool:
-        """Whether it is polled and may wait long for others, such as clients; it can then be interrupted."""
+        """Whether a poll is running that may wait long for external clients, and that can be interrupted."""
         return self.polling and getattr(self.env.interrupt, "__func__", None) is not BaseEnv.interrupt
 
     def poll_rows(self) -> Rows:
@@ -105,14 +105,15 @@ class BackgroundSampling(SamplingOnRequest):
     """Keeps the fragments of a sampling thread until they are taken.
 
     If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
-    is worth more. An exception in the thread is raised once, by the next `take`; sampling then begins again.
+    is worth more. An exception in the thread is raised once, by the next `take`; the call of `take` after it starts the
+    thread again.
 
     Args:
         sample: returns the next fragment; called in the thread.
-        name: of the worker, for errors.
+        name: the name of the worker, for errors.
         env: the environment to step; other threads may enter `turn` while the sampler polls the attribute `env`.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
-        is_too_old: returns whether fragments of a version of the weights are too old to learn from.
+        is_too_old: returns whether fragments sampled with a version of the weights are too old to learn from.
         in_pool: whether a pool of workers takes the fragments, and detects hung workers by calls that do not return.
     """
 
@@ -133,9 +134,9 @@ class BackgroundSampling(SamplingOnRequest):
         self._most_waiting, self._is_too_old, self._in_pool = most_waiting, is_too_old, in_pool
         self._changed = threading.Condition()
         self._waiting: deque[Rollout] = deque()
-        # Of dropped fragments, for the next fragment that is taken:
+        # The steps and episodes of dropped fragments, which the next fragment that is taken reports:
         self._dropped, self._episodes = 0, EpisodeList()
-        self._statistics: Rollout | None = None  # the last dropped fragment, with the filter statistics of all of them
+        self._statistics: Rollout | None = None  # the last dropped fragment, with the statistics of all dropped ones
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None
@@ -150,9 +151,9 @@ class BackgroundSampling(SamplingOnRequest):
         return nullcontext() if self.runs_here else self._lock.held()
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
-        """The `most` oldest waiting fragments (None: all); blocks until there is one; none after the timeout.
+        """The `most` oldest waiting fragments (None: all); blocks until one waits, and returns [] after the timeout.
 
-        In a pool, the call blocks beyond the timeout if the environment has finished no step and does not wait for
+        In a pool, the call blocks beyond the timeout if no poll has returned and the environment does not wait for
         clients, so that the pool notices that the worker hangs. The thread starts with the first call.
         """
         polls = self.env.polls
@@ -188,8 +189,8 @@ class BackgroundSampling(SamplingOnRequest):
     def _paused(self, *, drops: bool) -> Iterator[None]:
         """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
 
-        Waiting fragments and an untaken exception are kept. With `drops` they are discarded, and so are the counts and
-        episodes of fragments that were dropped earlier.
+        Waiting fragments, and an exception that `take` has not raised yet, are kept. With `drops` they are discarded,
+        and so are the counts and episodes of fragments that were dropped earlier.
         """
         if self.runs_here:
             yield
@@ -219,10 +220,10 @@ class BackgroundSampling(SamplingOnRequest):
         try:
             with self._changed:
                 self._changed.wait_for(lambda: self._thread is not thread)
-        except BaseException:  # a signal; the thread ends soon, and no other may sample before
+        except BaseException:  # a signal; the thread ends soon, and no other thread may sample before it has ended
             self._await_end(thread)
             raise
-        thread.join()  # only now: before Python 3.13, an interrupted `join` takes a running thread for ended
+        thread.join()  # only now: before Python 3.13, an interrupted `join` marks a running thread as ended
 
     def _start(self) -> None:
         if self._thread is None:

@@ -1,4 +1,4 @@
-"""`BlockSampler`: one agent in each of N sub-environments that step together; its rows are blocks [T, N]."""
+"""`BlockSampler`: samples blocks [T, N] of N sub-environments that step together, with one agent in each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BlockSampler(Sampler):
     """Samples an environment that is `in_lockstep`. The rows are the same as with `RowSampler`.
 
     Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
-    fragment. In evaluations, which read metrics only, episodes are recorded after each step. A small model without
-    memory acts by `PackedActing`, any other by `PolicyRunner.act`.
+    fragment. In evaluations, which read metrics only, episodes are recorded after each step. A policy with
+    `packed_acting`, such as one with a small model without memory, acts by it; all others act by `PolicyRunner.act`.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -48,12 +48,12 @@ class BlockSampler(Sampler):
         self._memory = SlotMemory(self._runner, Table(envs))
         self._block = BlockColumns(envs, self.fragment_length)
         self._packed = self._runner.policy.packed_acting()
-        self._running: Rows | None = None  # a row of each sub-environment, for its actions
+        self._running: Rows | None = None  # one row per sub-environment, as `send_rows` requires
         self._obs: trees.Tree = None  # [N, ...] filtered observations
         self._acting: np.ndarray | None = NO_ENVS  # the sub-environments that act next; None: all
-        self._numbers = np.full((envs, 1), -1)  # of the running trajectories
+        self._numbers = np.full((envs, 1), -1)  # the ids of the running trajectories
         self._returns = np.zeros((envs, 1))  # the sums of their rewards so far
-        self._steps = 0  # in the block
+        self._steps = 0  # environment steps in the block
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         self._enter()
@@ -101,7 +101,7 @@ class BlockSampler(Sampler):
         self._in_call = False
 
     def _enter(self) -> None:
-        """Begins a call, and a block."""
+        """Begins a call and its block; after an interrupted call, fresh episodes begin."""
         if self._in_call:
             self.restart()
         self._in_call, self._steps = True, 0
@@ -123,7 +123,7 @@ class BlockSampler(Sampler):
         self._returns[env_index] = 0.0
 
     def _resume(self, rows: Rows) -> None:
-        """Lets the sub-environments of rows after a reset act next, too."""
+        """Lets the sub-environments that have been reset act next, too; `rows` are the rows after the reset."""
         self._memory.begin(rows.env_index)
         self._replace(rows.env_index, self._filtered(rows.obs))
         if self._acting is not None:
@@ -134,7 +134,7 @@ class BlockSampler(Sampler):
         return self._runner.filter(obs, self.record and self._runner.learns)
 
     def _act(self, poll: int) -> None:
-        """Acts for the sub-environments that wait, and writes what the policy saw and chose."""
+        """Sends actions to the waiting sub-environments, and writes the observations and the policy's outputs."""
         chosen = self._acting
         if chosen is not None and not len(chosen):
             return
@@ -170,7 +170,7 @@ class BlockSampler(Sampler):
             self._resume(started)
 
     def _receive(self, poll: int) -> Rows:
-        """Writes the outcomes of a poll, and sees its observations; returns its rows."""
+        """Polls the environment, writes the outcomes and filters the observations; returns the rows of the poll."""
         rows = self.env.poll_rows()
         self._write_outcomes(poll, rows)
         self._see(rows)
@@ -195,7 +195,7 @@ class BlockSampler(Sampler):
             memory.reward(index[received], rows.rewards[received])
 
     def _see(self, rows: Rows) -> None:
-        """Filters the observations of a poll; sets what acts next."""
+        """Filters the observations of a poll, and sets which sub-environments act next."""
         self._acting = observing = None
         if np.count_nonzero(rows.acts) < len(self._everyone):
             self._acting, seen = rows.env_index[rows.acts], rows.observing()
@@ -208,7 +208,7 @@ class BlockSampler(Sampler):
             self._replace(rows.env_index if observing is None else rows.env_index[observing], obs)
 
     def _replace(self, env_index: np.ndarray, obs: trees.Tree) -> None:
-        """Replaces the observations of some sub-environments. The arrays may belong to the environment."""
+        """Replaces the observations of some sub-environments, in a copy: the arrays may belong to the environment."""
         envs = len(self._everyone)
         self._obs = trees.zeros_like(obs, envs) if self._obs is None else trees.tree_map(np.copy, self._obs)
         trees.put(self._obs, env_index, obs)
@@ -222,7 +222,7 @@ class BlockSampler(Sampler):
             steps[first : poll + 1, env] = False
 
     def _cut(self, polls: int, finals: list[trees.Tree]) -> Fragment:
-        """Records the episodes of the block; returns its rows by trajectory, in time order inside each."""
+        """Records the episodes of the block; returns its rows, sorted by trajectory and by time inside each."""
         episodes, outcomes = self.episodes, self._block.outcomes(polls)
         segments = Segments.of(outcomes)
         since = segments.after(episodes["length"][: len(self._everyone)])

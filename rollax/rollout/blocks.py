@@ -1,4 +1,4 @@
-"""A block: T polls of N sub-environments that step together, as arrays [T, N], cut into episodes at its end."""
+"""A block: T polls of N sub-environments that step together, as arrays [T, N], and its division into segments."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Outcomes(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """The parts of episodes in a block, by sub-environment and in time order.
+    """The parts of episodes in a block, sorted by sub-environment and by time inside each.
 
-    For example, in a block of T = 4 polls and N = 2 sub-environments, of which the first ends an episode with its
-    second step and begins another one, there are S = 3 segments: `place` is [[0, 2], [0, 2], [1, 2], [1, 2]], `first`
-    [0, 2], `last` [1, 2], `ended` [0], `begun` [1], `env_index` [0, 0, 1], `start` [0, 2, 0] and `length` [2, 2, 4].
+    For example, let a block have T = 4 polls and N = 2 sub-environments. The first sub-environment ends an episode with
+    its second step and begins another one. Then there are S = 3 segments: `place` is [[0, 2], [0, 2], [1, 2], [1, 2]],
+    `first` [0, 2], `last` [1, 2], `ended` [0], `begun` [1], `env_index` [0, 0, 1], `start` [0, 2, 0] and `length`
+    [2, 2, 4].
 
     Args:
         place: [T, N] the segment of each poll.
@@ -47,8 +48,8 @@ class Segments(NamedTuple):
         ended: the segments that end in the block, in the order of their ends.
         begun: the segments that begin in the block, in the order of their beginnings.
         env_index: [S] the sub-environment of each segment.
-        start: [S] its first poll.
-        length: [S] its number of steps in the block.
+        start: [S] the first poll of each segment.
+        length: [S] the number of steps of each segment in the block.
     """
 
     place: np.ndarray
@@ -65,7 +66,7 @@ class Segments(NamedTuple):
         """The segments of a block."""
         begins, over, steps = outcomes.begins, outcomes.over, outcomes.steps
         envs = begins.shape[1]
-        number = begins.cumsum(axis=0)  # of the episode after each poll, within the block
+        number = begins.cumsum(axis=0)  # [T, N] how many episodes have begun in the block after each poll
         counts = number[-1] + 1
         last = counts.cumsum() - 1
         first = last - counts + 1
@@ -79,9 +80,9 @@ class Segments(NamedTuple):
         return cls(place, first, last, place[ended_at], begun, np.repeat(np.arange(envs), counts), start, length)
 
     def sums(self, values: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """[S, A] the sums of [T, N, A] values of each segment, after [N, A] sums of earlier blocks.
+        """[S, A] the sums of `values` [T, N, A] over each segment; first segments continue the sums `before` [N, A].
 
-        Values are added one by one in time order, so the cuts between blocks do not change the rounding.
+        Values are added one by one in time order, so that the rounding does not depend on where blocks end.
         """
         agents = np.arange(values.shape[2])
         places = np.vstack((self.first, self.place))[..., None] * len(agents) + agents
@@ -91,13 +92,16 @@ class Segments(NamedTuple):
         return sums.reshape(-1, len(agents))
 
     def after(self, lengths: np.ndarray) -> np.ndarray:
-        """[S] the steps of each episode before the block, from `lengths` [N] of the episodes that continue in it."""
+        """[S] the steps of each episode before the block: `lengths` [N] for first segments, 0 for all others."""
         since = np.zeros(len(self.start), np.int64)
         since[self.first] = lengths
         return since
 
     def numbered(self, running: np.ndarray, following: int) -> tuple[np.ndarray, int]:
-        """[S, A] the numbers of trajectories, `running` [N, A] or from `following` on; and the next number."""
+        """The trajectory ids [S, A], and the next unused id.
+
+        First segments continue the trajectories `running` [N, A]; all others get ids from `following` on.
+        """
         numbers = np.empty((len(self.start), running.shape[1]), np.int64)
         numbers[self.first] = running
         end = following + len(self.begun) * running.shape[1]
@@ -105,9 +109,9 @@ class Segments(NamedTuple):
         return numbers, end
 
     def rows(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows [R] of some segments, one after another, in flat arrays [T N, ...]; [R] the step in the segment.
+        """The positions [R] of the rows of the segments `order`, in flat arrays [T N, ...]; and [R] their steps.
 
-        The steps of a segment are consecutive polls.
+        A step counts from the beginning of its segment. The steps of a segment are consecutive polls.
         """
         lengths = self.length[order]
         total = int(lengths.sum())
@@ -117,7 +121,7 @@ class Segments(NamedTuple):
 
 
 class BlockColumns:
-    """Arrays [T, N, ...] that are filled poll by poll, and kept for the next block.
+    """Arrays [T, N, ...] that are filled poll by poll, and used again for the next block.
 
     Args:
         envs: N.
@@ -133,7 +137,7 @@ class BlockColumns:
         self.steps = np.ones((polls, envs), bool)
 
     def make_room(self, poll: int) -> None:
-        """Grows, if there are `poll` polls already."""
+        """Doubles the arrays if they are too short for poll number `poll`, counted from 0."""
         if poll < self._polls:
             return
         for name in ("rewards", "terminateds", "truncateds", "begins"):
@@ -149,7 +153,7 @@ class BlockColumns:
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
-        """Writes the observations of all sub-environments, and columns of the `selection`; None: of all."""
+        """Writes the observations of all sub-environments, and `columns` for the `selection` of them (None: all)."""
         if columns.keys() != self._columns.keys():
             self._make(obs, columns)
         if isinstance(self._obs, np.ndarray):
@@ -165,10 +169,10 @@ class BlockColumns:
                 trees.put(column, place, values)
 
     def _make(self, obs: trees.Tree, columns: dict[str, Any]) -> None:
-        """Makes the columns that the first poll has."""
+        """Allocates the columns of the first poll; raises PolicyError if a later poll has others."""
         if self._columns:
             raise PolicyError(
-                "The columns of a policy differ from those of its first rows.",
+                "The columns of a policy differ from the columns of its first rows.",
                 where="extra_fetches of compute_actions",
                 got=sorted(columns),
                 expected=sorted(self._columns),
@@ -187,14 +191,14 @@ class BlockColumns:
         return trees.index(self._columns[name], 0 if selection is None else (0, selection))
 
     def outcomes(self, polls: int) -> Outcomes:
-        """The outcomes of the first polls."""
+        """The outcomes of the first `polls` polls."""
         steps = self.steps[:polls]
         all_are_steps = np.count_nonzero(steps) == steps.size
         flags = self.terminateds[:polls], self.truncateds[:polls], self.begins[:polls]
         return Outcomes(self.rewards[:polls, :, None], *flags, None if all_are_steps else steps)
 
     def rows_of(self, rows: np.ndarray) -> dict[str, trees.Tree]:
-        """Copies of the rows [R] of all columns; they are indices of flat arrays [T N, ...]."""
+        """Copies of some rows of all columns; `rows` [R] are their positions in flat arrays [T N, ...]."""
         columns = {SampleBatch.OBS: self._obs, **self._columns}
         return trees.tree_map(lambda leaf: np.take(leaf.reshape(-1, *leaf.shape[2:]), rows, axis=0), columns)
 
@@ -203,12 +207,14 @@ def following(segments: Segments, chosen: np.ndarray, finals: list[trees.Tree], 
     """The inputs [K, ...] after the last row of each of the chosen segments.
 
     Args:
-        finals: the inputs after the ends of episodes, in their order.
+        segments: the segments of the block.
+        chosen: [K] the chosen segments.
+        finals: the inputs after the ends of episodes, in the order of the ends.
         current: the inputs [N, ...] after the block, for segments that go on.
     """
     after = {name: trees.index(column, segments.env_index[chosen]) for name, column in current.items()}
     if finals:
-        end = np.full(len(segments.start), -1)  # of each segment: its position among the ends
+        end = np.full(len(segments.start), -1)  # [S] the position of each segment among the ended segments, or -1
         end[segments.ended] = np.arange(len(segments.ended))
         over = np.flatnonzero(end[chosen] >= 0)
         trees.put(after, over, trees.index(trees.concat(finals), end[chosen[over]]))

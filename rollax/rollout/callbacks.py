@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override the methods you need; only overridden methods are called. The config key is a class or list of classes.
+    """Override the methods you need; only overridden methods are called.
 
-    Such a class need not be a subclass of this one, and may have only some of the methods. Other methods whose names
-    begin with `on_` are refused, and so are methods with other parameters.
+    The config key `callbacks` is a class or a list of classes. A class need not be a subclass of this one, and may have
+    only some of the methods. Other methods whose names begin with `on_` are refused, and so are methods with other
+    parameters.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
@@ -37,7 +38,7 @@ class Callbacks:
         """A fragment is complete and postprocessed."""
 
     def on_train_result(self, *, trainer: Trainer, result: dict[str, Any]) -> None:
-        """An iteration has ended; `result` may be added to."""
+        """An iteration has ended; the callback may add keys to `result`."""
 
 
 _HOOKS = {name: inspect.signature(hook) for name, hook in vars(Callbacks).items() if name.startswith("on_")}
@@ -62,7 +63,7 @@ class _Several(Callbacks):
 
 
 def make_callbacks(given: Any) -> Callbacks:
-    """An instance of the config's class, or callbacks that call its classes in turn; for None, without overrides.
+    """An instance of the config's class; for a list, callbacks that call its classes in turn; for None, no callbacks.
 
     Raises:
         ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.
@@ -147,6 +148,6 @@ def after_sample(
     if not overrides(type(callbacks), Callbacks, "on_sample_end"):
         return samples
     check_returned(callbacks, "on_sample_end", callbacks.on_sample_end(worker=worker, samples=samples), samples)
-    if isinstance(samples, MultiAgentBatch):  # the rows of a policy may have been replaced
+    if isinstance(samples, MultiAgentBatch):  # the callback may have replaced the rows of a policy
         return MultiAgentBatch(samples.policy_batches, samples.env_steps)
     return samples

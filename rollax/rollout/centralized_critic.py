@@ -13,16 +13,16 @@ from rollax.core.spaces import same_space, zeros
 from rollax.errors import ConfigError, MultiAgentError
 
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
-"""Values of `presence` of another agent: nothing is known; known from an earlier step; it acts at this step
-(for what follows a segment: at the last step of the segment)."""
+"""Values of `presence` of another agent. ABSENT: it has no row so far. SEEN_BEFORE: its latest row is from an earlier
+step. ACTS_NOW: it acts at this step; in the columns after a segment, at the segment's last step or the next one."""
 
 
 class JointRows:
     """Joins the rows of all policies by episode and env step, without a loop over trajectories.
 
     Each row has the observation and action of every other agent at the same env step. If an agent did not act then, its
-    previous observation and action are used, or zeros if the fragment has none of the episode. The other agents are in
-    the cyclic order of `agents`, starting after the row's own agent.
+    previous observation and action are used, or zeros if the fragments have no earlier row of the agent in the episode.
+    The other agents are in the cyclic order of `agents`, starting after the row's own agent.
 
     Args:
         agents: all agents that may appear.
@@ -70,7 +70,7 @@ class JointRows:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
             policy_ids: the policies whose rows are joined.
         Raises:
-            MultiAgentError: an agent that is not declared.
+            MultiAgentError: an agent is not in `agents`.
         """
         table = self._table(fragments)
         starts = dict(zip(fragments, np.cumsum([0, *map(len, fragments.values())]).tolist(), strict=False))
@@ -130,7 +130,7 @@ class _Columns:
 
     @classmethod
     def of_zeros(cls, observation_space: Space, action_space: Space) -> _Columns:
-        """A row of zeros, where no policy has rows."""
+        """One row of zeros, for a kind of policies without rows."""
         obs = zeros(observation_space, 1)
         columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: zeros(action_space, 1)}
         return cls([Fragment(columns, [0], {SampleBatch.OBS: obs})])
@@ -155,7 +155,7 @@ class _Columns:
 
 
 class _Table:
-    """Every row of some fragments, one fragment after another; `place` is its position in the columns of its kind."""
+    """All rows of some fragments, one fragment after another; `place` is a row's position in its kind's columns."""
 
     def __init__(
         self, fragments: Sequence[Fragment], agent: np.ndarray, kinds: Sequence[int], columns: Sequence[_Columns]

@@ -15,7 +15,7 @@ from rollax.rollout.filters import MeanStdFilter
 
 
 class Moments(NamedTuple):
-    """Statistics of a leaf in float32; the variance in place of a sum of squares, which grows with the count."""
+    """Statistics of a leaf in float32, with the variance, because a sum of squares would grow with the count."""
 
     count: Any
     mean: Any
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 class CompiledFilter:
-    """The functions of a `MeanStdFilter`, traced by JAX; without effect where it filters no leaf.
+    """A `MeanStdFilter` as functions that JAX traces; they have no effect if the filter has no leaves.
 
     Within a fragment the statistics are float32; the filter on the host adds up the same observations in float64.
 
@@ -55,8 +55,8 @@ class CompiledFilter:
             before = moments[path]
             weight = counted.astype(jnp.float32).reshape(-1, *[1] * (leaf.ndim - 1))
             new = weight.sum()
-            # Sums of distances from the earlier mean, because sums of large numbers are rounded: an element that never
-            # changes would differ from its own mean.
+            # Distances from the earlier mean are summed, because sums of large numbers are rounded: otherwise an
+            # element that never changes would differ from its own mean.
             leaf = leaf - before.mean
             apart = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
             squares = ((leaf - apart) ** 2 * weight).sum(axis=0)

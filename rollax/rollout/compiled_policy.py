@@ -32,9 +32,9 @@ class PolicyCarry(NamedTuple):
 class PolicyColumns(NamedTuple):
     """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
 
-    `inputs` are what the policy acts on, filtered observations and its memory; `new_inputs` what it would act on next
-    if no episode ended. With a filter, `unfiltered` has the filter's inputs: all new observations, and the first
-    observations of episodes that begin after a row; otherwise it is None.
+    `inputs` are the filtered observations and the memory that the policy acts on. `new_inputs` are its inputs at the
+    next step, if no episode ended. With a filter, `unfiltered` has the filter's inputs: all new observations, and the
+    first observations of episodes that begin after a row; otherwise it is None.
     """
 
     inputs: Inputs
@@ -69,7 +69,7 @@ class Played(NamedTuple):
 
 
 class _Memory:
-    """The functions of a `SlotMemory`, traced by JAX; without columns where the policy has no memory.
+    """A `SlotMemory` as functions that JAX traces; it has no columns if the policy has no memory.
 
     Args:
         runner: the policy.
@@ -107,7 +107,7 @@ class CompiledPolicy:
         agents: the k agents of the policy, in the order of the environment.
     Attributes:
         inputs: the inputs of the next forward pass.
-        places: [k] the positions of its agents among all.
+        places: [k] the positions of the policy's agents among all agents of the environment.
     """
 
     def __init__(self, runner: PolicyRunner, env: JaxBaseEnv, agents: Sequence[str]) -> None:
@@ -131,13 +131,16 @@ class CompiledPolicy:
         return PolicyCarry(self.inputs, self._filter.moments())
 
     def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The random numbers of the actions of a number of steps."""
+        """The random numbers for the actions of `steps` steps."""
         return self.acting.draw_noise(steps, self._rows)
 
     # Traced by JAX.
 
     def act(self, params: Any, extra: Any, inputs: Inputs, noise: Any) -> tuple[Decisions, ByAgent]:
-        """The outputs and the actions by agent; `noise` has the random numbers of one step, None for greedy actions."""
+        """The policy's outputs, and the environment's actions by agent.
+
+        `noise` has the random numbers of one step; None for greedy actions.
+        """
         decisions = self.acting.act(params, extra, inputs, noise)
         return decisions, split(self.runner.action_map(decisions.actions), self.agents)
 
@@ -150,8 +153,8 @@ class CompiledPolicy:
             carry: the carry before the step.
             decided: the policy's outputs in the step.
             outcome: the outcome of the step.
-            begun: the observations after new episodes have begun.
-            over: [N] whether a new episode has begun.
+            begun: the observations after ended episodes have been replaced by new ones.
+            over: [N] whether an episode has ended and a new one begun.
             learns: whether the filter learns.
         """
         inputs, moments = carry
@@ -171,9 +174,9 @@ class CompiledPolicy:
     # On the host.
 
     def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
-        """Checks columns and converts them to the dtypes of the host; the host's filter follows the compiled one.
+        """Checks columns and converts them to the dtypes of the host; adds new observations to the host's filter.
 
-        `over` is [N, T]: where episodes have ended.
+        `over` [N, T] is true where episodes have ended.
         """
         steps: int = over.shape[1]
 
@@ -199,7 +202,7 @@ class CompiledPolicy:
         return columns._replace(new_inputs=new_inputs, inputs=inputs)
 
     def fragment(self, columns: PolicyColumns, played: Played) -> Fragment:
-        """The rows of its agents, in the order of sub-environments, agents and time; each segment is one trajectory."""
+        """The rows of the policy's agents, by sub-environment, agent and time; a segment lies in one trajectory."""
         over = played.over
         over[:, -1] = True
         ends = self._of_agents(over).nonzero()[0]

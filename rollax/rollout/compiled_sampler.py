@@ -1,4 +1,4 @@
-"""`CompiledSampler`: policies and an environment in JAX, compiled together: one call samples a whole fragment."""
+"""`CompiledSampler`: samples a whole fragment in one compiled call, with policies and an environment in JAX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.sampling")
 
 _EVALUATION_STEPS = 64
-"""Steps of one compiled call of an evaluation."""
+"""Steps of one compiled call in an evaluation with greedy actions."""
 
 
 class _Carry(NamedTuple):
@@ -74,12 +74,12 @@ class CompiledSampler(Sampler):
         rows = self._play(self.fragment_length)
         played = self._record(rows)
         fragments = {i: one.fragment(rows.columns[i], played) for i, one in self._policies.items()}
-        self.episodes.take_finished()  # only `complete_episodes` needs them; they would accumulate
+        self.episodes.take_finished()  # drops the list, which only `complete_episodes` uses and which would grow
         self._begun = True
         return fragments, played.over.size
 
     def step(self) -> None:
-        # With exploration each step draws random numbers: surplus steps would shift the numbers of later episodes.
+        # With exploration each step draws random numbers, so surplus steps would shift the numbers of later episodes.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self._policies.items():
             one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
@@ -91,7 +91,10 @@ class CompiledSampler(Sampler):
         self.episodes.drop_running()
 
     def _play(self, steps: int) -> _Rows:
-        """Plays a number of steps; after an interruption before the caller has recorded them, fresh episodes begin."""
+        """Plays a number of steps.
+
+        If the caller is interrupted before it has recorded these steps, the next call begins fresh episodes.
+        """
         check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
         policies = self._policies
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
@@ -112,7 +115,7 @@ class CompiledSampler(Sampler):
         return rows
 
     def _needed(self, rows: _Rows) -> _Rows:
-        """The steps up to the end of the last episode that counts; fresh episodes begin after it."""
+        """The steps up to the end of the last episode that counts; an evaluation then drops the running episodes."""
         left, over = self.episodes.left, rows.terminateds | rows.truncateds
         ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
         if not ended[:-1].any():
@@ -153,7 +156,7 @@ class CompiledSampler(Sampler):
         self._returns[env_index] = 0.0
 
     def _record(self, rows: _Rows) -> Played:
-        """Records rewards and ends in the episode table."""
+        """Records rewards and ends of episodes in the episode table; returns the outcomes by sub-environment."""
         over = rows.terminateds | rows.truncateds
         (count, steps), left = over.shape, self.episodes.left
         begins = over.T.copy()

@@ -1,4 +1,4 @@
-"""The table of running episodes by sub-environment, and `Episode`, the view of one for callbacks and policies."""
+"""The table of running episodes, and `Episode`, the view of one episode for callbacks and policies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from rollax.rollout.table import Index, Table
 class EpisodeTable(Table):
     """One row per sub-environment.
 
-    The columns are `id` of the running episode, or -1; its `reward` and `length` so far; `cut`, its length when the
-    last fragment was cut; `trains`, false if it is not trained on; `whole`, false if its beginning was dropped, so that
-    it has no callbacks and metrics; and `begun`, the number of episodes that have begun.
-
+    Columns:
+        id: the id of the running episode; -1 if none is running.
+        reward, length: the reward and the steps of the running episode so far.
+        cut: the length of the running episode when the last fragment was cut.
+        trains: false if the running episode is not trained on.
+        whole: false if the beginning of the running episode was dropped; it then has neither callbacks nor metrics.
+        begun: the number of episodes that have begun.
     Args:
         num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
         seed: seed of the run; None for unseeded environments.
@@ -57,13 +60,13 @@ class EpisodeTable(Table):
         self._seed, self._first_env = seed, first_env
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
         self._only_policy, self._keeps_past = only_policy, keeps_past
-        self._running: dict[int, Episode] = {}  # only requested callbacks
+        self._running: dict[int, Episode] = {}  # by sub-environment, for running episodes that `episode` has returned
         self._ended = FinishedEpisodes()  # since the last `take_metrics`
         self._finished: list[np.ndarray] = []
         self.policies: Mapping[Hashable, str] = {}
-        """Agent -> policy, for agents whose policy is the same in all episodes, before they appear."""
+        """Agent -> policy id, for agents whose policy is the same in all episodes; known before they appear."""
         self.past: dict[int, Episode] = {}
-        """The episodes that finished since it was last emptied, by id."""
+        """Episode id -> episode, for the episodes that finished since this dict was last cleared."""
         self.left: np.ndarray | None = None
         """How many more episodes of each sub-environment count, with callbacks and metrics; None: all count."""
 
@@ -182,13 +185,13 @@ class EpisodeTable(Table):
     def record_block(
         self, outcomes: Outcomes, segments: Segments, policies: np.ndarray, returns: np.ndarray
     ) -> np.ndarray:
-        """Records a block of all sub-environments, whose agents begin and end at once; returns [S] the episodes' ids.
+        """Records a block; returns [S] the ids of the episodes. The agents of an episode begin and end together.
 
         Args:
             outcomes: what followed the actions of T polls.
             segments: the S segments of the block.
             policies: [A] the numbers of the agents' policies.
-            returns: [S, A] the sums of their rewards up to the ends of the segments.
+            returns: [S, A] the sums of the agents' rewards up to the ends of the segments.
         """
         envs, last = len(segments.first), segments.last
         begun, ended = segments.begun, segments.ended
@@ -261,7 +264,7 @@ class EpisodeTable(Table):
         return self.left is not None and not np.count_nonzero(self.left)
 
     def ending(self, env_index: np.ndarray) -> np.ndarray:
-        """[K] as `counting`, for episodes that end together, in this order."""
+        """[K] whether each episode counts, if they end in this order in one poll or block; see `counting`."""
         counts = self.counting(env_index)
         if self.left is None:
             return counts
@@ -279,7 +282,10 @@ class EpisodeTable(Table):
         return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
 
     def steps_since_cut(self, env_index: np.ndarray) -> int:
-        """The steps, in no fragment yet, of these sub-environments' running episodes that are trained on."""
+        """The number of steps that are in no fragment yet, in the running episodes that are trained on.
+
+        `env_index` selects the sub-environments.
+        """
         counted = env_index[(self["id"][env_index] >= 0) & self["trains"][env_index]]
         return int((self["length"] - self["cut"])[counted].sum())
 
@@ -366,7 +372,7 @@ class Episode(OtherNamesOfEpisode):
         return self.policies.get(agent_id, self._only_policy)
 
     def noted_metrics(self) -> dict[str, float]:
-        """The custom metrics; ConfigError if they are not a dict of numbers by name."""
+        """The custom metrics as floats; raises ConfigError unless they are a dict from names to numbers."""
         noted = self.custom_metrics
         if isinstance(noted, Mapping):
             bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]
@@ -389,6 +395,6 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         float(value)
-    except (TypeError, ValueError, OverflowError):  # the last: an integer beyond float64
+    except (TypeError, ValueError, OverflowError):  # OverflowError: an integer beyond float64
         return False
     return True

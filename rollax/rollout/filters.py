@@ -21,8 +21,8 @@ class MeanStdFilter(RunningStatistics):
 
     Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
     changed. Each element of a leaf has its own statistics: a leaf has `RunningMoments`. Each poll is one update with
-    all of its rows, before they are standardized. With fewer than two rows, only the mean is subtracted. Rows that are
-    not finite are refused.
+    all of its rows, before they are standardized. Until two rows have been counted, only the mean is subtracted. Rows
+    that are not finite are refused.
 
     Args:
         observation_space: the space of one observation.
@@ -54,9 +54,9 @@ class MeanStdFilter(RunningStatistics):
         ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, as new arrays; `update` first adds `columns` to the statistics.
+        """The filtered columns; filtered leaves are new arrays. `update` first adds `columns` to the statistics.
 
-        With `update`, raises EnvError for rows that are not finite, without changing the statistics.
+        With `update`, raises EnvError for a leaf that is not finite, without changing the statistics of the leaf.
         """
 
         def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
@@ -67,7 +67,7 @@ class MeanStdFilter(RunningStatistics):
 
     @property
     def is_new(self) -> bool:
-        """Whether there are no statistics yet, so that observations are not changed; False if it filters no leaf."""
+        """Whether there are no statistics yet, so that observations are only clipped; False if it filters no leaf."""
         return bool(self.leaves) and not any(moments.count for moments in self.leaves.values())
 
 
@@ -105,7 +105,7 @@ class _LeafMoments(RunningMoments):
 class SlotMoments:
     """Count, mean and sum of squared deviations of the elements that a filter standardizes, for each slot.
 
-    A slot's statistics do not depend on other slots, so the merged result does not depend on their number.
+    A slot's statistics do not depend on other slots, so the merged result does not depend on the number of slots.
 
     Source: Welford (1962), for the n-th row x:  m ← m + (x - m) / n,  S ← S + (x - m_old)(x - m_new)
 

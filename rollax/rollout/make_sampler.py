@@ -1,4 +1,4 @@
-"""The environment of one worker, its sampler, and its background thread."""
+"""Makes the environment, the sampler and the background thread of a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_WAITING_STEPS = 10_000
 
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
-    """All sub-environments of a worker."""
+    """The environment of a worker, with all of its sub-environments."""
     return make_base_env(creator, context, config.num_envs_per_worker, _settings(config))
 
 
@@ -57,7 +57,7 @@ def _settings(config: TrainerConfig) -> EnvSettings:
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """Context of an environment for a worker without one; None if the config or the specs define all spaces."""
+    """Context of an environment for a worker without one, which reads its spaces and agents; None if it has them."""
     declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
@@ -77,7 +77,7 @@ def env_with_spaces(
 
 
 def make_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> Sampler:
-    """The sampler of the worker's config."""
+    """The sampler that a worker's config requires; `record`: whether trajectories are kept."""
     by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
     if by_trajectory or worker.policies.joint_rows is not None:
         for runner in worker.runners.values():
@@ -132,7 +132,7 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
-    """Warns if `max_policy_lag` is set without effect. This is no error: another environment may use the key."""
+    """Warns if `max_policy_lag` has no effect. This is no error, because the key may apply to another environment."""
     most, on_policy = worker.config.max_policy_lag, not worker.policies.accept_off_policy
     applies = on_policy and (worker.config.sample_async or env.samples_in_background)
     if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:

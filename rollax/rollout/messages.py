@@ -35,18 +35,18 @@ class Rollout:
     """A fragment that a worker has sampled, with its episodes, running statistics and times.
 
     Args:
-        worker_index: the worker.
-        version: version of the weights that chose its actions.
+        worker_index: the index of the worker.
+        version: version of the weights that chose the actions.
         batch: the rows by policy; empty with gradients; None from `sample_apart`, which returns the rows separately.
-        env_steps: number of environment steps in it.
+        env_steps: number of environment steps in the fragment.
         agent_steps: number of sampled rows.
-        episodes: episodes that ended in it.
+        episodes: episodes that ended in the fragment.
         filters: policy id -> its running statistics since the last rollout, or their whole state.
-        whole_filters: whether `filters` are whole states, as a single worker sends until it is restarted, because
-            merged statistics are rounded.
+        whole_filters: whether `filters` are whole states. A single remote worker sends whole states until it is
+            restarted, because merging would round them.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty if rows were requested.
-        gradients_s: seconds of computing them.
+        gradients_s: seconds of computing the gradients.
         dropped_steps: environment steps that this worker has dropped since the last rollout because they were too old
             or too many.
         filters_set: policy id -> how often its statistics had been set when `filters` were collected.

@@ -21,7 +21,7 @@ class EpisodeMetrics:
     Args:
         reward: the sum of all agents' rewards, as the environment gave them.
         length: environment steps.
-        policy_rewards: policy id -> the reward of each trajectory that it acted for.
+        policy_rewards: policy id -> the returns of the trajectories for which the policy acted.
         custom_metrics: the numbers that callbacks set.
         env_index: the sub-environment.
     """
@@ -34,7 +34,7 @@ class EpisodeMetrics:
 
 
 class EpisodeList(list[EpisodeMetrics]):
-    """Episodes that are pickled as columns, because separate ones would take longer than all rows of a fragment."""
+    """A list that is pickled as columns: pickling each episode would take longer than all rows of a fragment."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_columns, tuple([getattr(episode, name) for episode in self] for name in EpisodeMetrics.__slots__)
@@ -47,7 +47,8 @@ def _from_columns(*columns: list[Any]) -> EpisodeList:
 class FinishedEpisodes:
     """The episodes and trajectories that have ended, until their metrics are taken.
 
-    If they are never taken, only the episodes and trajectories of the latest 100,000 polls are kept.
+    If they are never taken, only the episodes and trajectories of the latest 100,000 polls or blocks with an end are
+    kept.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class FinishedEpisodes:
         self._trajectories.append((ids, policies, rewards))
 
     def drop_trajectories(self, ids: np.ndarray) -> None:
-        """Drops the trajectories of these episodes, which have not ended."""
+        """Drops the trajectories of episodes that are dropped or do not count."""
         ended = [(columns, ~np.isin(columns[0], ids)) for columns in self._trajectories]
         kept = (tuple(column[over] for column in columns) for columns, over in ended)
         self._trajectories = deque(kept, maxlen=_KEPT_POLLS)
@@ -181,7 +182,7 @@ class EpisodeSummary(TypedDict):
 
 
 class EvaluationResult(TypedDict, extra_items=Any):
-    """Greedy episodes: means and extremes, their number, and the reward of each; and estimates from recorded data.
+    """Means and extremes over the episodes of an evaluation, their number and rewards, and off-policy estimates.
 
     `policy_reward_mean` is policy id -> mean, `custom_metrics` is `<name>_mean` -> mean, and `off_policy_estimates` is
     policy id -> method -> `v_target`, `low`, `high` and so on.

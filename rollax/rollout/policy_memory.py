@@ -19,15 +19,15 @@ _STATE, _ACTION, _REWARD = SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, Sampl
 
 
 def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
-    """`(column -> its row at the start of a trajectory, the columns that batches store)` of a policy's memory.
+    """The columns of a policy's memory: `(column -> initial value, names of the columns that batches store)`.
 
-    The policy acts on these columns or stores them; there may be none.
+    A column is left out if the policy neither acts on it nor stores it; both results may be empty.
     """
     policy, wanted = runner.policy, runner.columns
     state = tuple(np.asarray(part) for part in policy.get_initial_state())
     stored = frozenset() if wanted is None else wanted
-    # For a policy without `batch_columns`, its state is stored, because it cannot be recomputed; previous actions and
-    # rewards are stored only if `compute_actions` has these arguments.
+    # A policy without `batch_columns` stores its state, because it cannot be recomputed; previous actions and rewards
+    # are stored only if `compute_actions` has these arguments.
     if state and (wanted is None or SampleBatch.STATE_OUT in stored):
         stored |= {_STATE}
     if wanted is None and policy.arguments is not None:
@@ -75,7 +75,7 @@ class SlotMemory:
         return self.columns(self.context(slots)) if self._stored else {}
 
     def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
-        """Stores the latest actions and states, and starts new sums of rewards; PolicyError for misshapen states."""
+        """Stores the latest actions and states, and sets the rewards to 0; PolicyError for states of wrong shapes."""
         for name, column in self._parts.items():
             if name == _STATE:
                 self._put_states(self._table[column], slots, states)

@@ -44,7 +44,7 @@ class PolicyRows(NamedTuple):
         return PolicyRows(self.policy_id, selection, obs, given if given is not None and given.any() else None)
 
     def before(self, later: PolicyRows, rows: int, later_rows: int) -> PolicyRows:
-        """These rows, selected from `rows` rows, followed by `later`, selected from `later_rows` further rows."""
+        """These rows, followed by `later`, as a selection from two joined polls of `rows` and `later_rows` rows."""
         parts = [np.arange(rows) if self.selection is None else self.selection]
         parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
         given = None
@@ -60,7 +60,7 @@ def picked(column: Any, rows: np.ndarray | None) -> Any:
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
-    """The turns of `observed` rows in order, with the observations of `begun` trajectories in place of ended ones.
+    """The `observed` rows of each policy, with the first observations of `begun` trajectories in place of final ones.
 
     None if another policy now acts for one of the agents.
     """

@@ -78,7 +78,7 @@ class PolicyRunner(OtherNamesOfRunner):
     def of(
         cls, policy: Policy, config: TrainerConfig, observation_filter: MeanStdFilter, **learning: Any
     ) -> PolicyRunner:
-        """The runner of a policy, with a config's changes of actions and rewards; `learning`: other arguments."""
+        """The runner of a policy, with a config's changes of actions and rewards; `learning`: further arguments."""
         actions = ActionMap(
             policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
         )
@@ -135,7 +135,7 @@ class PolicyRunner(OtherNamesOfRunner):
         loss exponentiates the difference.
 
         Raises:
-            PolicyError: actions outside the action space.
+            PolicyError: the given actions do not have the structure of the action space.
         """
         columns = self.action_map.to_policy(self._columns(list(given)))
         actions = trees.tree_map(np.array, actions)
@@ -151,7 +151,7 @@ class PolicyRunner(OtherNamesOfRunner):
         return actions, fetches
 
     def store(self, names: frozenset[str]) -> None:
-        """Adds columns to store that another policy reads."""
+        """Also stores these columns, which another policy reads."""
         if self.columns is not None:
             self.columns = self.columns | names
             self.stores_more = not self.columns.isdisjoint(_STORED_IF_READ)
@@ -287,7 +287,7 @@ class PolicyRunner(OtherNamesOfRunner):
             ) from error
 
     def check_actions(self, actions: trees.Tree, rows: int) -> None:
-        """Raises PolicyError unless there are actions for that many rows, and NonFiniteError for a NaN among them."""
+        """Raises PolicyError unless there are actions for `rows` rows, NonFiniteError if one is NaN or infinite."""
         for leaf in (actions,) if isinstance(actions, np.ndarray) else trees.leaves(actions):
             if leaf.ndim == 0 or len(leaf) != rows:
                 raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")

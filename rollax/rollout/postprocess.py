@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollax.rollout.centralized_critic import JointRows
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.T})
-"""Columns that all policies store if one is called by trajectory: they identify agents and align their steps."""
+"""Columns that all policies store if one overrides `postprocess_trajectory`: they identify agents and align steps."""
 _NEXT = {SampleBatch.OBS: SampleBatch.NEW_OBS, SampleBatch.STATE_IN: SampleBatch.STATE_OUT}
 
 _Agents = dict[Hashable, tuple[Policy, list[Fragment]]]
@@ -86,7 +86,7 @@ def _checked(result: Any, policy: Policy, method: str) -> SampleBatch:
 
 
 def _by_episode(fragments: Mapping[str, Fragment], policies: Mapping[str, Policy]) -> dict[int, _Agents]:
-    """Episode id -> agent id -> its policy and its segments; several if an agent ended and returned."""
+    """Episode id -> agent id -> its policy and its segments; several segments if an agent ended and returned."""
     agents: dict[int, _Agents] = {}
     for policy_id, fragment in fragments.items():
         # Copies, so that a policy's changes in place are not visible to others.

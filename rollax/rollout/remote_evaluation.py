@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class RemoteEvaluation:
-    """An exact number of episodes, which begin when this is made. Each worker plays a fixed share.
+    """An exact number of episodes, which begin when this object is made. Each worker plays a fixed share.
 
     Args:
         remote: workers with nothing else to do; earlier requests are dropped.
         count: number of episodes, 1 or more.
-        most: the most episodes of one request, because `sample_timeout_s` limits its time.
-        update: the policies that play.
+        most: the most episodes of one request, because `sample_timeout_s` limits the time of a request.
+        update: the weights and running statistics of the policies that play.
     Raises:
         WorkerError: no worker is left.
     """

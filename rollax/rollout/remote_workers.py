@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _NAME = "rollout worker"
 _ADVICE = (
-    "look for an endless loop in the environment, with ARS and ES also for an episode that never ends; if it is only "
-    "slow, raise sample_timeout_s, or lower rollout_fragment_length, with ARS and ES num_envs_per_worker"
+    "look for an endless loop in the environment (with ARS and ES also for an episode that never ends); if it is only "
+    "slow, raise sample_timeout_s or lower rollout_fragment_length (with ARS and ES num_envs_per_worker)"
 )
 
 
@@ -69,14 +69,14 @@ class RemoteWorkers(ActorPool):
     def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
         """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged.
 
-        Raises ConfigError for workers that are no Ray actors.
+        Raises ConfigError for workers that are not Ray actors.
         """
         if isinstance(workers, RemoteWorkers):
             return workers
         handles, no_actors = list(workers) if isinstance(workers, Iterable) else [workers], None
         for handle in handles:
             if not hasattr(getattr(handle, "sample_fragment", None), "remote"):
-                what = "A remote worker is no Ray actor of a rollout worker."
+                what = "A remote worker is not a Ray actor of a rollout worker."
                 fix = "make them by RolloutWorker.as_remote().remote(...), or leave remote_workers out"
                 raise ConfigError(what, "remote_workers", type(handle).__name__).expected("a list of Ray actors", fix)
         if not handles:
@@ -228,12 +228,13 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
     from rollax.processes.ray_actors import RayActors, stored
     from rollax.processes.stacks import StackFolder
 
-    key = "num_workers" if arguments.get("record", True) else "evaluation_num_workers"  # which only play
+    # Workers that do not record are the workers that evaluate.
+    key = "num_workers" if arguments.get("record", True) else "evaluation_num_workers"
     ray = started_ray(key, config.ray_address)
     resources = dict(config.custom_resources_per_worker)
     num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
     each = {"CPU": num_cpus, "GPU": num_gpus, **resources}
-    count = config.num_workers + config.evaluation_num_workers  # those that evaluate are made later, beside these
+    count = config.num_workers + config.evaluation_num_workers  # evaluation workers are made later, beside the others
     if started_here(ray):
         refuse_lacking(
             ray,

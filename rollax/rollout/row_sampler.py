@@ -144,7 +144,7 @@ class RowSampler(Sampler):
     def _act_around(
         self, turn: PolicyRows, actions: trees.Tree, fetches: dict
     ) -> tuple[trees.Tree, dict, GivenActions]:
-        """Sends the actions of waiting rows; returns all actions, all fetches, and the given actions."""
+        """Sends the policy's actions for rows without given actions; returns all actions, fetches, given actions."""
         rows = self._rows
         assert rows is not None
         assert rows.given_actions is not None
@@ -227,7 +227,7 @@ class RowSampler(Sampler):
         return self._take_in(rows, policies, NO_ENVS, None)
 
     def _join(self, rows: Rows, observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> None:
-        """Prepares the turns of agents whose trajectories continue, together with agents whose trajectories begin."""
+        """Joins the rows of agents whose trajectories continue with the rows of trajectories that begin."""
         replaced = rows.replaced(started)
         joined = None if replaced is None else turns_replaced(observed, started, begun)
         if replaced is not None and joined is not None:
@@ -267,7 +267,7 @@ class RowSampler(Sampler):
     def _take_in(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
     ) -> list[PolicyRows]:
-        """Filters each observation of a poll or reset once, and records the outcomes, policy by policy."""
+        """Filters the observations of a poll or reset, and records its outcomes; returns the rows by policy."""
         rows.stack(self.env.observation_space)
         observing: np.ndarray | None = rows.observing()
         if np.count_nonzero(observing) == len(rows):

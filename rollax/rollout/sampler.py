@@ -1,7 +1,9 @@
 """`Sampler`: samples for a `RolloutWorker`, on request. `make_sampler.py` chooses its class.
 
-An environment in JAX has a `CompiledSampler`; an environment whose sub-environments step together, such as every
-Gymnasium environment, a `BlockSampler`; all others a `RowSampler`. The config key `sampler` sets another class.
+By default an environment in JAX has a `CompiledSampler`, and an environment whose sub-environments step together, such
+as every Gymnasium environment, has a `BlockSampler`. All other environments have a `RowSampler`, and so have runs with
+features that the first two samplers lack; see `why_not_compiled` and `why_not_in_blocks`. The config key `sampler` sets
+another class.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """One round of acting and observing, for evaluation; after an interrupted call, fresh episodes begin."""
+        """Acts and observes, for evaluation, in one step or more; after an interrupted call, fresh episodes begin."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -119,7 +121,7 @@ class Sampler(ABC):
             recorder.close()
 
     def begin_from(self, first_id: int, first_episode: int) -> None:
-        """Counts ids and the episodes of each sub-environment up from these; new episodes begin."""
+        """Sets the next ids and the number of episodes that each sub-environment has begun; new episodes begin."""
         self.episodes.next_id = self.next_trajectory = first_id
         self.episodes["begun"][:] = first_episode
         self.restart()
@@ -174,7 +176,7 @@ class SamplingOnRequest:
 
     Args:
         sample: returns the next fragment.
-        name: of the worker, for errors.
+        name: the name of the worker, for errors.
         env: the environment for the sampler; None for a worker without one.
     """
 
@@ -186,12 +188,12 @@ class SamplingOnRequest:
         self._ended = False
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
-        """One fragment; in the background, all waiting fragments or the `most` oldest, none after the timeout."""
+        """One fragment; in the background, all waiting fragments or the `most` oldest, or [] after the timeout."""
         self._refuse_ended()
         return [self._sample()]
 
     def note_dropped(self, steps: int) -> None:
-        """Adds steps that were dropped elsewhere; in the background, `Rollout.dropped_steps` reports them."""
+        """Counts steps that were dropped elsewhere; a background thread reports them in `Rollout.dropped_steps`."""
 
     def turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state."""

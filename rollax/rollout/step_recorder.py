@@ -61,8 +61,9 @@ class StepRecorder(Protocol):
             selection: the rows; None: all.
             actions: as the policy chose them.
             columns: further results of the policy.
-            numbers: [K] the trajectory, the episode (-1: not trained on), and its length so far.
-            given: the given actions. Unknown log-probabilities are written as NaN.
+            numbers: three arrays [K]: trajectory ids, episode ids (-1: not trained on), and the episodes' lengths so
+                far.
+            given: the actions that the environment has given. Unknown log-probabilities are written as NaN.
         """
         ...
 

@@ -35,8 +35,13 @@ _INPUTS = (SampleBatch.OBS, SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, Samp
 class SlotTable(Table):
     """One row per slot. The parts of a sampler add columns of their own.
 
-    The columns are `trajectory`, an id that is unique across workers and time; `policy`, an index into `policy_ids`;
-    and `reward`, the sum of the trajectory's rewards so far. `policy_of` is as for a `Sampler`.
+    Columns:
+        trajectory: the id of the trajectory, unique across workers and time.
+        policy: an index into `policy_ids`.
+        reward: the sum of the trajectory's rewards so far.
+    Args:
+        policy_ids: the ids of the policies.
+        policy_of: as for a `Sampler`.
     """
 
     def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None) -> None:
@@ -113,7 +118,7 @@ class Trajectories:
         rows, end = self._columns, start + count
         if columns.keys() != self._given:
             raise PolicyError(
-                "The columns of a policy differ from those of its first rows.",
+                "The columns of a policy differ from the columns of its first rows.",
                 "extra_fetches of compute_actions",
                 sorted(columns),
             ).expected(sorted(self._given), "return the same extra_fetches at every call, under names of their own")
@@ -181,7 +186,7 @@ class Trajectories:
             slots: [K] the slots.
             rewards: [K] added to the reward of the row.
             complete: [K], or one for all, whether an observation or the end has arrived, so that the row is complete.
-            terminateds: [K]; truncateds: [K]: whether the trajectory has ended; None if none has.
+            terminateds, truncateds: [K] whether the trajectory has terminated, or was truncated; None if none has.
         """
         columns = self._columns
         rows = self._pending[slots]
@@ -236,7 +241,7 @@ class Trajectories:
             next_inputs_of: trajectories -> columns of their pending inputs.
             finished: the episodes whose rows are taken; None for all complete rows.
         Returns:
-            One segment per trajectory; None if no row is complete.
+            A fragment with one segment per trajectory; None if no row can be taken.
         """
         size = self._size
         if size == 0:

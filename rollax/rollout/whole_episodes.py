@@ -32,7 +32,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
     only the counted episodes. A very long episode logs a warning. The metrics of earlier episodes are kept.
 
     Args:
-        sampler: no other thread samples with it meanwhile.
+        sampler: plays the episodes; no other thread may sample with it meanwhile.
         num_episodes: 1 or more.
         recorder: records the episodes.
     Raises:
@@ -64,7 +64,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
 
 
 def check_count(num_episodes: Any, where: str, otherwise: str = "") -> None:
-    """Raises ConfigError unless it is a positive whole number."""
+    """Raises ConfigError unless `num_episodes` is a positive whole number."""
     if not (is_whole(num_episodes) and num_episodes >= 1):
         raise ConfigError("`num_episodes` is invalid.", where, num_episodes).expected(
             "a whole number, 1 or more", f"pass a number of episodes{otherwise}"

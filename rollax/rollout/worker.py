@@ -31,7 +31,7 @@ from rollax.rollout.worker_policies import make_policies, resolved_config, specs
 
 Result = TypeVar("Result")
 PATIENCE_S = 0.5
-"""The longest wait for a fragment of a background thread, whose players may have paused or not started yet."""
+"""The longest wait for a fragment of a background thread, whose external clients may have paused or not started."""
 
 
 class RolloutWorker:
@@ -149,7 +149,7 @@ class RolloutWorker:
                     "This worker does not record trajectories.", "RolloutWorker.sample()", "record=False"
                 ).expected("a worker made with record=True", "call evaluate(), or create a worker with record=True")
             fragments, env_steps = sampler.sample()
-            while not fragments:  # no row has its reward and flags yet
+            while not fragments:  # no row has received its reward and flags yet
                 fragments, more = sampler.sample()
                 env_steps += more
             episodes = sampler.episodes
@@ -207,12 +207,12 @@ class RolloutWorker:
     def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
         """Returns the result of an optimizer's task, after replacing weights and filters if there is an `update`.
 
-        The task gets this worker, whose sampling halts meanwhile. It changes no running statistics, and is pickled for
-        another process.
+        The task gets this worker, whose sampling halts meanwhile. The task must not change running statistics, and is
+        pickled for another process.
         """
         if update is not None:
             self.apply_update(update)
-            self.set_filters(update.filters)  # also in a single worker, because tasks add no statistics
+            self.set_filters(update.filters)  # even for a single worker, because tasks add no statistics of their own
         with self._sampling.halted():
             return task(self)
 

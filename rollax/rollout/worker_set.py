@@ -47,13 +47,13 @@ class WorkerSet:
         self.remote = NO_REMOTE_WORKERS
         if self._num_remote:
             from rollax.processes.failure_rules import FailureRules
-            from rollax.rollout.remote_workers import RemoteWorkers, ray_workers  # as the class says
+            from rollax.rollout.remote_workers import RemoteWorkers, ray_workers  # loaded only where it is used
 
             actors = ray_workers(config, RolloutWorker, arguments)
             self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             with cleanup_on_error(self.stop):
                 self.remote.make_all()
-        self._starts = 1  # most starts of a worker in continued runs
+        self._starts = 1  # the most starts of any worker, in this run and the runs that it continues
         self._process = os.getpid()
         self._records = samples and config.recording_key is not None
         if self._records:

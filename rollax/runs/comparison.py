@@ -47,9 +47,9 @@ class Group:
 
 
 def groups_of(folders: Sequence[Path]) -> list[Group]:
-    """Returns the groups of run folders, and of folders of several seeds. A run without results is an error.
+    """Returns the groups of the runs in run folders, and in folders of several seeds.
 
-    Runs belong together if they are of one algorithm, with the same config except for the seed.
+    Runs belong to one group if they have the same algorithm, environment and config except for the seed.
 
     Raises:
         RollaxError: a folder has no results or no config.
@@ -109,18 +109,19 @@ def table(groups: Sequence[Group], quantity: str) -> str:
 
 
 def aggregate(groups: Sequence[Group], quantity: str, references: Mapping[str, tuple[float, float]]) -> str:
-    """Returns a Markdown table of normalized scores over all environments; "" for one, or if no label is in all.
+    """Returns a Markdown table of normalized scores over all environments.
 
-    Where all runs of an environment have the same score, and it has no reference, the text says so instead.
+    The result is "" for a single environment, or if no label has runs in all environments. If all runs of an
+    environment have the same score, and the environment has no reference, the text says so instead.
 
     A score x of an environment counts as (x - low) / (high - low). The interquartile mean is over the scores of all
-    environments, and its interval draws the seeds of each environment again.
+    environments, and its bootstrap interval resamples the seeds within each environment.
 
     Source: Agarwal et al. (2021), arXiv:2108.13264, section 4.3.
 
     Args:
-        references: environment -> (low, high), the scores that count as 0 and 1; elsewhere they are the lowest and
-            highest score of the compared runs.
+        references: environment -> (low, high), the scores that count as 0 and 1. For other environments, these are the
+            lowest and the highest score of the compared runs.
     Raises:
         ConfigError: a reference of an environment without runs.
     """
@@ -187,7 +188,7 @@ def curves(group: Group, quantity: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def experiment_of(run: Path) -> dict[str, Any]:
-    """Returns the experiment of a run folder, as its `config.json` has it."""
+    """Returns the content of the `config.json` of a run folder."""
     try:
         experiment = json.loads(read_regular(run / CONFIG, _MOST_BYTES))
         if isinstance(experiment["config"], dict) and {"run", "env"} <= experiment.keys():
@@ -205,7 +206,7 @@ def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """The name of the algorithm, or that of the folder where several groups have the algorithm and environment."""
+    """Yields a label of each group: its algorithm, or its folder if others have the same algorithm and environment."""
     kinds = Counter((experiment["run"], experiment["env"]) for _, experiment in firsts)
     for run, experiment in firsts:
         of_seeds = run.name.startswith(SEED_FOLDER) and run.parent.name

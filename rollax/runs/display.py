@@ -209,6 +209,7 @@ def make_display(title: str, progress: ProgressMode) -> Display:
 
 
 def title_of(run: str, env: Any, path: Path | None = None) -> str:
+    """Returns the title of a run: algorithm, environment, and the run folder if there is one."""
     return f"{run} on {'recorded data' if env is None else env}" + ("" if path is None else f"  →  {shown_path(path)}")
 
 
@@ -219,6 +220,7 @@ def shown_path(path: Path) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Returns a duration as h:mm:ss, or as m:ss below an hour."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

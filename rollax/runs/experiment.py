@@ -31,8 +31,8 @@ OF_ZOO = ("zoo", "measured")
 class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
-    `preset` is the name of a preset, some of whose keys the config replaces. `given`: for a config with all keys, such
-    as `config.json` of a run, the fields that the run had set; else None.
+    `preset` is the name of a preset; keys of `config` replace keys of the preset. `given` has the fields that a run had
+    set, for a config with all keys, such as the `config.json` of a run; else it is None.
     """
 
     run: str | None = None

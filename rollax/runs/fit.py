@@ -130,12 +130,12 @@ def fit(
 
 
 def _improvement(trainer: Trainer, reward: str) -> Improvement:
-    """Returns the count of iterations since the best reward of a run, also of one that the trainer continues."""
+    """Returns the counter of iterations since the best reward; it includes a run that the trainer continues."""
     return Improvement(reward, () if trainer.recorded_in is None else results_until(*trainer.recorded_in))
 
 
 def _iterated(trainer: Trainer, folder: RunFolder | None, improvement: Improvement | None) -> tuple[TrainResult, bool]:
-    """Trains for an iteration and writes its result; also returns whether its evaluation is of the model before it."""
+    """Trains for an iteration and writes its result; also returns whether its evaluation used the model before it."""
     parallel = trainer.evaluates_while_training
     if folder and parallel:
         folder.save_candidate(trainer)
@@ -207,7 +207,7 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 def _run_folder(
     trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
-    """Returns the folder of a new run, or of the run that the trainer comes from, after its iteration."""
+    """Returns the folder of a new run, or of the run that the trainer comes from, continued after its iteration."""
     config = trainer.config.to_json()
     env = config.pop("env")
     experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
@@ -216,7 +216,7 @@ def _run_folder(
 
 
 def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]) -> None:
-    """Begins the results with those of the run that the trainer comes from, and begins the loggers."""
+    """Copies the results of the run that the trainer comes from, if it has another folder, and begins the loggers."""
     earlier = None
     if trainer.recorded_in is not None:
         earlier, iteration = trainer.recorded_in

@@ -26,13 +26,13 @@ def interquartile_mean(scores: np.ndarray, axis: int = 0) -> np.ndarray:
 
 
 def bootstrap_interval(by_env: Sequence[np.ndarray], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bounds of 95 % of the interquartile means of scores drawn again with replacement.
+    """Returns the 95 % bootstrap interval of the interquartile mean.
 
-    The scores are drawn within each environment (the strata), and then taken together.
+    Scores are drawn with replacement within each environment (the strata), and then pooled.
 
     Args:
         by_env: for each environment the scores of its seeds, [seeds, ...].
-        seed: of the draws.
+        seed: seed of the draws.
     Returns:
         The 2.5 % and 97.5 % quantiles, each [...].
     """

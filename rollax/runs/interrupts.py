@@ -16,7 +16,7 @@ _PAUSE_S = 0.01
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the program at once; `number` is the signal's."""
+    """A signal that ends the program at once; `number` is the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -26,7 +26,7 @@ WHERE_IN_RESULT = {
     "time_total_s": ("time_total_s",),
     "iterations_without_improvement": ("iterations_without_improvement",),
 }
-"""Stop condition -> its quantity in a result; the last one is there only if it is a condition."""
+"""Stop condition -> path of its quantity in a result. The last one is in results only if it is a stop condition."""
 
 
 def number_in(result: Mapping[str, Any], *path: str) -> float | None:

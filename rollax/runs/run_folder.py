@@ -39,21 +39,29 @@ log = logging.getLogger("rollax.runs")
 
 CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.png"
 CANDIDATE = "candidate"
-"""Where a model waits that is evaluated while training goes on."""
+"""The folder of a model that is evaluated while training goes on."""
 PREFIX = "checkpoint_"
 _WHERE = "fit(out=...)"
 LOOKS_AT_TRAINING = 10
-"""Iterations between two comparisons of the training reward with the best one, as it improves in most iterations."""
+"""Iterations between two comparisons of the training reward with the best one.
+
+Many iterations improve the reward a little, and each improvement that is noticed saves a model.
+"""
 
 
 class RunFolder:
     """The record of a run on disk, a context manager around training.
 
-    `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
-    `WHERE_IN_RESULT` that determines the best model, None for none. With `continues_after`, an iteration, the run in
-    the folder is continued after it, and later results are dropped; otherwise a folder that is not empty is a
-    ConfigError. The best model so far stays the best until a better one is saved. The folder is locked until the block
-    ends, by `lock` or a new lock; ConfigError if another run holds one.
+    Args:
+        path: the folder, which is locked until the block ends.
+        experiment: the content of `config.json`, with the keys run, env, config and stop.
+        best_by: the key of `WHERE_IN_RESULT` that determines the best model; None to save no best model.
+        keep_checkpoints: number of newest checkpoints to keep; None for all.
+        continues_after: the iteration after which the run in the folder is continued. Later results are dropped, and
+            the best model so far stays the best until a better one is saved. None for a new run.
+        lock: the lock of the folder; None for a new lock.
+    Raises:
+        ConfigError: the folder of a new run is not empty, or another run holds the lock.
     """
 
     def __init__(
@@ -78,7 +86,7 @@ class RunFolder:
         self._best_by, self._keep = best_by, keep_checkpoints
         self._experiment, self._loggers = experiment, LoggerGroup(())
         self.interrupted = False
-        """Whether a signal ends the run, which the loggers are told at the end."""
+        """Whether a signal ends the run; `close` of the loggers gets this information."""
         with cleanup_on_error(self._lock.release):
             self._results: IO[bytes] = self._begun(experiment, continues_after)
         self._opened = os.fstat(self._results.fileno())
@@ -173,6 +181,7 @@ class RunFolder:
             storage.remove_directory(self.path / CANDIDATE)
 
     def outcome(self) -> dict[str, Any]:
+        """Returns the fields of `FitResult` about files: folder, last and best checkpoint, and the best score."""
         score = None if self._best is None else self._best_score
         return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
 
@@ -182,7 +191,7 @@ class RunFolder:
             return os.path.samestat(self._opened, os.stat(self.path / RESULTS_NAME, follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # such as permissions that were taken away: writing names the error
+        except OSError:  # for example without the permissions: writing then raises the error
             return True
 
     def _check_there(self) -> None:
@@ -255,7 +264,7 @@ def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: in
     """Whether a trainer at this iteration, with these results (`Trainer.recorded_in`), continues the run in a folder.
 
     Raises:
-        ConfigError: it would, but the folder has a later checkpoint.
+        ConfigError: the trainer continues the run, but the folder has a later checkpoint.
     """
     if recorded_in is None or recorded_in[0] != path.resolve() or not (path / RESULTS_NAME).exists():
         return False
@@ -270,10 +279,10 @@ def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: in
 
 
 def check_empty(path: Path, where: str, go_on: str, *, held: bool = False) -> None:
-    """Refuses a file, a folder that another run uses, or one that is not empty.
+    """Raises ConfigError for a file, a folder that another run uses, or a folder that is not empty.
 
-    `go_on` is the command that continues the run in it. A lock that a killed process left behind does not count.
-    `held`: the caller has the lock.
+    `go_on` is the command that continues the run in the folder. A lock that a killed process left behind does not
+    count. `held`: the caller has the lock.
     """
     if not held:
         refuse_used(path, where)
@@ -335,7 +344,7 @@ def _saved(trainer: Trainer, folder: Path) -> Path:
 
 
 def _moved(checkpoint: Path, folder: Path) -> Path:
-    """Moves a checkpoint into a folder, which may already have the same one."""
+    """Moves a checkpoint into a folder, unless the folder already has the same checkpoint."""
     moved = folder / checkpoint.name
     if not moved.exists():
         with _named_errors(folder):

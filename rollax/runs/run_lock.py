@@ -1,8 +1,8 @@
 """`RunLock`: only one process writes into a run folder.
 
 The lock is a lock of the operating system (flock) on a file in the folder. It ends when its process ends or is killed.
-Reading a run folder needs no lock. On a network file system, its settings decide whether other machines see the
-lock.
+Reading a run folder needs no lock. On a network file system, the settings of the file system decide whether other
+machines see the lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _held: set[int] = set()
 class RunLock:
     """The lock of a run folder, which is created if it is missing; held until `release`, or the end of the process.
 
-    A file system without locks is logged, and the folder is then not locked.
+    If the file system has no locks, this is logged, and the folder is not locked.
 
     Args:
         folder: the run folder.
@@ -53,7 +53,7 @@ class RunLock:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = _locked(self.folder / LOCK_NAME, where)
-            with suppress(OSError):  # such as a full disk: only errors of other processes show this
+            with suppress(OSError):  # such as a full disk: the description is only for errors of other processes
                 _describe(self._descriptor)
         except OSError as error:
             raise ConfigError("The run folder cannot be created or written to.", str(folder), str(error)).fix(

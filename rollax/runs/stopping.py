@@ -78,6 +78,7 @@ def ended_by(run: Path, iteration: int, stop: Mapping[str, float]) -> str | None
 
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
+    """Returns whether the stop conditions include a reward goal, and the result reaches none."""
     return reached(stop, result) not in _GOALS and any(name in _GOALS for name in stop)
 
 
@@ -95,7 +96,7 @@ class Improvement:
             self.after(result)
 
     def after(self, result: Mapping[str, Any]) -> int:
-        """Returns the number after one more iteration; 0 until there is a reward."""
+        """Returns the count after one more iteration; 0 until there is a reward."""
         reward = number_in(result, *self._where)
         if reward is not None and reward > self._best:
             self._best, self._count = reward, 0
@@ -105,7 +106,7 @@ class Improvement:
 
 
 class TimeLeft:
-    """Estimates the seconds until the nearest limit, without goals, from the speed of the last iterations."""
+    """Estimates the seconds until the nearest limit from the speed of the last iterations; goals are not estimated."""
 
     def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
         self._limits = {name: value for name, value in stop.items() if name in _LIMITS}

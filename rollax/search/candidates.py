@@ -114,8 +114,8 @@ class CandidatePlayer:
     def play(self, request: Candidates) -> CandidateReturns:
         """Plays the episodes of a request, with the policy's parameters as θ.
 
-        Returns when all have ended, so the environment must end each. A very long episode logs a warning once. The
-        metrics of sampled episodes are kept.
+        Returns when all episodes have ended, so the environment must end each episode. A very long episode logs a
+        warning once. The metrics of sampled episodes are kept.
         """
         started = time.perf_counter()
         self._sampler.restart()
@@ -165,7 +165,7 @@ class CandidatePlayer:
         return self._reset(begun if rests else slots)
 
     def _reset(self, slots: NDArray) -> Rows | None:
-        """Resets slots with the seeds of their tasks; without seeds if they have none."""
+        """Resets slots with the seeds of their tasks; slots without a task are reset without a seed."""
         if not len(slots):
             return None
         progress, request, seeds = self._progress, self._progress.request, []
@@ -289,7 +289,7 @@ class _ActionNoise:
             self._drawn = np.zeros((len(self._streams), _NOISE_ROWS, *shape), np.float32)
         for slot in slots[self._used[slots] == _NOISE_ROWS].tolist():
             stream = self._streams[slot]
-            if stream is not None:  # slots without a candidate have none
+            if stream is not None:  # slots without a candidate have no stream
                 self._drawn[slot] = stream.standard_normal((_NOISE_ROWS, *shape), np.float32)
             self._used[slot] = 0
         numbers = self._drawn[slots, self._used[slots]]

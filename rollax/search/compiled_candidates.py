@@ -47,7 +47,7 @@ class _Played(NamedTuple):
 
 
 class CompiledCandidates(CandidatePlayer):
-    """Plays candidates in the slots of a `JaxBaseEnv`. The numbers equal those from `CandidatePlayer`, up to rounding.
+    """Plays candidates in the slots of a `JaxBaseEnv`. The returns equal the ones of `CandidatePlayer`, up to rounding.
 
     The slots of a block of `StackedActing` play `_STEPS` steps in one compiled call. A slot whose episode ends rests
     until the call returns, and then gets the next episode.
@@ -111,7 +111,7 @@ class CompiledCandidates(CandidatePlayer):
     def _traced_steps(
         self, params: Any, extra: Any, running: EpisodeState, plays: jax.Array, noise: Any, moments: Any
     ) -> tuple[EpisodeState, _Played]:
-        """Traced by JAX; `noise` is [T, BLOCK, ...], or None."""
+        """Plays T = `_STEPS` steps in the slots of one block; traced by JAX. `noise` is [T, BLOCK, ...], or None."""
         functions, action_map = self._jax_env.functions, self._runner.action_map
 
         def step(carry: tuple[EpisodeState, jax.Array], noise: Any) -> tuple[tuple[EpisodeState, jax.Array], _Played]:
@@ -165,7 +165,7 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
     """The player of candidates for a sampler; compiled if the sampler is.
 
     Raises:
-        ConfigError: the sampler is one of the user's, or the parameters of the candidates do not fit into the memory.
+        ConfigError: the sampler is of a user's class, or the parameters of the candidates do not fit into the memory.
         PolicyError: there are several policies.
         PolicyError, EnvError: as for `CandidatePlayer`.
     """

@@ -12,7 +12,7 @@ from rollax.rollout.metrics import EpisodeList
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Directions to evaluate: the candidates θ + σ ε_k and θ - σ ε_k of each, θ being the policy's parameters.
+    """Directions ε_k to evaluate, by the candidates θ + σ ε_k and θ - σ ε_k; θ are the policy's parameters.
 
     Args:
         seed, generation: determine the directions, episodes and action noise.

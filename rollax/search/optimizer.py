@@ -119,7 +119,7 @@ class SearchOptimizer(Optimizer):
             return [self.local_worker.perform(self._task(missing))]
         results: list[CandidateReturns] = []
         with self.timings.measured("wait_s"):
-            self.remote.forget()  # requests of an interrupted step, whose parameters may have been others
+            self.remote.forget()  # requests of an interrupted step, which may have had other parameters
             while len(missing):
                 results += self._requested(missing)
                 # Other workers get the directions of a worker that was left out.
@@ -179,7 +179,7 @@ class SearchOptimizer(Optimizer):
         """Drops nothing: returns depend only on the parameters, the search's own seed and the number of generations."""
 
     def get_state(self) -> dict[str, Any]:
-        """The number of generations, and the seed where the config has none."""
+        """The number of generations, and the seed of the search if the config has none."""
         drawn = {"search_seed": self._seed} if self.config.seed is None else {}
         return {"generation": self.generation, **drawn}
 
@@ -187,7 +187,7 @@ class SearchOptimizer(Optimizer):
         """Restores what `get_state` returned; a seed in the config is kept.
 
         Raises:
-            CheckpointError: a value is missing or wrong; nothing has changed then.
+            CheckpointError: a value is missing or wrong; the optimizer is then unchanged.
         """
         generation, seed = read_count(state, "generation", "optimizer"), self._seed
         if self.config.seed is None and "search_seed" in state:

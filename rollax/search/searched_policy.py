@@ -81,7 +81,7 @@ class SearchedPolicy(JaxPolicy):
         return vector_parts(self._shapes, vector)
 
     def stacked(self, slots: int, *, with_env: bool = False) -> StackedActing:
-        """Acts with separate parameters in each slot; ConfigError if they cannot fit into the memory.
+        """Returns a `StackedActing` with separate parameters in each slot; ConfigError if they do not fit into memory.
 
         On a machine with a GPU, small models of dense layers act on the CPU, except if the environments are compiled
         with the model (`with_env`).

@@ -130,7 +130,7 @@ class Actor:
             actions, states, fetches = runner.act(obs, self.explore, self.policy.timestep, context)
             if self.remembers:
                 self._remember(memories, actions, states, given)
-        # The map also copies actions; `rows` copies the actions of an array.
+        # The action map returns copies; without it, `rows` copies the actions of an array.
         if self._maps or not isinstance(actions, np.ndarray):
             actions = runner.action_map(actions)
         chosen = self.rows(actions, fetches)

@@ -32,9 +32,9 @@ def policy_mapping_of(
     *,
     trust_code: bool,
 ) -> tuple[PolicyMapping | None, bool]:
-    """`((agent id, episode id) -> policy id, whether the checkpoint has several agents)`.
+    """`(mapping, whether there are several agents)`; the mapping is (agent id, episode id) -> policy id.
 
-    `given` replaces the mapping of the checkpoint.
+    The mapping is None for a single policy. `given` replaces the mapping of the checkpoint, and means several agents.
 
     Raises:
         CheckpointError: several policies, no `given` mapping, and the checkpoint's mapping is code that is not trusted.

@@ -45,12 +45,12 @@ class Observations(Mapping[str, Any]):
 
 
 class Backend(ABC):
-    """A trained policy (`PolicyBackend`), or a running training (`TrainingBackend`).
+    """Answers requests with a trained policy (`PolicyBackend`), or for a run that learns (`TrainingBackend`).
 
     The server has validated the requests: episodes are running, ids are strings, values belong to their spaces and have
     the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
-    not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The others are called in
-    the thread of the server's event loop. A method raises a RollaxError for a request that it cannot execute: the
+    not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The server calls the other
+    methods in the thread of its event loop. A method raises a RollaxError for a request that it cannot execute: the
     response has the status of a RequestError, or 422 for other errors.
     """
 

@@ -114,7 +114,7 @@ class PolicyClient:
 
     @property
     def version(self) -> int:
-        """The version of the weights that chose the last action; -1 before the first."""
+        """The version of the weights that chose the last action, or that local inference has fetched; -1 at first."""
         return self._inference.version
 
     def hello(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class ClientEpisode:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None and not self.ended:
-            what, fix = "The episode did not end in its `with` block.", "call end(obs), also with truncated=True, in it"
+            what, fix = "The episode did not end in its `with` block.", "call end(obs), or end(obs, truncated=True)"
             raise ConfigError(what, f"episode {self.id}").expected("end(obs), with the last observation", fix)
 
     def get_action(self, obs: Any) -> Any:

@@ -29,8 +29,8 @@ class Calls:
     """Sends requests to one server. Thread safe: each waiting thread has its own connection.
 
     A request whose connection fails is sent again over a new one, after growing random pauses, with the same
-    `request_id`: the server executes it once. A request that the server answers with 429 (too many requests) is sent
-    again after the seconds of `Retry-After`.
+    `request_id`: the server executes it once. A request that the server answers with 429 (too many requests), or with
+    502, 503 or 504 (unavailable), is sent again, after the seconds of `Retry-After` if the answer has this header.
 
     Attributes:
         timeout: time limit in seconds of a request with its repetitions.

@@ -149,7 +149,7 @@ class HttpConnection:
 
     @staticmethod
     def as_answer(page: Page) -> Answer:
-        """The JSON of a page; None for other content, such as the error page of a proxy."""
+        """The answer in a page; its body is None if the content is not JSON, such as the error page of a proxy."""
         status, headers, content = page
         return Answer(status, _decoded(content, msgspec.json), _seconds(headers.get("Retry-After")))
 
@@ -376,4 +376,4 @@ class _Reading(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Does nothing: `http.client` closes before the last answer is read; `HttpConnection` closes the socket."""
+        """Does nothing: `http.client` calls it before the last answer is read; `HttpConnection` closes the socket."""

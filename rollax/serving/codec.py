@@ -101,7 +101,7 @@ def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
 
 def _malformed(error: Exception) -> RequestError:
     if isinstance(error, msgspec.ValidationError):
-        fix = "correct the field that is named there; /openapi.json has the fields of all requests"
+        fix = "correct the field that the message names; /openapi.json has the fields of all requests"
         return InvalidRequestError("The request does not have the fields of its verb.", got=str(error), fix=fix)
     if isinstance(error, RecursionError):
         return RequestError("The request is nested too deeply.", expected="at most a few hundred levels")

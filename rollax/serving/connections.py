@@ -44,16 +44,16 @@ class _Parser(httptools.HttpRequestParser):
 class HttpConnection(HttpToolsProtocol):
     """One connection of HTTP/1.1 requests, one after another; a `StreamConnection` takes over a WebSocket.
 
-    The connection refuses requests that do not arrive completely within `limits.request_timeout_s` (408), headers
-    larger than `limits.max_header_bytes` (431), bodies that continue after a refusal, and clients that do not read
-    their response.
+    The connection refuses requests that do not arrive completely within `limits.request_timeout_s` (408), and headers
+    larger than `limits.max_header_bytes` (431). It is aborted if a body continues after a refusal, or if the client
+    does not read a response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes over the transport."""
         super().connection_made(transport)
         self.parser = _Parser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn: a closing request succeeds
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
         self._limits = self.app.limits  # type: ignore[attr-defined]
         self._address = self.client[0] if self.client else ""
         self._since: float | None = time.monotonic()
@@ -162,8 +162,8 @@ class HttpConnection(HttpToolsProtocol):
 class StreamConnection(WebSocketsSansIOProtocol):
     """One WebSocket, taken over from `HttpConnection` with its handshake.
 
-    Messages bypass uvicorn's queue, and responses its coroutines, because these take longer than the forward pass of a
-    small policy: `Stream` gets this connection in its scope, and sets `on_message`.
+    Messages bypass uvicorn's queue, and responses bypass its coroutines, because queue and coroutines take longer than
+    the forward pass of a small policy: `Stream` gets this connection in its scope, and sets `on_message`.
 
     The connection is aborted if the client leaves more than `limits.max_unsent_bytes` of responses unread, does not
     answer a ping, or sends a message that does not arrive completely within `limits.request_timeout_s`.

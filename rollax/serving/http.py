@@ -79,8 +79,8 @@ _Answer = Callable[[_Request], _Reply | Awaitable[_Reply]]
 class HttpApp:
     """The ASGI application: checks each request, and sends the response of its route's endpoint, or an error.
 
-    Everything under /v1 requires the token. `pages` (path -> response to GET) require none, and must not contain data
-    of the run.
+    Everything under /v1 requires the token. `pages` (path -> response to GET) require no token, and must not contain
+    data of the run.
     """
 
     def __init__(self, service: Service, access: Access, pages: Mapping[str, Response] | None = None) -> None:
@@ -102,7 +102,7 @@ class HttpApp:
             *(self._route("/v1" if verb == "hello" else f"/v1/{verb}", verb, gets[verb]) for verb in gets),
             *(self._route(path, _PAGE, _shows(page)) for path, page in {**_pages(), **(pages or {})}.items()),
         ]
-        # No path has parameters. Starlette's router would compare a path with one route after the other.
+        # A dict is enough, because no path has parameters. Starlette's router would try one route after the other.
         self._routes: dict[tuple[str, str], BaseRoute] = {("http", route.path): route for route in routes}
         self._routes["websocket", PATH] = WebSocketRoute(PATH, Stream(self))
 

@@ -51,7 +51,7 @@ def make_learning_trainer(
 
 
 def addresses_of(trainer: Trainer) -> list[str]:
-    """The addresses of the servers of all workers; tells them to each server, which lists them."""
+    """Returns the addresses of all workers' servers; with remote workers, each server gets this list for `hello`."""
     addresses = [address for of_worker in trainer.workers.foreach_worker(_addresses) for address in of_worker]
     if trainer.config.num_workers:
         trainer.workers.foreach_worker(partial(_set_addresses, addresses))

@@ -9,7 +9,7 @@ from rollax.errors import ConfigError, RequestError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a policy server; a request beyond one is refused.
+    """The limits of a policy server; a request beyond a limit is refused.
 
     A client is an address, or one connection of the stream. An episode belongs to the client that started it.
 
@@ -34,7 +34,7 @@ class Limits:
         max_header_bytes: bytes of the request line and the headers.
         max_unsent_bytes: bytes of responses that a client has not read; if exceeded, its connection is aborted.
         request_timeout_s: seconds within which a request must arrive completely.
-        requests_per_s: requests of one address per second, with bursts of as many.
+        requests_per_s: requests of one address per second, and at most this many at once.
         wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
     """
 

@@ -61,7 +61,7 @@ class LocalAgent:
         self.memory.reward += reward
 
     def end(self, obs: Any, truncated: bool) -> None:
-        """Ends the trajectory with its last observation; None repeats the previous one."""
+        """Ends the trajectory with its last observation; None repeats the previous observation."""
         one, self.ended = self.trajectory, True
         one.obs.append(one.obs[-1] if obs is None else obs)
         one.terminated, one.truncated = not truncated, bool(truncated)

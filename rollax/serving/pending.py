@@ -50,7 +50,7 @@ class PendingActions:
     ) -> PendingRequest:
         """Adds a request, which the caller then passes to the backend. `agents`: episode id -> agents.
 
-        `single`: whether the response is one action. RequestError if an agent already waits, or too many wait.
+        `single`: whether the response is one action. RequestError if an agent already waits, or a limit is exceeded.
         """
         self._sessions.refuse_waiting(agents)
         count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)

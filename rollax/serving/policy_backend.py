@@ -29,9 +29,10 @@ _MOST_AGENTS = 4_096
 
 
 class PolicyBackend(Backend):
-    """Answers with trained policies. It does not learn; rewards and submitted episodes only count in the statistics.
+    """Answers with trained policies, which do not learn; submitted episodes only count in the statistics.
 
-    Requests that arrive together share forward passes; see `RequestBatcher`.
+    Rewards count in the statistics, and are inputs of policies that read the last reward. Requests that arrive together
+    share forward passes; see `RequestBatcher`.
 
     Args:
         mapping: (agent id, episode id) -> policy id; None for a single policy.
@@ -60,7 +61,7 @@ class PolicyBackend(Backend):
             fix = "pass policy_mapping (--policy-mapping), and leave multi_agent (--single-agent) out"
             raise ConfigError(what, "multi_agent, policy_mapping", sorted(runners), expected=expected, fix=fix)
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
-        self._mapping, self._several, self._gradient_without = mapping, multi_agent, version
+        self._mapping, self._several, self._version = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
         self._batcher = RequestBatcher(remembers=any(actor.remembers for actor in self.actors.values()))
         self._episodes: dict[str, _Episode] = {}
@@ -78,12 +79,12 @@ class PolicyBackend(Backend):
         custom_model: type | None = None,
         trust_code: bool = False,
     ) -> PolicyBackend:
-        """The policies of a checkpoint.
+        """Returns a backend with the policies of a checkpoint.
 
         Args:
             policy_mapping: agent id -> policy id, as a dict or a function; None: the mapping in the checkpoint.
-            multi_agent: whether the environment has several agents; None: whether the checkpoint has `multiagent`
-                policies.
+            multi_agent: whether the environment has several agents; None: whether there is a `policy_mapping`, or the
+                checkpoint has `multiagent` policies.
             explore: False for greedy actions.
             trainer_class, custom_model, trust_code: as for `load_policy`.
         Raises:
@@ -112,11 +113,11 @@ class PolicyBackend(Backend):
 
     def hello(self) -> Hello:
         policies = {policy_id: actor.policy for policy_id, actor in self.actors.items()}
-        return hello_of(policies, learns=False, multi_agent=self._several, version=self._gradient_without)
+        return hello_of(policies, learns=False, multi_agent=self._several, version=self._version)
 
     @property
     def version(self) -> int:
-        return self._gradient_without
+        return self._version
 
     def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
         policy = self._actor(episode_id, agent_id).policy
@@ -140,7 +141,7 @@ class PolicyBackend(Backend):
             parts = [Part(self._only, columns, len(observations), memories, [None] * len(memories))]
 
         def on_passed(error: Exception | None) -> None:
-            on_done(Actions(self._actions_of(observations, parts), self._gradient_without) if error is None else error)
+            on_done(Actions(self._actions_of(observations, parts), self._version) if error is None else error)
 
         self._batcher.add(parts, on_passed)
 
@@ -191,10 +192,10 @@ class PolicyBackend(Backend):
             lengths = [len(trajectory.rewards) for trajectory in episode.agents.values()]
             self._curve.add(float(sum(rewards)), max(lengths))
         self._submitted += len(episodes)
-        return Submitted(accepted=0, too_old=0, version=self._gradient_without)
+        return Submitted(accepted=0, too_old=0, version=self._version)
 
     def weights(self, policy_id: str) -> bytes:
-        return policy_to_bytes(self.actors[policy_id].runner, self._gradient_without)
+        return policy_to_bytes(self.actors[policy_id].runner, self._version)
 
     def onnx(self, policy_id: str) -> bytes:
         from rollax.serving.export.onnx_model import policy_to_onnx  # requires an extra

@@ -108,7 +108,7 @@ class _Served:
 
 
 class PolicyServerEnv(_Served, ExternalEnv):
-    """An environment whose episodes are played by clients of a policy server, which also answers during learning.
+    """An environment whose episodes are played by clients of a policy server; the server also answers during learning.
 
     Args:
         env_config: the address, the spaces and the limits; `rollax docs external-environments` lists the keys.

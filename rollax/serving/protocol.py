@@ -154,10 +154,10 @@ class Hello(msgspec.Struct):
     Attributes:
         protocol: PROTOCOL_VERSION.
         server: name and version.
-        learns: whether it learns from the episodes.
+        learns: whether the server learns from the episodes.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
         policies: policy id -> spaces.
-        version: version of the weights; it grows with each update.
+        version: version of the weights, which grows with each update.
         addresses: addresses of all servers of a run with several sampling workers, including this one.
         limits: the limits of the server by name; null for no limit.
     """

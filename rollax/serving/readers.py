@@ -21,7 +21,7 @@ _MOST_SPACES = 1_000
 
 
 class Readers:
-    """Reads the values of requests for a backend, whose `hello` says whether it learns and has several agents."""
+    """Reads the values of requests for a backend with this `hello`, which has the flags `learns` and `multi_agent`."""
 
     def __init__(self, backend: Backend, limits: Limits, hello: Hello) -> None:
         self._backend, self._limits = backend, limits

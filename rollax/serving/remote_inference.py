@@ -81,7 +81,7 @@ class RemoteInference:
 
 
 def checked_hello(calls: Calls) -> dict[str, Any]:
-    """Calls `hello`, adopts its limit on the size of requests, and returns it; RequestError for another protocol."""
+    """Returns the response to `hello`, and adopts its limit on request sizes; RequestError for another protocol."""
     hello = calls.call("hello", {})
     if hello.get("protocol") != PROTOCOL_VERSION:
         what = "The policy server has a different version of the protocol."

@@ -40,7 +40,7 @@ class Part:
     actions: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        # Now, because later rewards belong to the action of this part.
+        # Taken now, because later rewards belong to the action of this part.
         self.rewards = [memory.take_reward() for memory in self.memories]
 
 
@@ -58,7 +58,7 @@ class RequestBatcher:
     are called in the thread of the event loop.
 
     Attributes:
-        actions, batches: numbers of chosen actions and of turns.
+        actions, batches: number of chosen actions, and number of turns with forward passes.
     """
 
     def __init__(self, *, remembers: bool) -> None:
@@ -111,7 +111,7 @@ class RequestBatcher:
         self._executor.submit(self._answer_in_thread, requests, parts)
 
     def _take(self) -> list[_Request]:
-        """The waiting requests, up to a second one of an agent with memory, which has to follow the first."""
+        """The waiting requests, up to the second request of an agent with memory, which must follow the first."""
         waiting = self._waiting
         if not self._remembers:
             requests = list(waiting)

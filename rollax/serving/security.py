@@ -101,7 +101,7 @@ class Access:
         token: required as `Authorization: Bearer`; None: no token is required.
         allowed_origins: origins of foreign pages, as browsers send them ("https://example.org"); "*" for all.
         allowed_hosts: further names of this server, without a port.
-        wrong_tokens_per_s: requests with a wrong token for each client address; more are answered with 429.
+        wrong_tokens_per_s: requests per second with a wrong token, of each address; more are answered with 429.
     """
 
     def __init__(

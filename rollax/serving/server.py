@@ -34,11 +34,11 @@ class PolicyServer:
 
     Args:
         service: a `Service`, which executes the requests, or a backend, for which the server makes a `Service`.
-        host: the address or name to listen on; all except this machine's loopback require a token.
+        host: the address or name to listen on; all except loopback addresses require a token.
         port: the port; 0 for a free one.
         token: the token that clients must send as `Authorization: Bearer`.
         certificate: file of the TLS certificate chain (PEM); the address is then https.
-        key: file of its private key, if it is not in the same file.
+        key: file of the private key, if it is not in the file of the certificate.
         allowed_origins: origins of foreign pages that may use the server.
         allowed_hosts: further names of this server in URLs.
         limits: the limits of the server; a `Service` has its own.
@@ -101,7 +101,7 @@ class PolicyServer:
         return self._app.metrics
 
     def start(self) -> PolicyServer:
-        """Starts the server; returns itself. ConfigError for a server that was started before."""
+        """Starts and returns the server. ConfigError for a server that was started before."""
         if self._thread.ident is not None:
             raise ConfigError("The policy server was already started.", "PolicyServer.start", self.address).fix(
                 "create a new PolicyServer; `with PolicyServer(...)` starts it, too"
@@ -233,7 +233,7 @@ class PolicyServer:
 async def _readable(waiting: socket.socket) -> None:
     """Returns when a connection can be accepted.
 
-    If a connection arrives just before `loop.sock_accept` is cancelled, it stays open and is lost.
+    `loop.sock_accept` is not used: a connection that arrives just before its cancellation would stay open and be lost.
     """
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(waiting, arrived.set)

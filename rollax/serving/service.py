@@ -27,7 +27,7 @@ class Service:
     """Executes requests of all transports. All methods run in the thread of the event loop.
 
     Attributes:
-        addresses: addresses of all servers of the run, for `hello`; set by the transport.
+        addresses: addresses of all servers of the run, for `hello`; if empty, the transport fills in its own address.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Service:
         self._description = backend.hello()
         self.sessions = Sessions(self.limits, clock)
         self._readers = Readers(backend, self.limits, self._description)
-        # The method of a verb is named `_verb`.
+        # The method that executes a verb has the verb's name after an underscore.
         self._verbs: dict[str, Callable[[Any, Hashable], Result]] = {
             verb: getattr(self, f"_{verb}") for verb in (*messages.QUERIES, *messages.REQUESTS)
         }

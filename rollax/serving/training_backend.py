@@ -220,7 +220,7 @@ class TrainingBackend(Backend):
     # Episodes played elsewhere.
 
     def _is_too_old(self, episode: Episode, learning: Mapping[str, frozenset[str]]) -> bool:
-        """Whether an on-policy algorithm drops the episode as too old; status 422 if it cannot learn from it at all.
+        """Whether an on-policy algorithm drops the episode as too old; InvalidRequestError if it cannot learn from it.
 
         `learning` is agent id -> the policies that may learn from it.
         """

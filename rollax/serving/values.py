@@ -45,12 +45,12 @@ class SpaceValues:
         except InvalidRequestError:
             if len(values) == 1:
                 raise
-            # One by one, to find the first wrong value; or all values are right, but their dtypes differ.
+            # One by one, which finds the first wrong value, or succeeds if only the dtypes of the values differ.
             return concat([self._read([value], lambda _, row=row: where(row)) for row, value in enumerate(values)])
 
 
 def _reader(space: Space, path: Path, largest: float | None, bounded: bool) -> Callable[[Sequence[Any], Where], Tree]:
-    """A function that reads values of a space; made once: walking the space takes longer than reading few numbers."""
+    """A function that reads values of a space; made once, because walking a space is slower than reading numbers."""
     place = path_text(path)
     if isinstance(space, spaces.Dict):
         keys = space.spaces.keys()

@@ -112,7 +112,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
 def update_policy(runner: PolicyRunner, data: bytes) -> int:
     """Sets newer weights of a policy from `policy_from_bytes`, without another compilation; returns their version.
 
-    CheckpointError or PolicyError if the bytes are damaged, or of another policy; nothing has changed then.
+    CheckpointError or PolicyError if the bytes are damaged, or of another policy; the policy then keeps its weights.
     """
     description = read_description(data)
     arrays = storage.bytes_to_arrays(data, _WHERE)

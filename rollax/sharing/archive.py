@@ -1,8 +1,7 @@
 """A shared run as a zip file.
 
-A zip of unknown origin may name files outside of the folder, hold links, or expand to more than the disk has. Nothing
-is extracted unless all of it is refused or known: names and sizes are checked first, and no member is read further than
-the size that it declares.
+A zip of unknown origin may name files outside of the folder, hold links, or expand to more than the disk has. So all
+names and sizes are checked before anything is extracted, and no member is read beyond the size that it declares.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rollax.sharing.contents import limit_of, refuse_large
 
 _MOST_MEMBERS = 10_000
 _MOST_TIMES = 100
-"""The expanded size of a zip file relative to its own; arrays are stored as they are, so shared runs have about 1."""
+"""Largest ratio of the expanded size to the size of a zip file; about 1 in shared runs, which store arrays as is."""
 _ENCRYPTED = 0x1
 
 
@@ -45,11 +44,11 @@ def write_zip(run: Path, path: Path) -> None:
 
 
 def read_zip(path: Path, folder: Path) -> None:
-    """Writes the files of a shared run in a zip into a folder; other files in it are left out.
+    """Extracts the files of a shared run from a zip file into a folder; other files in the zip file are left out.
 
     Raises:
-        CheckpointError: no zip file, a damaged one, or one that is no shared run: with a path outside of its folder, a
-            link, an encrypted file, or files that are too large.
+        CheckpointError: the file is not a zip file, is damaged, or is not a shared run: it has a path outside of its
+            folder, a link, an encrypted file, or files that are too large.
     """
     try:
         with zipfile.ZipFile(path) as packed:
@@ -69,7 +68,7 @@ def read_zip(path: Path, folder: Path) -> None:
 
 
 def _checked_members(packed: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """Returns the members that belong to a shared run by name."""
+    """Returns name -> member, for the members that belong to a shared run; CheckpointError for an unsafe zip file."""
     members = packed.infolist()
     if len(members) > _MOST_MEMBERS:
         raise CheckpointError("The zip file has too many files.", str(path), len(members)).expected(

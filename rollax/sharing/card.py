@@ -17,9 +17,9 @@ def write_card(path: Path, algorithm: str, score: Score, *, source: str, checkpo
     """Writes the card beside the other files of the run, whose curve and video it shows.
 
     Args:
-        path: of the card.
-        algorithm: its name, or the class of a trainer of one's own.
-        source: what `rollax play` takes: `hub:ORG/NAME`, or the name of a folder or zip file.
+        path: the path of the card.
+        algorithm: the name of the algorithm, or of the user's trainer class.
+        source: the argument of `rollax play`: `hub:ORG/NAME`, or the name of a folder or zip file.
         checkpoint: the path of the checkpoint in the run folder.
         needs_code: whether the checkpoint names code of its author, which is not in the files.
     """

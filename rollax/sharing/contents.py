@@ -1,6 +1,6 @@
 """The files of a shared run: a run folder with one checkpoint, a model card, and a measured score.
 
-What is fetched was written by anyone, so only files with these names are read, each up to a size.
+Fetched files may come from anyone, so only files with these names are read, and each name has a largest size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATTERNS = (*_MOST_BYTES, f"{CHECKPOINTS}/*", f"{BEST}/*")
 
 
 def limit_of(name: str) -> int | None:
-    """Returns the largest size in bytes of a file of a shared run, None for a name that is none of its files.
+    """Returns the largest size in bytes of a file of a shared run; None for a name that is not such a file.
 
     Args:
         name: the path in the run folder, with slashes.
@@ -49,11 +49,12 @@ def limit_of(name: str) -> int | None:
 
 
 def refuse_large(sizes: Mapping[str, int], where: str, folder: Path) -> None:
-    """Raises CheckpointError if files are larger than a shared run has them, or do not fit on the disk of a folder.
+    """Raises CheckpointError if a file exceeds its limit, or all files together exceed the free memory or disk space.
 
     Args:
-        sizes: bytes by name; each name is one of a shared run.
-        where: the place that they come from.
+        sizes: name of a file of a shared run -> bytes.
+        where: the place that the files come from, for errors.
+        folder: a folder on the disk that the files are written to.
     """
     for name, size in sizes.items():
         limit = limit_of(name)
@@ -69,10 +70,10 @@ def refuse_large(sizes: Mapping[str, int], where: str, folder: Path) -> None:
 
 
 def chosen_checkpoint(run: str | Path) -> Path:
-    """Returns the checkpoint that is shared: the one given, else the best of a run, else its newest.
+    """Returns the checkpoint to share: `run` itself if it is a checkpoint, else its best one, else its newest one.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no checkpoint.
     """
     path = absolute(run, ConfigError)
     if (path / MANIFEST).is_file():
@@ -81,7 +82,7 @@ def chosen_checkpoint(run: str | Path) -> Path:
 
 
 def newest_in(run: Path) -> Path:
-    """Returns the newest checkpoint of a run folder, without a link on the way; CheckpointError if there is none."""
+    """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or it is or has a link."""
     found = _newest(run)
     links = [path for path in (found, *found.iterdir()) if path.is_symlink()]
     if links or found.parent.is_symlink():

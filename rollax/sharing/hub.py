@@ -1,7 +1,7 @@
 """A shared run as a model repository of the Hugging Face Hub.
 
-Addresses, tokens, proxies and the cache are those of huggingface_hub: `hf auth login`, `HF_TOKEN`, `HF_ENDPOINT`,
-`HF_HOME`.
+The package huggingface_hub determines addresses, tokens, proxies and the cache: by `hf auth login`, `HF_TOKEN`,
+`HF_ENDPOINT` and `HF_HOME`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def repository_in(place: str, where: str) -> tuple[str, str | None]:
 
 
 def upload(run: Path, place: str, *, private: bool) -> str:
-    """Uploads a shared run as one commit, in place of an earlier one in the repository, and returns its address.
+    """Uploads a shared run as one commit, and returns the address of the repository.
 
-    Other files of the repository stay.
+    The files of an earlier shared run are replaced; other files of the repository stay.
 
     Raises:
         ConfigError: the extra `hub` is not installed, or no repository is named.
@@ -52,11 +52,11 @@ def upload(run: Path, place: str, *, private: bool) -> str:
 
 
 def download(place: str, folder: Path) -> None:
-    """Writes the files of a shared run in a repository into a folder; other files in it are not fetched.
+    """Downloads the files of a shared run in a repository into a folder; other files of the repository are left out.
 
     Raises:
         ConfigError: the extra `hub` is not installed, or no repository is named.
-        CheckpointError: files are too large.
+        CheckpointError: the repository is not a shared run, or files are too large.
         RollaxError: the hub refused, or cannot be reached.
     """
     repository, revision = repository_in(place, "source")
@@ -88,7 +88,7 @@ def client(place: str) -> Any:
 
 @contextmanager
 def _readable(place: str, fix: str) -> Iterator[None]:
-    """Turns the errors of huggingface_hub, of which several libraries have some, into one with a fix."""
+    """Converts errors of huggingface_hub, and of the libraries that it uses, to a RollaxError with a fix."""
     try:
         yield
     except RollaxError:

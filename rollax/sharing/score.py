@@ -1,4 +1,4 @@
-"""The score of a shared run: what its greedy episodes returned, so that others can measure it again."""
+"""The score of a shared run: the rewards of its greedy episodes, which others can measure again."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Score:
         env: the environment.
         seed: the config key `seed` of the evaluation.
         rewards: the sum of rewards of each episode.
-        timesteps: the environment steps of training before it.
-        versions: of Python, rollax and the packages that determine the episodes.
-        date: the day, in UTC.
+        timesteps: the environment steps of training before the measurement.
+        versions: the versions of Python, rollax and the packages that determine the episodes.
+        date: the day of the measurement, in UTC.
     """
 
     env: str
@@ -61,7 +61,7 @@ class Score:
         return f"{self.mean:.2f} +/- {self.deviation:.2f}"
 
     def agreement(self, other: Score) -> Agreement:
-        """Compares two measurements: equal in every episode, means within three standard errors, or different.
+        """Compares two measurements: "equal" in every episode; means "close", within 3 standard errors; or "different".
 
         The standard error of the difference is sqrt(s₁²/n₁ + s₂²/n₂).
         """
@@ -76,7 +76,7 @@ def measure(trainer: Trainer, env: str, episodes: int) -> Score:
     """Returns the score of `episodes` greedy episodes of a trainer that was opened with the seed.
 
     Raises:
-        RollaxError: no episode has ended with a finite reward.
+        RollaxError: no episode has ended, or the reward of an episode is not finite.
     """
     rewards = tuple(map(float, trainer.evaluate(episodes)["episode_rewards"]))
     if not rewards or not all(map(math.isfinite, rewards)):
@@ -104,7 +104,7 @@ def write_score(score: Score, run: Path) -> None:
 
 
 def read_score(run: Path) -> Score | None:
-    """Returns the score in a shared run, None if it has none; CheckpointError for a damaged file."""
+    """Returns the score in a shared run; None if there is no score. CheckpointError for a damaged file."""
     path = run / SCORE
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""`share_run` and `fetch_run`: a run as others get it, and a run that others shared."""
+"""`share_run` writes a run for others, and `fetch_run` gets a run that others shared."""
 
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ def share_run(
 ) -> tuple[str, Score]:
     """Measures the policy of a run and writes what others need to play it and to go on training, without code.
 
-    The result is a run folder: `rollax play`, `evaluate`, `train --resume` and `plot` take it. It has one checkpoint,
-    the best of the run or else the newest one; config, results, learning curve, score, and a model card.
+    The result is a run folder, which `rollax play`, `evaluate`, `train --resume` and `plot` accept. It contains one
+    checkpoint, the best of the run or else the newest one, and the config, results, learning curve, score and model
+    card.
 
     Args:
         run: a run folder, or a checkpoint.
         to: a new folder, a new file that ends with `.zip`, or `hub:ORG/NAME`, a repository of the Hugging Face Hub. In
-            it, the files of an earlier call are replaced.
+            a repository, the files of an earlier call are replaced.
         episodes: the number of greedy episodes of the score.
-        seed: of these episodes.
-        video: whether the files have a video of an episode; None for if the environment can be recorded.
+        seed: the seed of these episodes.
+        video: whether to record a video of an episode; None records one if the environment can be recorded.
         private: whether a new repository is private.
         trainer_class, trust_code, changes: as in `Trainer.from_checkpoint`, for a run that names code of your own.
     Returns:
         The folder, the file, or the address of the repository; and the score.
     Raises:
-        ConfigError: `to` exists or names nothing, or the extra `hub` or `video` is missing.
-        CheckpointError: the run has no checkpoint, or it names code that is neither given nor trusted.
+        ConfigError: `to` exists or is not a valid name, or the extra `hub` or `video` is missing.
+        CheckpointError: the run has no checkpoint, or it names code that is neither passed nor trusted.
         RollaxError: the disk or the hub fails, or the episodes have no finite rewards.
     """
     place = os.fspath(to)
@@ -92,7 +93,7 @@ def fetch_run(source: str | Path, out: str | Path) -> Path:
         out: the new folder.
     Raises:
         ConfigError: `out` exists, or the extra `hub` is missing.
-        CheckpointError: this is no shared run, or its files contain links, are too large, or lead outside of it.
+        CheckpointError: the source is not a shared run, or its files are links, are too large, or lie outside of it.
         RollaxError: the hub refused, or cannot be reached.
     """
     target = absolute(out, ConfigError)
@@ -105,7 +106,7 @@ def fetch_run(source: str | Path, out: str | Path) -> Path:
 
 @contextmanager
 def fetched(source: str | Path) -> Iterator[Path]:
-    """The run folder of a shared run, a copy until the block ends; `fetch_run` describes sources and errors."""
+    """A copy of the run folder of a shared run, removed after the block; `fetch_run` describes sources and errors."""
     place = os.fspath(source)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
@@ -130,7 +131,7 @@ def _refuse_taken(place: str) -> None:
 
 
 def _copied(checkpoint: Path, folder: Path) -> Path:
-    """Copies what is shared of a run, without its evaluation, and returns the checkpoint in the copy."""
+    """Copies a checkpoint, and the config and results of its run; returns the checkpoint in the copy."""
     names = [*read_manifest(checkpoint)["files"], MANIFEST]
     usual = limit_of(f"{CHECKPOINTS}/{checkpoint.name}/{MANIFEST}") is not None  # else its folder was renamed
     target = folder / CHECKPOINTS / (checkpoint.name if usual else f"{PREFIX}000000")
@@ -161,7 +162,7 @@ def _needs_code(checkpoint: Path) -> bool:
 
 
 def _record(trainer: Trainer, folder: Path, video: bool | None) -> None:
-    """Writes the video of an episode into the folder; with `video` None only if that is possible."""
+    """Writes the video of an episode into the folder; if `video` is None, a failure to record is ignored."""
     if video is False:
         return
     with tempfile.TemporaryDirectory() as videos:
@@ -194,7 +195,7 @@ def _delivered(folder: Path, place: str, private: bool) -> str:
 
 
 def _moved(folder: Path, target: Path) -> None:
-    """Copies a folder, which gets its name when it is complete."""
+    """Copies a folder; the copy gets its name when it is complete."""
     try:
         make_parents(target.parent)
         with new_folder(target) as temporary:
@@ -204,7 +205,7 @@ def _moved(folder: Path, target: Path) -> None:
 
 
 def _copy_folder(source: Path, folder: Path) -> None:
-    """Copies the files of a shared run; CheckpointError for links and for what is not a run folder."""
+    """Copies the files of a shared run; CheckpointError for links, and for a source that is not a run folder."""
     if newest_in(source) == source:
         raise CheckpointError("This is a checkpoint, not a shared run.", str(source)).expected(
             "a run folder", "pass its run folder, or play the checkpoint by `rollax evaluate`"

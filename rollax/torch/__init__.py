@@ -1,4 +1,4 @@
-"""Policies in PyTorch: `TorchPolicy`, and twins of JAX's default models, distributions and losses.
+"""Policies in PyTorch: `TorchPolicy`, and PyTorch versions of the default models, distributions and losses.
 
 Importing this package raises ConfigError without PyTorch. It imports no JAX, and the JAX side does not import it.
 """

@@ -42,16 +42,18 @@ class TorchAlgorithm(BaseAlgorithm):
         return make_distribution(self.action_space)
 
     def make_model(self) -> nn.Module:
-        """Returns `model(obs) -> Outputs`: by default the `custom_model`, or an actor and critic like JAX's.
+        """Returns `model(obs) -> Outputs`: by default the `custom_model`, else the default actor and critic.
 
         A model with memory has `initial_state()` and is called as `run_model` describes. A centralized critic is the
-        attribute `critic` of the model, the model's own or a `CentralCritic`.
+        attribute `critic` of the model; a default or custom model without this attribute gets a `CentralCritic`.
         """
         spaces = self.observation_space, self.action_space
         return make_policy_model(*spaces, self.exploration.num_inputs, self.config, self.label, self.value_shape)
 
     def make_optimizer(self, params: Any, model: nn.Module) -> torch.optim.Optimizer:
-        """Returns the optimizer, by default Adam. Each step clips gradients (`grad_clip`) and sets the learning rate.
+        """Returns the optimizer, by default Adam.
+
+        Before each step, the policy clips the gradients (`grad_clip`) and sets the learning rate.
 
         Args:
             params: parameters or parameter groups, as for PyTorch's optimizers.
@@ -61,9 +63,10 @@ class TorchAlgorithm(BaseAlgorithm):
         return torch.optim.Adam(params, lr=0.0, eps=self.config.adam_epsilon, fused=device.type != "mps")
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
+        """Returns the outputs of one forward pass, with invalid actions masked.
 
-        Other columns are as for `run_model`; the rows of a `burn_in` advance the recurrent state first.
+        If there is a column `critic_obs`, `value` is `model.critic(critic_obs)`. The rows of a column `burn_in` advance
+        the recurrent state first. `run_model` describes the other columns. Outputs in half precision become float32.
         """
         out = run_model(model, after_burn_in(model, columns))
         if SampleBatch.CRITIC_OBS in columns:
@@ -78,5 +81,5 @@ class TorchAlgorithm(BaseAlgorithm):
 
 
 def precise(output: Tensor) -> Tensor:
-    """Converts half precision to float32, because log-probabilities and errors would be inexact."""
+    """Converts half precision to float32, in which log-probabilities and errors are exact enough."""
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output

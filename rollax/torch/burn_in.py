@@ -14,7 +14,7 @@ from rollax.policy.recurrent_columns import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:
-    """The columns of a batch with the recurrent state after the burn-in, without gradient, as `state_in`; as in JAX."""
+    """Returns the columns without `burn_in`; `state_in` is the recurrent state after the burn-in, without gradient."""
     if not is_recurrent(model) or SampleBatch.BURN_IN not in columns:
         return columns
     burn_in: BurnIn = columns[SampleBatch.BURN_IN]

@@ -34,7 +34,10 @@ class TorchConfig(TorchFields, TrainerConfig):
 
 
 def chosen_device(wanted: str) -> torch.device:
-    """The device of the config key `device`; ConfigError if this machine does not have it."""
+    """Returns the device for the config key `device`; ConfigError if this machine does not have the device.
+
+    The environment variable `ROLLAX_TORCH_DEVICE` has priority over the config key.
+    """
     if os.environ.get(TORCH_DEVICE):
         return torch.device(os.environ[TORCH_DEVICE])
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -1,4 +1,4 @@
-"""Twins of the action distributions: `ActionDistribution` with tensors. NumPy arrays are converted to tensors.
+"""Action distributions in PyTorch: `ActionDistribution` with tensors. NumPy arrays are converted to tensors.
 
 The classes of the same names in `rollax.models.distributions` document the equations, limits and deviations.
 """
@@ -110,7 +110,7 @@ class MultiCategorical(Choices, TorchDistribution):
         return _masked(inputs, as_tensor(action_mask, inputs.device) > 0)
 
     def _padded(self, inputs: Tensor) -> Tensor:
-        """[B, D, K] the logits of each choice, padded to the largest."""
+        """[B, D, K] the logits of each choice, padded to the largest number K of options."""
         width = max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(len(inputs), len(self.nvec), width)
@@ -154,7 +154,7 @@ class Bernoulli(Bits, TorchDistribution):
 
 @dataclass(frozen=True)
 class DiagGaussian(Normals, TorchDistribution):
-    """A distribution over normal numbers; see `Normals`."""
+    """A distribution over independent normal numbers; see `Normals`."""
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = self._split(inputs)
@@ -245,7 +245,7 @@ def _masked(logits: Tensor, valid: Tensor) -> Tensor:
 
 
 def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:
-    """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
+    """Log-probability of each choice; MASKED_LOGIT for a choice out of range."""
     size = logits.shape[-1]
     places = choices.to(torch.int64)
     inside = (places >= 0) & (places < size)
@@ -254,7 +254,7 @@ def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:
 
 
 def _inverse_cdf(logits: Tensor, noise: Tensor) -> Tensor:
-    """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one."""
+    """The first possible choice whose cumulative probability exceeds the noise, else the last possible choice."""
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     cumulative = weights.cumsum(dim=-1)
     possible = weights != 0  # NaN counts as possible: the action is in range, and outputs are checked later

@@ -1,4 +1,4 @@
-"""Twin of `rollax.models.encoder`: from raw observation columns of any space to one float32 feature vector per row."""
+"""Encoders from raw observation columns of any space to one float32 feature vector per row, as in JAX."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 class FlatEncoder(nn.Module):
     """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1].
 
-    `normalized`: whether a Box of floats has a `RunningNorm`.
+    `normalized`: whether a `RunningNorm` standardizes a Box of floats.
     """
 
     def __init__(self, space: spaces.Box | spaces.MultiBinary, *, normalized: bool = False) -> None:
@@ -60,7 +60,7 @@ class FlatEncoder(nn.Module):
 
 
 class OneHotEncoder(nn.Module):
-    """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space is all zeros."""
+    """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space becomes zeros."""
 
     _values: Tensor
     _places: Tensor
@@ -74,7 +74,7 @@ class OneHotEncoder(nn.Module):
         self.register_buffer("_places", torch.as_tensor(places), persistent=False)
 
     def forward(self, column: Tensor) -> Tensor:
-        values = column.reshape(column.shape[0], len(self.sizes)).to(self._values.dtype)  # uint16 is not comparable
+        values = column.reshape(column.shape[0], len(self.sizes)).to(self._values.dtype)  # torch.uint16 has no ==
         return (values[:, self._places] == self._values).to(torch.float32)
 
 

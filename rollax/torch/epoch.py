@@ -26,17 +26,17 @@ class Epoch:
         if in_order and len(rows) == plan.capacity:
             self._batch = trees.tree_map(Tensor.clone, dict(batch))  # so that a loss may write to it
             return
-        # Padding is always last.
+        # Padding (-1) is always last; the modulo makes it a valid index, of the last row.
         index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
         self._batch = trees.tree_map(lambda column: column[index], dict(batch))
 
     def rows_of(self, step: int) -> Tensor:
-        """The valid rows of a minibatch."""
+        """The indices of the valid rows of a minibatch in the batch."""
         rows = self._plan.rows[step].reshape(-1)
         return torch.from_numpy(rows[rows >= 0].astype(np.int64))
 
     def minibatch(self, step: int) -> Sequence[tuple[Columns, Tensor]]:
-        """Batch and mask of each microbatch."""
+        """Batch and mask of each microbatch that has valid rows."""
         rows = self._plan.rows[step]
         width = rows.shape[-1]
         start = (step - self._first) * rows.size

@@ -27,7 +27,7 @@ def torch_algorithm(
     base: type[TorchAlgorithm] = TorchAlgorithm,
     name: str,
 ) -> type[TorchAlgorithm]:
-    """Returns a subclass of `base`; each function is one of its methods, with the algorithm as first argument.
+    """Returns a subclass of `base` with these functions as methods; their first argument is the algorithm.
 
     Args:
         loss: `(algorithm, model, out, batch, mask, coefficients) -> (loss, statistics)`; see `BaseAlgorithm.loss`.
@@ -37,12 +37,12 @@ def torch_algorithm(
         reads: the columns that the loss reads; None: `base.reads`.
         loss_columns: `(algorithm, batch, rng) -> name -> column`; see `BaseAlgorithm.loss_columns`.
         statistics: the names of the statistics that the loss returns.
-        config_class: the class of its configs; None: `base.config_class`.
+        config_class: the class of the algorithm's configs; None: `base.config_class`.
         name: the name of the class, which must equal the variable's name: `A = torch_algorithm(loss, name="A")`;
             checkpoints and other processes import the class from the calling module by this name.
     Raises:
         PolicyError: a string in place of a list of names; or a `name` that is no identifier, or is already the name of
-            another object in the calling module, such as the loss.
+            an object other than a class in the calling module, such as the loss.
     """
     for argument, names in (("reads", reads), ("statistics", statistics)):
         if isinstance(names, str):
@@ -67,7 +67,7 @@ def torch_algorithm(
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function, because a class does not bind partials and callable objects to its instances."""
+    """Wraps `function` in a plain function, because a class binds no partials or callable objects to its instances."""
 
     def method(algorithm: Any, *args: Any, **kwargs: Any) -> Any:
         return function(algorithm, *args, **kwargs)

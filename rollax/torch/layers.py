@@ -1,4 +1,4 @@
-"""Twins of the JAX layers: orthogonal weights and zero biases; an MLP, a CNN, and recurrent layers."""
+"""Layers as in JAX: an MLP, residual blocks, a CNN and recurrent layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _linear(x: Tensor) -> Tensor:
     return x
 
 
-# Functions of this module instead of lambdas, so that torch.save and pickle take the models.
+# Functions of this module instead of lambdas, so that torch.save and pickle can store the models.
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": functional.relu,
@@ -81,7 +81,7 @@ class BatchRenorm(nn.BatchNorm1d):
 
 
 def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleList:
-    """A layer that normalizes each of these widths; no layers if `kind` is None."""
+    """One normalization layer for each of these widths; no layers if `kind` is None."""
     if kind == "layer":
         return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths])
     if kind == "batch":
@@ -101,9 +101,11 @@ def _normalized_activation(
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation, and by `normalization`, a kind as in `model.normalization`.
+    """Dense layers, each followed by the activation and, if `normalization` is not None, by a normalization layer.
 
-    With `norm_first` the normalization precedes the activation. `features` is the width of the output.
+    `normalization` is a value of the config key `model.normalization`. Batch normalization and renormalization also
+    normalize the inputs. With `norm_first` the normalization precedes the activation. `features` is the width of the
+    output.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class RunningNorm(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """A dense layer and residual blocks; twin of `rollax.models.layers.ResidualMLP`, with its arguments."""
+    """A dense layer and residual blocks, with the arguments of `rollax.models.layers.ResidualMLP`."""
 
     def __init__(
         self, in_features: int, widths: Sequence[int], activation: Activation, normalization: Normalization | None
@@ -207,7 +209,7 @@ def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig) -> 
 
 
 class CNN(nn.Module):
-    """Convolutions without padding and one dense layer; twin of `rollax.models.layers.CNN`, with its arguments."""
+    """Convolutions without padding and one dense layer, with the arguments of `rollax.models.layers.CNN`."""
 
     def __init__(
         self,
@@ -260,7 +262,7 @@ class Recurrent(nn.Module):
 
     @staticmethod
     def _by_sequence(x: Tensor, sequences: int) -> Tensor:
-        steps = len(x) // sequences if sequences else 1  # without sequences one step, as in acting
+        steps = len(x) // sequences if sequences else 1  # 1 for an empty batch
         return x.reshape(sequences, steps, x.shape[-1])
 
 
@@ -277,7 +279,7 @@ class LSTM(Recurrent):
         self.register_buffer("_no_bias", torch.zeros(4 * features), persistent=False)
 
     def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and two arrays [B, H]."""
+        """[B·T, H] outputs, and the state after each sequence, for x [B·T, F] and a state of two arrays [B, H]."""
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, self._no_bias]
         inputs = self._by_sequence(x, len(state[0]))
         out, h, c = torch.lstm(
@@ -293,12 +295,12 @@ class GRU(Recurrent):
     parts = 1
 
     def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and one array [B, H]."""
+        """[B·T, H] outputs, and the state after each sequence, for x [B·T, F] and a state of one array [B, H]."""
         inputs = self._by_sequence(x, len(state[0]))
         out, h = torch.gru(inputs, _one_layer(state[0]), self._weights(), True, 1, 0.0, self.training, False, True)
         return out.reshape(len(x), self.features), (h[0],)
 
 
 def _one_layer(part: Tensor) -> Tensor:
-    """[1, B, H] a part [B, H] of the state; cuDNN requires contiguous memory, which a part of a batch may not have."""
+    """[1, B, H] from one array [B, H] of the state, in contiguous memory, which cuDNN requires."""
     return part[None].contiguous()

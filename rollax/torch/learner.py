@@ -1,4 +1,4 @@
-"""`Learner`: epochs × minibatches for any loss in PyTorch; an update is made completely or not at all."""
+"""`Learner`: epochs × minibatches for any loss in PyTorch; after an exception, the state is as before the update."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Learner:
     """Holds the model, its optimizer and its target model, and changes them in place.
 
     After an exception or an interrupt in `learn` or `apply` everything is restored. If a loss, gradient or new
-    parameter is not finite, `learn` restores everything, runs again, and stops before that step.
+    parameter is not finite, `learn` restores everything, repeats the update, and stops before the step that fails.
 
     Args:
         optimizer: one that `check_optimizer` accepts.
-        by_part: whether each part of the model has a learning rate; the optimizer's groups are then named after parts.
-        every: part of the model -> k, for a part that makes each k-th gradient step only.
+        by_part: whether each part of the model has its own learning rate; the optimizer's groups then have these names.
+        every: part of the model -> k, for a part that changes only in every k-th gradient step.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
-        compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few versions.
-        keeps_padding: whether minibatches keep their padding, so that they have one size.
+        compiled: whether the loss is compiled. Coefficients are then tensors, so that there are few compiled versions.
+        keeps_padding: whether minibatches keep their padding, so that all have the same size.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Learner:
         self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
 
     def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
-        """Runs the plan until `stops` ends it or a step is not finite; such a step does not change the weights."""
+        """Runs the plan until `stops` ends it or a step is not finite; this last step does not change the weights."""
         self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
         before = self._snapshot()
@@ -97,7 +97,7 @@ class Learner:
         """Returns `(name -> array, statistics)` of the plan's first minibatch; the model does not change.
 
         The arrays are the gradients of the parameters that have one, and the new values of other state that the loss
-        changes, such as the running statistics of batch normalization: `apply` may be called in another process.
+        changes, such as the running statistics of batch normalization. Another process can pass them to `apply`.
         """
         self.tensors.check_complete(where)
         batch = to_tensors(dict(columns), self._device)
@@ -149,7 +149,7 @@ class Learner:
     def _run(
         self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool
     ) -> UpdateResult | None:
-        """Runs the plan; None if a tensor is not finite. A `careful` run returns an error with its name instead."""
+        """Runs the plan; None if a tensor is not finite. A `careful` run returns an error with its name."""
         per_epoch = plan.steps - plan.last_epoch
         found: list[dict[str, Tensor]] = []
         by_row: dict[str, Tensor] = {}
@@ -189,9 +189,9 @@ class Learner:
         return UpdateResult(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the loss and statistics of a minibatch (by row: without padding); sets the parameters' gradients.
+        """Returns the loss and the statistics of a minibatch, and sets the gradients of the parameters.
 
-        The loss of several microbatches is their mean, weighted by their valid rows.
+        Statistics by row exclude padding. The loss of several microbatches is their mean, weighted by their valid rows.
         """
         self.tensors.clear_gradients()
         now = {**coefficients, "num_updates": self.num_updates}
@@ -217,7 +217,7 @@ class Learner:
         return totals["total_loss"], totals
 
     def _clipped_norm(self) -> float:
-        """Clips the gradient of each named group, or of all parameters; returns its squared norm before clipping.
+        """Clips the gradient of each part, or of the whole model; returns the squared norm before clipping.
 
         The norm is finite only if all elements are finite.
         """
@@ -234,7 +234,7 @@ class Learner:
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, torch.tensor(norm))
-            total += torch.tensor(norm).square().item()  # infinite if Adam's second moments are
+            total += torch.tensor(norm).square().item()  # infinite in float32, as Adam's second moments would be
         return total
 
     def _step(self, lr: Rates) -> None:
@@ -266,7 +266,7 @@ class Learner:
                 self.model.eval()
 
     def _error(self, stats: Mapping[str, Tensor], loss: Tensor, batch: Columns, where: str) -> NonFiniteError:
-        """Names the tensors that are not finite after a failed step."""
+        """Returns the error of a failed step, which names the tensors that are not finite."""
         bad = [] if loss.isfinite() else [f"the loss ({', '.join(_terms(stats)) or 'total_loss'})"]
         gradients = ((name, parameter.grad) for name, parameter in self.tensors.params.items())
         bad += [f"the gradient of {name}" for name, g in gradients if g is not None and not g.isfinite().all()]

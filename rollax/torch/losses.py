@@ -1,7 +1,7 @@
-"""Twins of the losses of PG, A3C, PPO, DQN and SAC. Their namesakes in `ops` document equations and deviations.
+"""Losses of PG, A3C, PPO, DQN and SAC. The functions of the same names in `ops` document equations and deviations.
 
-Arguments that are constant in `ops` are detached here. `mask` [B] is 1 for a real row, 0 for padding. Arguments whose
-shapes must be equal raise ShapeError if they are not.
+Arguments that are constant in `ops` are detached here. `mask` [B] is 1 for a real row, 0 for padding. The functions
+raise ShapeError if arguments that must have equal shapes differ.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def td_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor
 
 
 def twin_errors(values: Tensor, targets: Tensor, weights: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`(loss, [B] absolute errors)` of an ensemble [N, B]: Σ_i mean_b w_b (Q_i(s, a) - y)²."""
+    """`(loss, [B] mean absolute errors)` of the values [N, B] of an ensemble: Σ_i mean_b w_b (Q_i(s, a) - y)²."""
     check_same_shape("twin_errors", values=values[0], targets=targets, weights=weights, mask=mask)
     errors = values - targets.detach()
     return masked_mean((errors**2).sum(dim=0) * weights, mask), errors.detach().abs().mean(dim=0)

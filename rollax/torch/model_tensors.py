@@ -23,13 +23,13 @@ class ModelTensors:
     """The trained parameters of a model, its other state, such as buffers, and target parameters.
 
     Args:
-        updated_targets: updates the target parameters; None: there are none.
+        updated_targets: updates the target parameters; None: no target parameters.
 
     Attributes:
         params: name -> trained parameter.
         extra: name -> tensor of the other state.
-        parts: the attributes of the model with trained parameters.
-        target_model: a copy of the model with the target parameters; None: there are none.
+        parts: the names of the model's attributes that have trained parameters.
+        target_model: a copy of the model with the target parameters; None without target parameters.
     """
 
     def __init__(self, model: nn.Module, updated_targets: UpdatedTargets | None) -> None:
@@ -97,7 +97,7 @@ class ModelTensors:
         known = self._ids_of_extra | self._not_stored.keys()
         if new := [name for name, buffer in self.model.named_buffers() if id(buffer) not in known]:
             stored = self.model.state_dict(keep_vars=True).keys()
-            unknown += [name for name in new if name in stored]  # the others are not persistent either
+            unknown += [name for name in new if name in stored]  # others are not persistent, so they are not stored
         if not unknown:
             return
         raise PolicyError(
@@ -131,7 +131,7 @@ class ModelTensors:
                 misfit = f"buffer {key!r} of {type(module).__name__}", newer, tensor
             else:
                 tensor.copy_(newer.reshape(tensor.shape))
-        if misfit is not None:  # raised last, so that all original tensors are back
+        if misfit is not None:  # raised last, so that all original tensors are restored
             where, newer, tensor = misfit
             raise PolicyError(
                 "A buffer was replaced by one of another shape.",
@@ -141,7 +141,7 @@ class ModelTensors:
 
     @contextmanager
     def learning(self, parts: Set[str]) -> Iterator[None]:
-        """Inside the block, only `parts` get gradients; after it, state such as buffers of other parts is restored."""
+        """Inside the block, only `parts` get gradients; at its end, the buffers of the other parts are restored."""
         # Parameters that the user has frozen stay frozen.
         waiting = [p for name, p in self.params.items() if p.requires_grad and part_of(name) not in parts]
         before = {name: t.detach().clone() for name, t in self.extra.items() if part_of(name) in self.parts - parts}
@@ -190,7 +190,7 @@ class ModelTensors:
         return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
 
     def not_finite(self) -> list[str]:
-        """The name, for errors, of a parameter that is not finite, or of the largest one if only the norm is not."""
+        """Names a parameter that is not finite, or the largest one if only the norm is not finite; else empty."""
         if self.are_finite():
             return []
         norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}

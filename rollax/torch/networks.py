@@ -1,4 +1,4 @@
-"""Twins of the default models: `ActorCritic`, with and without memory, `QNetwork`, and an actor with critics."""
+"""The default models in PyTorch: `ActorCritic`, with and without memory, `QNetwork`, and an actor with critics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Trunk(nn.Module):
 
 
 class ParametricHead(nn.Module):
-    """Logits of parametric actions, from their embeddings; twin of `rollax.models.parametric_head.ParametricHead`."""
+    """Logits of parametric actions, from their embeddings, as in `rollax.models.parametric_head.ParametricHead`."""
 
     def __init__(self, features: int, embeddings: int, *, gain: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def policy_outputs(head: nn.Module, hidden: Tensor, obs: Any) -> Tensor:
 
 
 class ActorCritic(nn.Module):
-    """Inputs of the action distribution and state values; twin of `rollax.models.networks.ActorCritic`."""
+    """Inputs of the action distribution and state values, as in `rollax.models.networks.ActorCritic`."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class RecurrentActorCritic(ActorCritic):
 
 
 class CentralCritic(nn.Module):
-    """State values from the observations and actions of all agents; twin of the `CentralCritic` of `rollax.models`."""
+    """State values from the observations and actions of all agents, as in the `CentralCritic` of `rollax.models`."""
 
     _agents: Tensor
 
@@ -180,7 +180,7 @@ class QNetwork(nn.Module):
     """Action values [B, A] as `policy`, and their maximum as `value`, with dueling streams.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), Eq. 9, arXiv:1511.06581:
-        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').  Twin of `rollax.models.QNetwork` without atoms and noise.
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').  As in `rollax.models.QNetwork`, without atoms and noise.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Actor(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """N modules with equal arguments; their outputs [N, ...]."""
+    """N modules that `make` returns; their stacked outputs [N, ...]."""
 
     def __init__(self, make: Callable[[], nn.Module], count: int) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class ActorWithCritics(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Inside the block, the module passes gradients only to its inputs, and batch statistics are running statistics."""
+    """Inside the block, the module passes gradients only to its inputs; batch normalization uses running statistics."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)

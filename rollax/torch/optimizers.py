@@ -21,7 +21,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     """Raises PolicyError for an optimizer that a policy cannot use, or that sets learning rates of its own.
 
     Args:
-        optimizer: what `make_optimizer` returned. It may have parameters of the model only: others are not saved.
+        optimizer: what `make_optimizer` returned. All its parameters must be the model's: others would not be saved.
         rates: the result of `learning_rates()`, which each step sets: a number, or one for each part of the model.
         lr: the value of the config key.
         where: the policy, for errors.
@@ -81,7 +81,7 @@ def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where:
 
 
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
-    """Name -> array of the optimizer's state. The name is `parameter.key`, of a Python number `parameter.key()`."""
+    """Name -> array of the optimizer's state. A name is `parameter.key`, or `parameter.key()` for a Python number."""
     return {
         f"{names[parameter]}.{_stored_key(key, value)}": (
             to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
@@ -113,7 +113,7 @@ def check_optimizer_arrays(
     stored_class: str | None,
     where: str,
 ) -> None:
-    """Raises the CheckpointError of `set_optimizer_arrays`, or one for another `stored_class`; None is not compared."""
+    """Raises CheckpointError as `set_optimizer_arrays` does, or for another `stored_class`, unless that is None."""
     own = path_of(type(optimizer))
     # The module may differ: in the script that defines it, a class is in `__main__`.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
@@ -152,7 +152,7 @@ def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
 
 
 def _stored_key(key: str, value: Any) -> str:
-    # Optimizers change scalar tensors in place, but replace Python numbers: a restored value has the type that it had.
+    # Optimizers change scalar tensors in place, but replace Python numbers, so a restored value needs its old type.
     return key if isinstance(value, Tensor) else f"{key}{_NUMBER}"
 
 

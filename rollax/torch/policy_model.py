@@ -99,7 +99,7 @@ def check_module(model: Any, where: str) -> nn.Module:
 
 
 def refuse_extra_state(model: nn.Module, where: str) -> None:
-    """Raises PolicyError for a module with state that is neither a parameter nor a buffer."""
+    """Raises PolicyError for a module with `get_extra_state`: that state is neither a parameter nor a buffer."""
     for name, module in model.named_modules():
         if overrides(type(module), nn.Module, "get_extra_state"):
             raise PolicyError(
@@ -117,8 +117,8 @@ def check_sizes_known(model: nn.Module, where: str) -> None:
             f"{where}, make_model",
             f"parameters without a shape: {names}",
         ).expected(
-            "a model whose parameters have shapes; the check of its outputs calls it once, but not for a forward of "
-            "one's own",
+            "a model whose parameters have shapes; the check of outputs calls it once, but not if the "
+            "algorithm overrides forward",
             "use layers with sizes (nn.Linear for nn.LazyLinear), or call the model once in make_model",
         )
 
@@ -138,7 +138,7 @@ def _run(model: nn.Module, columns: dict[str, Any], device: torch.device) -> tup
 
 
 def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
-    """The class itself, or the class at 'module:Class'; ConfigError if it is no module of PyTorch."""
+    """The class itself, or the class at 'module:Class'; ConfigError if it is no subclass of nn.Module."""
     cls = import_object(model, "config key 'model.custom_model'") if isinstance(model, str) else model
     if isinstance(cls, StoredCode):
         raise cls.error()

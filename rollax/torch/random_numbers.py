@@ -12,9 +12,9 @@ from torch import Tensor
 
 @contextmanager
 def random_numbers_of(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Inside the block, the generator, which advances, replaces PyTorch's global streams.
+    """Inside the block, random numbers come from `generator`, which advances, instead of PyTorch's global streams.
 
-    On a GPU the numbers come from a stream that a draw of the generator seeds.
+    On a GPU, the numbers come from a stream whose seed is drawn from the generator.
     """
     kept = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())

@@ -14,7 +14,7 @@ from rollax.torch.weights import as_tensor
 
 
 def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """The statistics of a loss as tensors; PolicyError if one is neither a number nor a column of numbers."""
+    """The statistics of a loss as tensors; PolicyError for a value that cannot be converted to a tensor."""
     statistics = {}
     for name, value in found.items():
         try:
@@ -28,13 +28,13 @@ def statistics_of(found: Mapping[str, Any], device: torch.device) -> dict[str, T
 
 
 def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | None, parts: int) -> Tensor:
-    """The statistic over all microbatches that have it: the mean of numbers, or the concatenated rows of columns.
+    """The statistic over all microbatches that have it: the weighted mean of numbers, or the rows of columns, joined.
 
     Returns a copy, because a statistic may be a parameter, which the step changes in place. Numbers become floats.
 
     Args:
         values: number of the microbatch -> its statistic.
-        counts: [parts] the weights of the microbatches; None for a single one.
+        counts: [parts] the weights of the microbatches; None for a single microbatch.
     Raises:
         ShapeError: a column that some microbatches lack.
     """
@@ -54,7 +54,7 @@ def of_microbatches(name: str, values: Mapping[int, Tensor], counts: Tensor | No
 
 
 def of_valid_rows(name: str, column: Tensor, mask: Tensor) -> Tensor:
-    """The statistics of the valid rows, which are first; ShapeError unless there is one for each row."""
+    """The statistics of the valid rows, which are first; ShapeError unless `column` has the shape of `mask`."""
     if column.shape != mask.shape:
         raise misshapen_statistic(name, tuple(column.shape), tuple(mask.shape))
     return column[: int(mask.count_nonzero())]

@@ -89,7 +89,7 @@ class TorchPolicy(ModelPolicy):
             device=self.device,
             count_rows=self._count_rows,
             compiled=compiled,
-            keeps_padding=compiled and not norms,  # padding would count in their statistics
+            keeps_padding=compiled and not norms,  # padding would count in batch statistics
         )
 
     @property
@@ -99,7 +99,7 @@ class TorchPolicy(ModelPolicy):
 
     @model.setter
     def model(self, model: Any) -> None:
-        # Valid: the first assignment, in `make_model`, and the same model, as in `policy.model = policy.model.eval()`.
+        # Valid: the first assignment, and the same model, as in `policy.model = policy.model.eval()`.
         if vars(self).setdefault("_model", model) is model:
             return
         raise PolicyError(
@@ -287,7 +287,7 @@ class TorchPolicy(ModelPolicy):
 
     @property
     def params(self) -> dict[str, Tensor]:
-        """Name -> trained tensor, changed in place. After an assignment, both owners share the storage of tensors."""
+        """Name -> trained tensor, changed in place; after an assignment, it shares storage with the assigned tensor."""
         return self.learner.tensors.params  # type: ignore[return-value]  parameters are tensors
 
     @params.setter
@@ -298,7 +298,7 @@ class TorchPolicy(ModelPolicy):
 
     @property
     def extra(self) -> dict[str, Tensor]:
-        """Name -> tensor, for the model's other state; as `params`."""
+        """Name -> tensor of the model's other state, such as buffers; assigned as `params`."""
         return self.learner.tensors.extra
 
     @extra.setter

@@ -48,7 +48,7 @@ def parameter_groups(model: nn.Module, rates: Any, where: str) -> Any:
 
 
 def extra_of(model: nn.Module) -> dict[str, Tensor]:
-    """Name -> tensor for the other tensors of the state dict: buffers, and parameters that are not trained."""
+    """Name -> tensor of the model's other state: persistent buffers, and parameters that are not trained."""
     stored = model.state_dict(keep_vars=True).keys()
     fixed = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return {**fixed, **{name: buffer for name, buffer in model.named_buffers() if name in stored}}
@@ -69,7 +69,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
     """A tensor of an array or tensor, on the CPU without a copy, except for arrays that are read-only or reversed."""
     if isinstance(array, np.ndarray) and (not array.flags.writeable or min(array.strides, default=0) < 0):
-        array = np.array(array, order="C")  # PyTorch has no such tensors
+        array = np.array(array, order="C")  # PyTorch cannot share such memory
     return torch.as_tensor(array, device=device)
 
 

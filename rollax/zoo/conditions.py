@@ -1,4 +1,4 @@
-"""Under what a result was measured: the kind of machine and the versions. Equal conditions give equal bits."""
+"""The conditions of a measurement: the kind of machine and the versions. Equal conditions give equal bits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FLAGS_OF_XLA = "XLA_FLAGS"
 def machine() -> dict[str, str | int]:
     """Returns the kind of machine: operating system, processor, cores that this process may use, device of JAX.
 
-    Nothing of it identifies the machine. XLA compiles for the vector instructions of the processor, and divides work
-    among the cores, so both can change the last bits of a sum. Flags in the environment variable `XLA_FLAGS` can too;
-    they stand here as a hash, because they may contain paths.
+    None of these values identifies the machine. XLA compiles for the vector instructions of the processor, and divides
+    work among the cores, so both can change the last bits of a sum. Flags in the environment variable `XLA_FLAGS` can
+    too; the result has only their hash, because flags may contain paths.
     """
     import jax
 

@@ -1,4 +1,7 @@
-"""An entry of the zoo: an experiment file with two more sections, `zoo` by its author and `measured` by a command."""
+"""An entry of the zoo: an experiment file with two more sections.
+
+The author writes the section `zoo`, and `rollax zoo measure` writes the section `measured`.
+"""
 
 from __future__ import annotations
 
@@ -67,16 +70,16 @@ class FirstPart(_Part):
 
 
 class TrainedSeed(_Part):
-    """What one seed reached.
+    """The result of training with one seed.
 
     Args:
         seed: the config key `seed`.
         score: mean reward of the greedy episodes after training.
         steps: environment steps of training.
         seconds: duration of training, with its evaluations.
-        cpu_seconds: time that processor cores spent on it in this process, which other programs do not lengthen.
+        cpu_seconds: CPU time of training in this process, over all cores; other programs do not lengthen it.
         weights: hash of the weights after training.
-        curve: (steps, mean reward) of the greedy evaluations during training, and at the end the score.
+        curve: (steps, mean reward) of the greedy evaluations during training, and at last of the score.
     """
 
     seed: int
@@ -89,18 +92,18 @@ class TrainedSeed(_Part):
 
 
 class SeedResult(TrainedSeed):
-    """What one seed reached, and its first part."""
+    """The result of training with one seed, and its first part."""
 
     first: FirstPart
 
 
 class Measured(_Part):
-    """What `rollax zoo measure` writes: with what the entry was run, and what each seed reached.
+    """What `rollax zoo measure` writes: the conditions of the measurement, and the result of each seed.
 
     Args:
         command: the command that measured.
         settings: hash of the settings, so that scores of other settings are noticed.
-        date: of the last seed.
+        date: day on which the last seed was trained, in UTC.
         machine: kind of machine; see `rollax.zoo.conditions`.
         versions: package -> version.
         episodes: number of greedy episodes of each score.
@@ -141,7 +144,7 @@ class Measured(_Part):
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment with what is known about it.
+    """An experiment with its description and its measured results.
 
     Args:
         path: the file. Its name without suffix is the name of the entry.
@@ -179,10 +182,10 @@ class Entry:
 
     @property
     def figures(self) -> Measured:
-        """What was measured.
+        """The section `measured`, if it belongs to the settings of the entry.
 
         Raises:
-            ConfigError: nothing was, or the settings have changed since.
+            ConfigError: the entry has not been measured, or its settings have changed since.
         """
         if self.measured is None:
             raise ConfigError("The entry has not been measured.", str(self.path), "no section measured").fix(

@@ -1,4 +1,4 @@
-"""The interval in which the mean score of further seeds lies, if they are like the measured ones."""
+"""The interval in which the mean score of further seeds lies, if their scores have the measured distribution."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ LEAST_DEVIATION = 0.01
 
 
 class Interval(NamedTuple):
+    """A closed interval of scores."""
+
     low: float
     high: float
 

@@ -1,4 +1,4 @@
-"""`rollax zoo measure`: trains the seeds of an entry, and writes down what they reach."""
+"""`rollax zoo measure`: trains with the seeds of an entry, and writes the results into its file."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Show = Callable[[str], None]
 
 
 def measure(entry: Entry, seeds: int, folder: Path, *, again: bool = False, show: Show = print) -> Entry:
-    """Trains seeds 0, 1, …, and stores each result in the file of the entry; seeds that it has already are skipped.
+    """Trains seeds 0, 1, …, and stores each result in the file of the entry; seeds with a result there are skipped.
 
     Args:
-        entry: whose file is written.
-        seeds: their number.
-        folder: for the run folders `NAME-seed-N`.
+        entry: the entry, whose file is written.
+        seeds: the number of seeds.
+        folder: the folder in which the run folders `NAME-seed-N` are created.
         again: drop the results that the file has.
         show: prints a line.
     Raises:
-        ConfigError: the file has results of other settings, versions or machines, and not `again`.
+        ConfigError: the file has results of other settings, versions or machines, and `again` is False.
     """
     earlier = None if again else entry.measured
     here: dict[str, Any] = {"machine": machine(), "versions": versions(entry.about.tags)}
@@ -75,9 +75,9 @@ def measure_seed(entry: Entry, seed: int, first_iterations: int | None, folder: 
 
     Args:
         entry: the settings.
-        seed: of the run.
-        first_iterations: as in the other seeds; None chooses the number.
-        folder: for the run folder.
+        seed: the seed of the run.
+        first_iterations: number of iterations in the first part, as in the other seeds; None chooses the number.
+        folder: the folder in which the run folder is created.
     """
     trained, results = train_seed(entry, seed, folder)
     first_iterations = first_iterations or _iterations_of_first_part(entry, seed, results)
@@ -137,9 +137,9 @@ def hash_of_weights(trainer: Trainer) -> str:
 
 
 def _iterations_of_first_part(entry: Entry, seed: int, results: list[dict[str, Any]]) -> int:
-    """Returns the number of iterations that took some seconds after the first one, which compiles.
+    """Returns the number of iterations until 5 seconds have passed and the weights have changed.
 
-    The weights have changed by then.
+    The time is measured from the end of the first iteration, which compiles.
     """
     times = [number_in(result, "time_total_s") or 0.0 for result in results]
     number = next((index for index, time in enumerate(times, start=1) if time - times[0] >= _FIRST_SECONDS), len(times))

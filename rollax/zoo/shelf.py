@@ -1,4 +1,4 @@
-"""The entries that are installed with rollax, by environment and algorithm."""
+"""The entries that are installed with rollax; `load` finds one by environment and algorithm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "entries"
 
 
 def entries() -> tuple[Entry, ...]:
-    """Returns all entries, by environment and algorithm."""
+    """Returns all entries, sorted by environment and algorithm."""
     return _entries_in(FOLDER)
 
 
@@ -27,7 +27,7 @@ def load(env: str | Path, algorithm: str | None = None) -> Entry:
 
     Args:
         env: id of the environment, or the path of a YAML file. Capital letters of an id do not matter.
-        algorithm: its name; may be left out if the environment has one entry.
+        algorithm: name of the algorithm; may be left out if the environment has one entry.
     Raises:
         ConfigError: there is no such entry, there are several, or the file is not valid.
     """

@@ -27,7 +27,7 @@ def row(entry: Entry) -> tuple[str, ...]:
 
 
 def description(entry: Entry, command: str) -> str:
-    """Returns what `rollax zoo show` prints; `command` is how the zoo is called."""
+    """Returns what `rollax zoo show` prints; `command` is the command line of the zoo, `rollax zoo`."""
     figures, published = entry.figures, entry.about.published
     text, _, _ = entry.path.read_text(encoding="utf-8").partition("\nmeasured:\n")
     interval = prediction_interval(figures.scores, 1, figures.learned)

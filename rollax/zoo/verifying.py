@@ -1,4 +1,4 @@
-"""`rollax zoo verify`: runs an entry again, and compares with what was measured."""
+"""`rollax zoo verify`: trains with an entry again, and compares the results with the measured ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Verified:
-    """What a repeated run shows.
+    """The comparison of repeated trainings with the measured ones.
 
     Args:
         whole: whether the seeds were trained to the end, or only their first parts.
         seeds: the seeds that ran.
         same_bits: for each seed, whether all weights have the same bits as the measured ones.
         same_steps: whether each seed has made the measured number of steps.
-        different: how machine and versions differ from the measurement; if they do, so may the bits.
-        value: the mean over the seeds of what is compared with the interval: their scores, or in a first part the
-            mean reward of the training episodes so far. None if no episode has ended.
-        interval: in which the value lies with a probability of 95 %, if the entry is right.
+        different: how machine and versions differ from the measurement; if they differ, the bits may differ too.
+        value: the mean over the seeds of their scores, or, in a first part, of the mean rewards of their training
+            episodes so far. None if a first part has no ended episode.
+        interval: the interval in which `value` lies with a probability of 95 %, if the entry is right.
     """
 
     whole: bool
@@ -47,15 +47,15 @@ class Verified:
 
     @property
     def inside(self) -> bool:
-        """Whether the value is inside of the interval; true where there is nothing to compare."""
+        """Whether the value is inside of the interval; True if there is no value or no interval."""
         return self.value is None or self.interval is None or self.interval.holds(self.value)
 
     @property
     def passed(self) -> bool:
         """Whether the entry is right.
 
-        Scores must be inside. In a first part bits must be the same, if machine and versions are; otherwise the steps
-        must be, and the value inside.
+        After whole trainings, the value must be inside of the interval. After first parts, all bits must be the same;
+        if machine or versions differ, the same number of steps and a value inside of the interval are enough.
         """
         if self.whole:
             return self.inside
@@ -66,8 +66,8 @@ def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> 
     """Trains the first iterations of the measured seeds again.
 
     Args:
-        entry: with at least two measured seeds.
-        seeds: how many of its seeds; None: all.
+        entry: an entry with at least two measured seeds.
+        seeds: the number of its seeds to train; None for all.
         show: prints a line for each seed.
     Raises:
         ConfigError: the entry has not been measured with these settings, or has fewer seeds.
@@ -96,9 +96,9 @@ def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, s
     """Trains the measured seeds again, to the end, and compares the mean of their scores.
 
     Args:
-        entry: with at least two measured seeds.
-        seeds: how many of its seeds; None: all.
-        folder: for the run folders; None removes them afterwards.
+        entry: an entry with at least two measured seeds.
+        seeds: the number of its seeds to train; None for all.
+        folder: the folder in which the run folders are created; None uses a temporary folder.
         show: prints a line for each seed.
     Raises:
         ConfigError: the entry has not been measured with these settings, or has fewer seeds.

@@ -32,7 +32,8 @@ from rollax.errors import RollaxError, repr_of
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6
 _LEAST_DISTINCT = 5
-"""Fewer distinct first observations prove no ignored seed: without randomness, two players may begin in turn."""
+"""Fewer distinct first observations do not show that the seed is ignored: in a deterministic game, two players may take
+turns to begin, which gives two first observations."""
 _RGB = "rgb_array"
 
 
@@ -49,8 +50,8 @@ def check_env(
     """Plays some episodes with random valid actions and raises the errors that training would raise.
 
     It also reports what training does not detect: episodes that are not reproducible with a seed, copies that share
-    state, episodes that do not end, rewards of goals that are not those of steps, and render modes that return
-    nothing.
+    state, episodes that do not end, a `compute_reward` that does not return the rewards of steps, and render modes that
+    return nothing.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
@@ -73,7 +74,7 @@ def check_env(
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
         check.compare_goals()
-        if "seed" not in {topic for topic, _ in logged}:  # else the environment takes its seed elsewhere
+        if "seed" not in {topic for topic, _ in logged}:  # this note reports a `reset` that accepts no seed
             check.compare_seeds()
         check.look()
     return EnvReport(**report, findings=(*findings_of(logged), *check.findings))
@@ -104,7 +105,7 @@ class _Check:
                 polls += 1
             if not player.ended:
                 self._find("no end", f"no episode has ended within {polls} steps; is there a time limit?")
-            # Without a seed there is nothing to repeat.
+            # Episodes can be repeated only with a seed.
             self._comparable = not player.starts_by_itself and _takes_seeds(base)
             return {
                 "name": self._env if isinstance(self._env, str) else name_of(base),
@@ -178,7 +179,7 @@ class _Check:
             )
 
     def compare_goals(self) -> None:
-        """Checks that `compute_reward` returns the rewards of steps, as hindsight goals require."""
+        """Checks that `compute_reward` returns the same rewards as `step`, as hindsight goals require."""
         if self._creator is None:
             return
         with self._made(1) as base:
@@ -280,7 +281,7 @@ def _first_difference(one: list[Moment], other: list[Moment]) -> str:
 
 
 def _first_part(path: Path, one: Any, other: Any) -> tuple[Path, Any, Any]:
-    """The first differing parts of two observations of one space, and their path; both as a whole if none differs."""
+    """The path to the first differing parts of two observations, and these parts; the observations if none differs."""
     for key in one if isinstance(one, dict) else range(len(one)) if isinstance(one, tuple) else ():
         if not same_obs(one[key], other[key]):
             return _first_part((*path, key), one[key], other[key])
@@ -309,7 +310,7 @@ _SAID: dict[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding that training would not detect: a "warning" for a probable mistake, a "note" for information."""
+    """A finding of `check_env`: a "warning" for a probable mistake, a "note" for information."""
 
     severity: Severity
     name: str
@@ -370,13 +371,13 @@ def kind_of(base: BaseEnv) -> str:
 
 
 def name_of(base: BaseEnv) -> str:
-    """Returns the name of an environment in error messages."""
+    """Returns the name in the metadata of an environment, or else its name in error messages."""
     given = _given(base)
     return (getattr(given, "metadata", None) or {}).get("name") or env_name(given)
 
 
 def _given(base: BaseEnv) -> Any:
-    """Returns the environment as it was given, or its first copy."""
+    """Returns the environment that the user passed, or the first copy that its creator made."""
     if isinstance(base, EnvWrapper):
         return _given(base.env)
     if not base.adapts:

@@ -36,7 +36,7 @@ class AgentValues:
 
         Args:
             policies: policy id -> policy.
-            policy_of: `(agent id, episode)` -> policy id; None where there is one policy.
+            policy_of: `(agent id, episode)` -> policy id; None if there is only one policy.
         """
         if self._of_all.observation is not None and self._of_all.action is not None:
             return

@@ -36,9 +36,9 @@ class ActionRequest:
         self.lock.acquire()
 
     def done(self) -> None:
-        """Wakes the thread, or calls `on_done`; without the queue's lock. An interrupted call may be repeated."""
+        """Wakes the thread, or calls `on_done`; the caller does not hold the queue's lock, and may repeat the call."""
         if self.on_done is None:
-            with suppress(RuntimeError):  # the interrupted call has released it
+            with suppress(RuntimeError):  # an interrupted call has already released the lock
                 self.lock.release()
         else:
             self.on_done(self)
@@ -67,14 +67,14 @@ class ExternalEpisode:
     logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
     infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
     ends: list[Event] = field(default_factory=list)  # ends of agents since the last event
-    decided: bool = False
+    decided: bool = False  # an action has been requested or logged
     over: bool = False
     events: deque[Event] = field(default_factory=deque)
     number: int = -1  # number of the sub-environment, or -1; used by the sampler's thread only
 
     @property
     def where(self) -> str:
-        """Its location in error messages."""
+        """The location of the episode in error messages."""
         return f"{self.name}, episode {self.id!r}"
 
     def where_of(self, agent: Hashable) -> str:
@@ -90,7 +90,7 @@ class ExternalEpisode:
         return [trajectories[agent] for agent in agents]
 
     def event(self, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
-        """Returns the next event: with the rewards and infos since the last one, and the ends of agents since then."""
+        """Returns the next event, with the rewards, the infos and the ended trajectories since the last event."""
         ends, self.ends = self.ends, []
         begins, self.decided = not self.decided, True
         return self._event(trajectories, values, ends_before=ends, begins=begins, **what)
@@ -108,7 +108,7 @@ class ExternalEpisode:
         return Event(self, trajectories, values, rewards, infos, **what)
 
     def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
-        """Adds to the reward of the action after each agent's last observation, also while it is awaited.
+        """Adds to the reward of the action after each agent's last observation, even if that action is pending.
 
         A reward for an agent without an action is dropped before the episode's first action, and refused afterwards.
         """
@@ -149,7 +149,7 @@ class ExternalEpisode:
                 ).expected(expected, "wait for the action first, and play each episode from one thread")
 
     def _refuse_many(self, infos: ByAgent) -> None:
-        """Limits infos that no step takes, for example because their agents have no observations."""
+        """Raises `EnvError` if too many infos wait for a next event, for example infos of agents that never observe."""
         count = sum(map(len, infos.values())) + sum(map(len, self.infos.values())) if infos else 0
         if count > _MOST_INFOS:
             raise EnvError("Too many infos.", self.where, f"{count} entries since the last observations").expected(
@@ -170,7 +170,7 @@ class Event:
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
     logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
     ends_before: list[Event] = field(default_factory=list)  # other trajectories that end in the same environment step
-    begins: bool = False  # the episode begins with it; false for a part of its first event
+    begins: bool = False  # the episode begins with this event; False for a part of the episode's first event
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends

@@ -83,7 +83,7 @@ class ExternalEpisodes:
     def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
         """Requests actions without waiting: `on_actions` is called once, in the sampler's thread, and must not block.
 
-        The observations belong to this object from here on.
+        The caller must not change the observations afterwards.
         """
         if not observations:
             raise EnvError("Actions were requested without an observation.", self.name, {}).expected(
@@ -135,7 +135,7 @@ class ExternalEpisodes:
         *,
         blocking: bool = True,
     ) -> None:
-        """Records logged actions; blocks while the queue is full, or raises a QueueFullError.
+        """Records logged actions. If the queue is full, the call blocks, or raises QueueFullError if not `blocking`.
 
         `logps` are the log-probabilities under the earlier version of the policy that chose the actions; None for
         agents whose actions another policy chose.
@@ -165,7 +165,7 @@ class ExternalEpisodes:
             self._put(episode.event(episode.acting(values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Adds to the reward of the action after each agent's last observation, also while it is awaited."""
+        """Adds to the reward of the action after each agent's last observation, even if that action is pending."""
         episode = self._find(episode_id)
         for what, by_agent in (("rewards", rewards), ("infos", infos)):
             self._check_agents(what, by_agent, episode)
@@ -176,7 +176,7 @@ class ExternalEpisodes:
             episode.add_returns(amounts, infos)
 
     def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
-        """Ends some trajectories of a running episode; an agent without a last observation has None."""
+        """Ends some trajectories of a running episode; `values` has None for an agent without a last observation."""
         episode = self._find(episode_id)
         _check_flag("truncated", truncated, episode.where)
         self._check_acting(episode, values)

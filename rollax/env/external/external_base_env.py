@@ -30,7 +30,7 @@ class ExternalBaseEnv(BaseEnv):
 
     Number 0 is the environment itself, so `num_envs` is always 1. A reset of number 0, as after an interrupt, drops the
     sampler's part of all running episodes. Each running episode is a sub-environment with the lowest free number from
-    1; a reset of such a number, as after the end of its episode, changes nothing.
+    1 on. A reset of a number above 0, as after the end of its episode, changes nothing.
 
     Args:
         copies: the external environment.
@@ -148,7 +148,7 @@ class ExternalBaseEnv(BaseEnv):
                 return
         elif episode.number < 0:
             number = self._numbers.take()
-            self._open[number] = episode  # first: an interrupt then leaves no number in use that is missing here
+            self._open[number] = episode  # set first, so that an interrupt leaves no used number out of this table
             episode.number = number
             if not event.begins:
                 builder.resumed.append(number)
@@ -162,7 +162,7 @@ class ExternalBaseEnv(BaseEnv):
         for trajectory in trajectories:
             if trajectory.slot < 0:
                 slot = self._slots.take() if self._several_agents else episode.number
-                self._alive[slot] = trajectory  # first, as above
+                self._alive[slot] = trajectory  # set first, as above
                 trajectory.slot = slot
         first_row, slots = len(builder.agents), [trajectory.slot for trajectory in trajectories]
         agents = [trajectory.agent for trajectory in trajectories]

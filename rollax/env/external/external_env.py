@@ -23,7 +23,7 @@ class _External:
     """All agent ids that may appear; None allows any."""
 
     samples_in_background = False
-    """Whether it is sampled in a background thread by default, so that actions do not wait for learning."""
+    """Whether a background thread samples the environment by default, so that actions do not wait for learning."""
 
     evaluates = True
     """Whether evaluation can play its episodes."""
@@ -79,8 +79,9 @@ class ExternalEnv(_External):
     Any number of episodes may run in parallel, from any number of threads, each episode in one thread at a time. One
     forward pass answers all pending requests.
 
-    Every method raises `EnvError` for an id that is unknown, has ended or waits for an action, and for an invalid
-    value, and `EnvStoppedError` after sampling has stopped.
+    The methods that play episodes raise `EnvError` for an invalid value, and, except `start_episode`, for an episode id
+    that is unknown or has ended. `get_action`, `log_action` and `end_episode` also raise it while the episode waits for
+    an action. After sampling has stopped, all of them raise `EnvStoppedError`.
 
     Args:
         observation_space: space of the observations.
@@ -111,8 +112,8 @@ class ExternalEnv(_External):
         """Requests actions for many episodes without waiting, for an event loop.
 
         `on_actions` is called once, in the sampler's thread, with the actions by episode id, or with an
-        `EnvStoppedError`; if Ctrl-C interrupts it, once more. It must not block. The observations must not be changed
-        afterwards.
+        `EnvStoppedError`. If Ctrl-C interrupts this call, `on_actions` is called again. It must not block. The
+        observations must not be changed afterwards.
         """
 
         def on_done(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:
@@ -127,7 +128,7 @@ class ExternalEnv(_External):
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds a finite number to the reward of the action after the last observation, also while it is awaited.
+        """Adds a finite number to the reward of the action after the last observation, even if that action is pending.
 
         A number before the first observation is dropped. `info` is the info dict of the next observation.
         """

@@ -1,4 +1,4 @@
-"""Queue of the events of external episodes for the sampler, and of its actions for the playing threads."""
+"""`EventQueue`: passes events of external episodes to the sampler, and the sampler's actions to the playing threads."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class EventQueue:
             request.lock.acquire()
         except BaseException:  # Ctrl-C
             with self.lock:
-                request.left = True  # it is still answered, because its agents wait in the sampler
+                request.left = True  # the request is still answered, because its agents wait in the sampler
             raise
         if request.stopped:
             self.refuse_if_stopped()
@@ -169,13 +169,13 @@ class EventQueue:
         self._complete(answered)
 
     def interrupt(self, interrupted: bool) -> None:
-        """With True, a running `take` and later calls raise a PollInterruptedError; False ends this."""
+        """With True, a running `take` and all later calls raise a PollInterruptedError, until a call with False."""
         with self.lock:
             self._interrupted = interrupted
             self._arrived.notify_all()
 
     def put_again(self, events: Iterable[Event]) -> None:
-        """Puts taken events back, each before the other events of its episode."""
+        """Puts events from `take` back into the queue, each before the other events of its episode."""
         with self.lock:
             for event in events:
                 queued = event.episode.events
@@ -185,9 +185,10 @@ class EventQueue:
                     self._ready.append(event.episode)
 
     def request_again(self) -> None:
-        """Queues taken events again if their actions are missing, each before the other events of its episode.
+        """Queues events from `take` again if their actions are missing, each before the other events of its episode.
 
-        It completes what an interrupt left incomplete in the sampler's thread: in `take`, `answer`, or an earlier call.
+        This method completes what an interrupt left incomplete in the sampler's thread: in `take`, in `answer`, or in
+        an earlier call of this method.
         """
         with self.lock:
             answered, ready = [], dict.fromkeys(self._ready)
@@ -208,7 +209,7 @@ class EventQueue:
         self._complete(answered)
 
     def _complete(self, requests: Sequence[ActionRequest]) -> None:
-        """Passes on the actions of complete requests; until then, their agents make no new ones."""
+        """Passes on the actions of complete requests; only then may their agents make new requests."""
         with self.lock:
             for request in requests:
                 if request.on_done is not None:

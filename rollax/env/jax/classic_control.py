@@ -35,7 +35,7 @@ class CartPole(JaxEnv):
         masscart: in kg.
         masspole: in kg.
         length: half of the pole's length, in m.
-        force_mag: of an action, in N.
+        force_mag: force of an action, in N.
         tau: seconds between steps.
     """
 
@@ -243,10 +243,10 @@ class MountainCar(_Car):
     Source: Moore (1990), "Efficient memory-based learning for robot control"; Gymnasium's MountainCar-v0:
         v ← clip(v + 0.001 (a - 1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
 
-    The state is [2], the position and the velocity, and is observed.
+    The state is [2], the position and the velocity; the observation is the state.
 
     Args:
-        goal_velocity: the least velocity with which it counts as being there.
+        goal_velocity: the least velocity at which the car has reached the goal.
     """
 
     force, goal_position = 0.001, 0.5
@@ -268,10 +268,10 @@ class MountainCarContinuous(_Car):
     Source: Moore (1990), as `MountainCar`; Gymnasium's MountainCarContinuous-v0:
         v ← clip(v + 0.0015 clip(a, ±1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
 
-    The state is [2], the position and the velocity, and is observed.
+    The state is [2], the position and the velocity; the observation is the state.
 
     Args:
-        goal_velocity: the least velocity with which it counts as being there.
+        goal_velocity: the least velocity at which the car has reached the goal.
     """
 
     power, goal_position = 0.0015, 0.45

@@ -32,7 +32,7 @@ class FrozenLake(JaxEnv):
         success_rate: the probability of the action's direction if it is slippery.
         reward_schedule: the rewards at G, at H, and elsewhere.
     Raises:
-        EnvError: a grid of other letters, of rows of different lengths, or without S.
+        EnvError: a grid with other letters, with rows of different lengths or without S, or an unknown `map_name`.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class JaxBaseEnv(BaseEnv):
         chosen = np.zeros(self.num_envs, bool)
         chosen[env_index] = True
         if self.running is None or seeds is not None:
-            # Sub-environments without a seed get a random one.
+            # Sub-environments without a seed get a random seed.
             numbers = np.random.SeedSequence().generate_state(self.num_envs)
             for index, seed in zip(env_index.tolist(), seeds or (), strict=False):
                 if seed is not None:

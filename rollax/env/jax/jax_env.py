@@ -16,8 +16,8 @@ class Outcome(NamedTuple):
 
     Args:
         state: the next state, in the structure, shapes and dtypes of the state that `reset` returns.
-        obs: the observation of that state, also where the episode has ended; by agent where there are several.
-        reward: [] of the step; by agent where there are several.
+        obs: the observation of that state, also where the episode has ended; by agent if there are several agents.
+        reward: [] the reward of the step; by agent if there are several agents.
         terminated: [] bool, the episode ended in a terminal state.
         truncated: [] bool, the episode was cut off; its last observation is bootstrapped.
     """
@@ -32,8 +32,8 @@ class Outcome(NamedTuple):
 class JaxEnv(ABC):
     """An environment of one agent in JAX. Its methods are pure functions: JAX traces and vectorizes them.
 
-    All that changes is in `state`, a tree of arrays; attributes of the environment are constants. Nothing is reset
-    here: rollax begins the next episode of a sub-environment after its last observation.
+    Everything that changes is in `state`, a tree of arrays; attributes of the environment are constants. `step` resets
+    nothing: rollax begins the next episode of a sub-environment after the last observation of its episode.
 
     Attributes:
         observation_space, action_space: Gymnasium spaces.
@@ -51,7 +51,7 @@ class JaxEnv(ABC):
 
     @abstractmethod
     def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
-        """The outcome of an action, which has the structure of the action space; `key` is new at each step."""
+        """The outcome of `action`, which has the structure of the action space; `key` is new at each step."""
 
     def render(self, state: Any) -> np.ndarray | None:
         """[height, width, 3] uint8: a frame of one state, in NumPy; None if it cannot be drawn."""
@@ -75,7 +75,7 @@ class MultiAgentJaxEnv(JaxEnv):
 
 
 class JaxWrapper(JaxEnv):
-    """An environment around another one, of one agent or of several, from which all attributes come.
+    """Base class of wrappers of an environment of one or several agents; attributes come from the environment inside.
 
     Args:
         env: the environment inside.

@@ -1,6 +1,7 @@
-"""Environments of other libraries as `JaxEnv`s: the forms without automatic reset, with the real last observation.
+"""Environments of other libraries as `JaxEnv`s.
 
-A library is imported when the first of its environments is made.
+They are stepped without the libraries' automatic resets, so that each episode has its real last observation. A library
+is imported when the first of its environments is made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _JAXMARL_MPE = "jaxmarl.environments.mpe."  # its constructors take any keyword
 
 
 class BraxEnv(JaxEnv):
-    """An environment of brax, without the wrappers of its training. Actions are in [-1, 1], as for its own agents.
+    """An environment of brax, without the wrappers of brax's training. Actions are in [-1, 1], as for brax's agents.
 
     Args:
         env: a `brax.envs.Env`.
@@ -48,7 +49,7 @@ class BraxEnv(JaxEnv):
                     "The environment of brax has a wrapper of brax's training.", f"BraxEnv({type(env).__name__})", got
                 ).expected(expected, "leave it out: rollax vectorizes, resets and sets max_episode_steps")
             inner = vars(inner).get("env")
-        # Traced, because running a reset compiles each of its operations by itself.
+        # Only traced, because running a reset that is not compiled as a whole compiles each operation separately.
         self.observation_space = _unbounded(jax.eval_shape(env.reset, jax.random.key(0)).obs)
         self.action_space = spaces.Box(-1, 1, (env.action_size,), np.float32)
 
@@ -65,11 +66,11 @@ class BraxEnv(JaxEnv):
 
 
 class GymnaxEnv(JaxEnv):
-    """An environment of gymnax, which truncates after the steps in its parameters.
+    """An environment of gymnax, which truncates episodes after the number of steps in its parameters.
 
     Args:
         env: a `gymnax.environments.environment.Environment`.
-        params: its parameters; None for its defaults.
+        params: parameters of the environment; None for `env.default_params`.
     Raises:
         ConfigError: a gymnax before 1.0.
     """
@@ -142,9 +143,10 @@ class PgxEnv(JaxEnv):
 
 
 class JaxMarlEnv(MultiAgentJaxEnv):
-    """An environment of jaxmarl. Observations have no bounds, because the declared ones are not always right.
+    """An environment of jaxmarl. Observations have no bounds, because jaxmarl's declared bounds are not always right.
 
-    If it reports available actions, an observation is a Dict of `observation` and `action_mask`.
+    If all actions are discrete and the environment reports the available actions, an observation is a Dict of
+    `observation` and `action_mask`.
 
     Args:
         env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv`, which has no time limit.
@@ -189,7 +191,7 @@ class JaxMarlEnv(MultiAgentJaxEnv):
 
 
 def from_brax(env: Any) -> JaxEnv:
-    """An environment of brax, truncated after as many steps as by `brax.envs.create`."""
+    """An environment of brax, truncated after 1000 steps, the default of `brax.envs.create`."""
     return TimeLimit(BraxEnv(env), _BRAX_STEPS)
 
 
@@ -208,7 +210,7 @@ def brax(name: str) -> _Named:
 
 
 def gymnax(name: str) -> _Named:
-    """`jax:gymnax/CartPole-v1`; settings are fields of its parameters, and keywords of its class."""
+    """`jax:gymnax/CartPole-v1`; settings are fields of the environment's parameters, or keywords of its class."""
     library = _module_in_no_extra("gymnax", _NEW_GYMNAX)
     _check_name("gymnax", name, library.registered_envs)
 
@@ -306,7 +308,7 @@ def _module(name: str) -> Any:
 
 
 def _module_in_no_extra(name: str, fix: str) -> Any:
-    """A library that is in no extra, because it excludes the newest Gymnasium."""
+    """Imports a library that is in no extra of rollax, because the library excludes the newest Gymnasium."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Environments in JAX by name: `jax:CartPole-v1`, `jax:brax/ant`. JAX is imported when one is made."""
+"""Environments in JAX by name: `jax:CartPole-v1`, `jax:brax/ant`. JAX is imported with the first creator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N copies of a `JaxEnv` as pure functions of all of them at once, for the sampler that compiles them with policies."""
+"""N copies of a `JaxEnv` as pure functions of all copies at once, which a sampler compiles together with policies."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class EpisodeState(NamedTuple):
 
     Args:
         state: the states of the environments.
-        obs: their observations, by agent.
+        obs: the observations of the environments, by agent.
         key: [N] random keys, which stay the same until the next seeded reset.
-        draws: [N] uint32, how often each key was used: the k-th reset or step gets `fold_in(key, k)`, so that the
-            numbers of a sub-environment do not depend on the number of others.
+        draws: [N] uint32, how often each key was used: the k-th reset or step, from 0, gets `fold_in(key, k)`, so that
+            the random numbers of a sub-environment do not depend on the number of sub-environments.
     """
 
     state: Any
@@ -43,13 +43,13 @@ class EpisodeState(NamedTuple):
 class SubEnvironments:
     """The functions `begin`, `restart` and `advance` of all sub-environments, which callers compile.
 
-    Observations and actions are by agent here, also where there is one agent.
+    Observations and actions are by agent here, also in an environment of one agent.
 
     Args:
         env: the environment, the same for all.
         name: of the environment, in errors.
     Attributes:
-        agents: their ids.
+        agents: the ids of the agents.
         several: whether the environment itself has observations, actions and rewards by agent.
         observation_spaces, action_spaces: by agent.
     Raises:
@@ -81,9 +81,9 @@ class SubEnvironments:
         return lax.cond(over.any(), begun, lambda running: running, running)
 
     def advance(self, running: EpisodeState, actions: ByAgent) -> tuple[EpisodeState, Outcome]:
-        """Steps all by [N, ...] actions of each agent. Nothing is reset; the outcome has the `obs` of `EpisodeState`.
+        """Steps all sub-environments with [N, ...] actions of each agent, without any reset.
 
-        Its `reward` is [N, agents].
+        The outcome has the observations by agent, as `EpisodeState`, and a `reward` of shape [N, number of agents].
         """
         return jax.vmap(self._step)(running, actions)
 
@@ -245,7 +245,7 @@ def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
 
 
 def to_dtypes(space: spaces.Space, tree: Tree) -> Tree:
-    """The tree as arrays in the dtypes of its space that JAX has; traced by JAX."""
+    """The tree as arrays in the dtypes of its space, with 64-bit dtypes as JAX is configured; traced by JAX."""
     return walk(_to_dtype, space, tree)
 
 

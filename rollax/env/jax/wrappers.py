@@ -26,7 +26,7 @@ class TimeLimit(JaxWrapper):
         env: the environment, of one agent or of several.
         max_episode_steps: 1 or more.
     Raises:
-        ConfigError: no positive whole number.
+        ConfigError: a limit that is not a positive integer.
     """
 
     def __init__(self, env: JaxEnv, max_episode_steps: int) -> None:
@@ -89,7 +89,7 @@ class JaxActionRepeat(JaxWrapper):
 
 
 class JaxFrameStack(JaxWrapper):
-    """Stacks the latest observations; see `rollax.env.stacking`. The state has the stacks too.
+    """Stacks the latest observations; see `rollax.env.stacking`. The state contains the stacks.
 
     Args:
         env: the environment, of one agent or of several.
@@ -131,7 +131,7 @@ class JaxFrameStack(JaxWrapper):
 
 
 def wrapped_in_jax(env: JaxEnv, action_repeat: int, frame_stack: int) -> JaxEnv:
-    """The environment with repeated actions, and around it with stacks of what agents observe; 1 changes nothing."""
+    """The environment in a `JaxActionRepeat` inside a `JaxFrameStack`; a wrapper with the number 1 is left out."""
     if action_repeat > 1:
         env = JaxActionRepeat(env, action_repeat)
     return env if frame_stack == 1 else JaxFrameStack(env, frame_stack)
@@ -142,7 +142,7 @@ def _arrays(tree: Any) -> Any:
 
 
 def limited(make: Callable[..., JaxEnv], limit: int | None) -> Callable[..., JaxEnv]:
-    """A function that makes the environment with a `TimeLimit`, of `limit` steps by default; None: without one."""
+    """A function that makes the environment with a `TimeLimit`, of `limit` steps by default; None for no limit."""
 
     def made(*, max_episode_steps: int | None = limit, **settings: Any) -> JaxEnv:
         env = make(**settings)

@@ -56,7 +56,7 @@ class AgentActions:
         return self._waiting[index] is not None
 
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        """Stores the actions of rows, see `BaseEnv.send_rows`; `MultiAgentError` unless each agent waits for one."""
+        """Stores the actions of rows, see `BaseEnv.send_rows`; `MultiAgentError` unless each agent awaits an action."""
         env_index, agents = rows.env_index, rows.agents or [DEFAULT_AGENT] * len(rows)
         if selection is not None:
             env_index, agents = env_index[selection], [agents[row] for row in selection.tolist()]

@@ -25,10 +25,11 @@ _PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentEnv:
-    """Abstract: only agents in the returned `obs` act next; agents appear, leave, return, and take turns.
+    """Abstract environment of several agents, in which only the agents in the returned `obs` act next.
 
-    A reward for an agent that is not acting counts toward the agent's last step, until a flag ends the trajectory. An
-    id that has ended and appears in `obs` again begins a new trajectory.
+    Agents may appear, leave, return and take turns. A reward for an agent that is not acting counts toward the agent's
+    last step, until a flag ends the trajectory. An id that has ended and appears in `obs` again begins a new
+    trajectory.
     """
 
     observation_space: Space | None = None
@@ -44,11 +45,11 @@ class MultiAgentEnv:
         return f"{type(self).__name__}(possible_agents={self.possible_agents})"
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
-        """`(obs, infos)` by agent id."""
+        """Begins an episode, and returns `(obs, infos)` by agent id."""
         raise NotImplementedError
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        """`(obs, rewards, terminateds, truncateds, infos)` by agent id; both flag dicts carry `"__all__"`."""
+        """Returns `(obs, rewards, terminateds, truncateds, infos)` by agent id; both flag dicts have `"__all__"`."""
         raise NotImplementedError
 
     def render(self) -> Any:
@@ -56,7 +57,7 @@ class MultiAgentEnv:
         return None
 
     def close(self) -> None:
-        """Releases what the environment holds."""
+        """Releases the resources of the environment."""
 
     def with_agent_groups(
         self, groups: Groups, obs_space: Space | None = None, act_space: Space | None = None
@@ -66,15 +67,15 @@ class MultiAgentEnv:
         Observations and actions of a group are Tuples in the order of its members; its reward sums their rewards. A
         group acts when any member acts: the Tuple holds the latest observation of each living member and zeros for the
         others, and the actions of members that do not act are ignored. A group ends when its last living member ends.
-        It is truncated if any member that ends in that step is truncated and not terminated; the last observation then
-        holds zeros for terminated members.
+        The group is truncated if any member that ends in that step is truncated and not terminated; the last
+        observation then holds zeros for terminated members.
 
         Args:
             groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
             obs_space, act_space: Tuples, the spaces of every group; None makes them from the spaces of the members.
         Raises:
             ConfigError: invalid groups.
-            SpaceError: unknown spaces, or no Tuples of the right length.
+            SpaceError: unknown spaces, or spaces that are not Tuples of the right length.
         """
         return _Grouped(adapted(self), groups, obs_space, act_space)
 
@@ -198,7 +199,7 @@ class _Grouped(MultiAgentEnv):
 def _sum(rewards: list[Any]) -> Any:
     """The sum as a float, or the first value that is not a real number, which is refused later.
 
-    In the dtype of the rewards it could overflow: -100 twice is 56 in int8.
+    In the dtype of the rewards, the sum could overflow: -100 twice is 56 in int8.
     """
     unreal = [reward for reward in rewards if not checks.is_real(reward)]
     return unreal[0] if unreal else sum(map(float, rewards))
@@ -227,7 +228,7 @@ def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) ->
 def _tuple_spaces(
     kind: str, groups: Groups, given: Space | None, of_agents: Mapping[Hashable, Space]
 ) -> dict[Hashable, spaces.Tuple]:
-    """Group id -> the Tuple of its members' spaces, or the `given` one; `kind` is "obs_space" or "act_space"."""
+    """Group id -> the Tuple of its members' spaces, or the space `given`; `kind` is "obs_space" or "act_space"."""
     found = {}
     for group, members in groups.items():
         where = f"with_agent_groups, group {group!r}"
@@ -251,7 +252,7 @@ def _tuple_spaces(
 
 
 def are_dicts(result: Any, count: int) -> bool:
-    """Whether it is a tuple of `count` dicts."""
+    """Whether a result is a tuple of `count` dicts."""
     return isinstance(result, tuple) and len(result) == count and all(map(isinstance, result, repeat(dict)))
 
 
@@ -284,7 +285,7 @@ def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
 
 
 def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashable, Space] | None]:
-    """The space of every agent, and the spaces by agent id; None if they are missing."""
+    """`(the space that all agents have, the spaces by agent id)`; each is None if it is missing."""
     space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
     if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
         space = common_space(by_agent)

@@ -66,7 +66,7 @@ class PettingZooEnv(MultiAgentEnv):
         return getattr(self.env, "render_mode", None)
 
     def render(self) -> Any:
-        return None if self.render_mode is None else self.env.render()  # without a render mode, it warns
+        return None if self.render_mode is None else self.env.render()  # without a render mode, `render` warns
 
     def close(self) -> None:
         self.env.close()
@@ -95,7 +95,7 @@ class ParallelPettingZooEnv(PettingZooEnv):
             strange = self._undeclared(obs)
             obs = {agent: value for agent, value in obs.items() if agent in actions or agent in agents} | strange
             left = [agent for agent in actions if agent not in agents]
-            # An agent that is no longer in `agents` has ended, flag or not; an invalid flag is refused later.
+            # An agent that is no longer in `agents` has ended, even without a flag; an invalid flag is refused later.
             down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
             terminateds = terminateds | dict.fromkeys(down, True)
         # Some environments keep ended agents in `agents`: then no agent is left that can act.
@@ -118,8 +118,8 @@ class ParallelPettingZooEnv(PettingZooEnv):
 class AECPettingZooEnv(PettingZooEnv):
     """Agents act one at a time: only `env.agent_selection` is in `obs`.
 
-    Rewards come from `env.last()`: at its turn, an agent gets the rewards since its last turn. This class steps agents
-    that have ended with the action None.
+    Rewards come from `env.last()`: at its turn, an agent gets the rewards since its last turn. For agents that have
+    ended, this class steps the environment with the action None.
     """
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
@@ -176,7 +176,7 @@ def _agents(env: Any, name: str) -> list[Hashable]:
 
 
 def _holder(env: Any, name: str) -> Any:
-    """The wrapped environment that holds an attribute, as a lookup through all wrappers takes as long as a step."""
+    """The environment inside the wrappers that has an attribute; a lookup through all wrappers is as slow as a step."""
     while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
         env = vars(env)["env"]
     return env
@@ -191,9 +191,9 @@ def pettingzoo_ids() -> list[str]:
 
 
 def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
-    """Makes the environment of a name, with `env_config` as keywords: by the parallel API if it has one, else AEC.
+    """Returns a creator, which passes `env_config` as keywords. It uses the parallel API if possible, or else AEC.
 
-    A name may omit the family, and has its version after `_v` or `-v`. `ConfigError` for an unknown name.
+    An id may omit the family, and has its version after `_v` or `-v`. `ConfigError` for an unknown id.
     """
     pettingzoo, name = _pettingzoo(), env_id.removeprefix(PREFIX).replace("_v", "-v")
     found = [known for known in pettingzoo.aec_registry if name in (known, known.partition("/")[2])]

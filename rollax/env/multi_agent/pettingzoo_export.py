@@ -24,7 +24,7 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     """The environment with PettingZoo's parallel API, in which every agent acts at every step.
 
     An agent that is alive but does not act stays in `agents`: it gets its last observation again, its action is
-    ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work in the same way.
+    ignored, and `infos[agent]["acts"]` is False. This includes environments in which agents take turns.
 
     Args:
         env: the environment, with its spaces and `possible_agents`; `EnvError` for any other kind.
@@ -107,9 +107,9 @@ class _Exported(ParallelEnv):
         return space
 
     def render(self) -> Any:
-        """A frame, or None where it cannot be drawn."""
+        """A frame, or None if it cannot be drawn."""
         return self.env.render()
 
     def close(self) -> None:
-        """Releases what the environment holds."""
+        """Releases the resources of the environment."""
         self.env.close()

@@ -62,8 +62,8 @@ class EnvHost:
             register_all(registered)
 
     def make(self, expected: EnvFacts | None = None) -> EnvFacts:
-        """Closes the environment and makes a new one; `expected` holds the spaces that it must have."""
-        with contextlib.suppress(Exception):  # it has failed, and the failure is already reported
+        """Closes the environment and makes a new one; `expected` holds the spaces that the new one must have."""
+        with contextlib.suppress(Exception):  # the old environment has failed, and the failure is already reported
             self._close()
         return self._attempt("its creator", lambda: self._made(expected))
 
@@ -89,7 +89,7 @@ class EnvHost:
         return self._attempt("render()", lambda: frame_of(self._env))
 
     def look_up(self, name: str) -> tuple[bool, Any]:
-        """`(is a method, value of other attributes)` for an attribute of the user's environment."""
+        """`(True, None)` for a method of the user's environment, `(False, value)` for any other attribute."""
 
         def found() -> tuple[bool, Any]:
             try:

@@ -32,11 +32,12 @@ _START_S = 60.0  # added to the time limit, for a new process and its environmen
 class RemoteBaseEnv(BaseEnv):
     """Copies of a single-agent or multi-agent environment, each in its own process.
 
-    A poll waits until one of them is ready, and then at most `batch_wait_ms` for the others: 0 returns only ready ones,
-    a large number steps all in lockstep. The others are in a later poll.
+    A poll waits until one of them is ready, and then at most `batch_wait_ms` for the others. With 0, it returns only
+    the sub-environments that are ready; with a large number, all step in lockstep. Sub-environments that are not ready
+    in time appear in a later poll.
 
-    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. One
-    that raises is recreated too if the copies have `restart_failed`; otherwise its error is raised.
+    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. A
+    sub-environment that raises is recreated too if the copies have `restart_failed`; otherwise its error is raised.
 
     Raises:
         ConfigError: Ray is not installed, or the creator cannot be pickled.
@@ -81,7 +82,7 @@ class RemoteBaseEnv(BaseEnv):
             if index in self._calls or index in self._resting:
                 continue
             if self._actions.is_running(index) and index in self._failures.recreated:
-                dropped.append(index)  # it failed in another call than a step
+                dropped.append(index)  # the sub-environment failed in a call that was not a step
             else:
                 actions = self._actions.take(index)
                 action = actions[DEFAULT_AGENT] if isinstance(self._rows, _SingleAgentRows) else actions

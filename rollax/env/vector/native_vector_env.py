@@ -22,7 +22,7 @@ from rollax.errors import EnvError, text_of
 
 _FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*_FINAL_OBS, "final_info")
-_EPISODE = "episode"  # of RecordEpisodeStatistics; next to "final_info" if it wraps the vector env
+_EPISODE = "episode"  # of RecordEpisodeStatistics; next to "final_info" if that wrapper is around the vector env
 
 
 class NativeVectorEnv(BaseEnv):
@@ -212,7 +212,10 @@ class NativeVectorEnv(BaseEnv):
             ) from error
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
-        """SAME_STEP: `obs` holds the first observations of the next episodes; the infos hold the last observations."""
+        """SAME_STEP: replaces the first observations of the next episodes by the last ones of the ended episodes.
+
+        `obs` holds the first observations, and the infos hold the last observations.
+        """
         try:
             final = final_observations(infos, ended)
         except Exception:  # not one entry per sub-environment

@@ -22,9 +22,9 @@ _OVER, _WAITING, _ANSWERED = range(3)
 
 
 class VectorBaseEnv(BaseEnv):
-    """Steps all sub-environments at each poll, with the actions sent since the last one.
+    """Steps all sub-environments at each poll, with the actions sent since the last poll.
 
-    The sampler resets ended ones through `reset_rows`.
+    The sampler resets sub-environments whose episode has ended, with `reset_rows`.
 
     Args:
         copies: a `VectorEnv`, or single-agent environments, which are stepped in turn.
@@ -182,7 +182,7 @@ class ActionBuffer:
         self._set(env_index, _WAITING)
 
     def not_needed(self, env_index: np.ndarray) -> None:
-        """Marks sub-environments that step without an action: the entry sent for them is ignored."""
+        """Marks sub-environments that step without an action; any action sent for them is ignored."""
         self._set(env_index, _ANSWERED)
 
     def _set(self, env_index: np.ndarray, state: int) -> None:
@@ -199,7 +199,7 @@ class ActionBuffer:
         return self._states
 
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        """Actions for some of the waiting sub-environments; see `BaseEnv.send_rows`."""
+        """Stores actions of some of the waiting sub-environments; see `BaseEnv.send_rows`."""
         of_all = selection is None and rows.in_order and len(rows) == len(self._states)
         env_index = rows.env_index if selection is None else rows.env_index[selection]
         if not (of_all and self._state == _WAITING):
@@ -230,7 +230,7 @@ class ActionBuffer:
             )
 
     def take(self) -> trees.Tree:
-        """The columns of all actions."""
+        """Returns the actions of all sub-environments as columns; `EnvError` if the action of one is missing."""
         if self._state != _ANSWERED and np.count_nonzero(self._each() == _ANSWERED) != len(self._states):
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING

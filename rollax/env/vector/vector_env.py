@@ -19,9 +19,9 @@ _SB3 = "stable_baselines3.common.vec_env"
 
 
 class VectorEnv:
-    """Abstract: `num_envs` sub-environments with one observation and one action space.
+    """Abstract environment of `num_envs` sub-environments with the same observation space and action space.
 
-    Batched simulators subclass it; `VectorEnv.wrap` makes one from single environments.
+    Batched simulators are subclasses; `VectorEnv.wrap` makes a `VectorEnv` from single environments.
 
     Args:
         observation_space: space of one sub-environment's observations.
@@ -30,7 +30,7 @@ class VectorEnv:
     """
 
     name = ""
-    """Its name in error messages; empty for the name of its class."""
+    """Name in error messages; empty for the name of the class."""
     lost: Sequence[int] = ()
     """Sub-environments that failed in the last `vector_step` and have no results; they are reset next."""
     seeds_every_episode = True
@@ -48,7 +48,7 @@ class VectorEnv:
     def vector_reset(
         self, seeds: Sequence[int | None] | None = None, options: Sequence[dict | None] | None = None
     ) -> tuple[Any, Sequence[dict]]:
-        """Resets every sub-environment: `(obs, infos)`, one entry each; obs is a list of observations, or columns."""
+        """Resets all sub-environments; returns `(obs, infos)`, one entry each, with `obs` as a list or as columns."""
         pairs, name = [], self.name or type(self).__name__
         for i in range(self.num_envs):
             pair = self.reset_at(i, None if seeds is None else seeds[i], None if options is None else options[i])
@@ -72,7 +72,7 @@ class VectorEnv:
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment. The
-            last step of an episode returns its real last observation; nothing is reset here.
+            last step of an episode returns the real last observation; `vector_step` resets nothing.
         """
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class VectorEnv:
         return None
 
     def close(self) -> None:
-        """Releases what the environment holds."""
+        """Releases the resources of the environment."""
 
     @staticmethod
     def wrap(
@@ -219,7 +219,7 @@ def frame_of(env: Any) -> Any:
 
 
 def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> None:
-    """Logs once that a method `action_masks`, as of environments for MaskablePPO of sb3_contrib, is not called."""
+    """Logs once that a method `action_masks`, as MaskablePPO of sb3_contrib requires it, is not called."""
     env = getattr(env, "as_written", env)
     has = getattr(env, "has_wrapper_attr", lambda attribute: hasattr(env, attribute))
     if has("action_masks") and ACTION_MASK not in getattr(observation_space, "spaces", ()):
@@ -253,7 +253,7 @@ def warn_of_own_statistics(env: Any, name: str) -> None:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """An environment, what it wraps, and the first of its sub-environments, from the outside in."""
+    """Yields an environment, the environments that it wraps, and its first sub-environment, from the outside in."""
     env = getattr(env, "as_written", env)
     while env is not None:
         yield env

@@ -29,18 +29,18 @@ from rollax.policy.split_model import SplitModel
 log = logging.getLogger("rollax.offline.estimators")
 _HIDDENS, _BATCH_SIZE = (64, 64), 512
 _FOLDS, _FEWEST = 5, 3
-_RATES = 3e-3, 1e-3, 3e-4  # each until the held-out likelihood has not risen for some rounds
-_UPDATES, _PATIENCE, _ROUNDS = 50, 4, 20  # updates in a round; rounds without a rise; most rounds with each rate
+_RATES = 3e-3, 1e-3, 3e-4  # learning rates, each used until the held-out likelihood stops rising
+_UPDATES, _PATIENCE, _ROUNDS = 50, 4, 20  # updates per round; rounds without a rise; maximum rounds per rate
 _MOST_VALIDATED = 8192  # rows
 
 
 def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -> np.ndarray:
-    """[N] log μ̂(a_t | s_t) of models of the behaviour policy: maximum likelihood of the logged actions.
+    """[N] log μ̂(a_t | s_t) of models of the behaviour policy, fitted by maximum likelihood.
 
-    The episodes, each with all of its agents, are divided into five parts. Each part gets the probabilities of a model
-    that was fitted to three other parts, until the likelihood of the remaining part no longer rose. A model that was
-    fitted to the same rows would give their actions probabilities near 1. A model is a network of the observation
-    alone, so a behaviour policy with memory is only approximated.
+    The episodes, each with all of its agents, are divided into five parts (into fewer if there are fewer episodes).
+    Each part gets the probabilities of a model that is fitted to the other parts except one, until the likelihood of
+    that one no longer rises. A model that was fitted to the same rows would give their actions probabilities near 1.
+    A model reads only the observation, so a behaviour policy with memory is only approximated.
 
     Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
         arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.
@@ -95,7 +95,7 @@ class _Fitting:
         self._initial = self._copy()
 
     def logp_of(self, fitted: np.ndarray, held_out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """[N] log-probabilities of all rows, by a model that is fitted to some rows and validated on others."""
+        """[N] log-probabilities of all rows, by a model fitted to the rows `fitted` and validated on `held_out`."""
         if len(held_out) > _MOST_VALIDATED:
             held_out = rng.choice(held_out, _MOST_VALIDATED, replace=False)
         size = min(acting_bucket(len(held_out)), acting_bucket(_MOST_VALIDATED))

@@ -32,19 +32,19 @@ _READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, Sa
 
 @dataclass(frozen=True, eq=False)
 class LoggedEpisodes:
-    """n recorded trajectories with N rows in all, one after another; each agent of an episode has its own.
+    """n recorded trajectories with N rows in all, one after another; each agent of an episode has its own trajectory.
 
     Attributes:
         obs: columns [N, ...] of raw observations.
         last_obs: columns [n, ...] of the observation after the last action of each trajectory.
         actions: columns [N, ...], in the scale of the policy.
         rewards: [N] float64.
-        lengths: [n] steps of each.
+        lengths: [n] number of steps of each trajectory.
         terminated: [n] false if the trajectory was truncated, as by a time limit.
         behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
         where: the origin of the data, for errors.
         left_out: the number of other trajectories in the data, which were cut or continue a cut one.
-        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: one agent in each.
+        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: each has one agent.
     """
 
     obs: trees.Tree
@@ -194,7 +194,7 @@ def trajectories_of(
     estimated: Callable[[Hashable, str], str | None],
     where: str,
 ) -> dict[str, list[RecordedTrajectory]]:
-    """Policy id -> the trajectories that it is estimated from, with the columns that estimates read.
+    """Policy id -> the trajectories from which the policy is estimated, with the columns that estimates read.
 
     `estimated` maps (agent id, recorded policy id) to the policy to estimate.
 

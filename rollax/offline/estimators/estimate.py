@@ -47,7 +47,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate; NaN if the method is undefined, like all numbers that follow from it.
+        v_target: the estimate. If the method is undefined, this and all numbers derived from it are NaN.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -70,7 +70,7 @@ class Estimates:
         policy_id: the id of the estimated policy.
         episodes, steps: how many were read.
         gamma: γ.
-        level: of the confidence intervals.
+        level: level of the confidence intervals.
         v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
         effective_sample_size: number of equally weighted episodes that would be as informative; None without importance
             weights.
@@ -119,8 +119,8 @@ def estimate(
         behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
             without that column: see `fitted_logp`.
         values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
-        level, resamples: of the confidence intervals.
-        seed: of the bootstrap and, with the default `fqe`, of the fit.
+        level, resamples: level and number of resamples of the confidence intervals; see `bootstrap`.
+        seed: seed of the bootstrap and of fitted models; a passed `fqe` has its own seed.
     Raises:
         ConfigError: an unknown method, or γ or a level out of range.
         DatasetError: the log has no log-probabilities, which the method requires.
@@ -188,7 +188,7 @@ def estimate_policy(
         explore: True for the policy as it acts in training, False for its greedy actions.
         policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
         drop_cut: leave out all cut trajectories; otherwise at most a tenth of the trajectories is left out, and more
-            raise DatasetError. In both cases a warning has their number.
+            raise DatasetError. In both cases a warning has the number of trajectories that were left out.
         settings: further arguments of `estimate`.
     Raises:
         DatasetError, SpaceError: the data does not fit the policy, or has many cut trajectories, or no

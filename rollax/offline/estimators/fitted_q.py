@@ -65,7 +65,7 @@ class FQEConfig:
         tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), clipped to [0.01, 0.2]. Values
             contain rewards up to 1 / (1 - γ) steps ahead; each update of the targets carries rewards one step back.
         samples: number of actions drawn from the target policy for each state, if actions are a Box.
-        seed: of weights and minibatches. Actions are drawn with the random numbers of the policy.
+        seed: seed of weights and minibatches. Actions are drawn with the random numbers of the policy.
     """
 
     hiddens: Sequence[int] = (128, 128)
@@ -132,7 +132,7 @@ class _QObjective:
             return network(obs).policy
         count = columns["actions"].shape[1]
         flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
-        return network(obs, flat).reshape(-1, count)  # repeats the features of observations
+        return network(obs, flat).reshape(-1, count)  # the network repeats each observation's features for its actions
 
     def loss(
         self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any
@@ -161,7 +161,7 @@ class FittedQ:
     """Action values of a target policy by fitted Q evaluation (FQE).
 
     Minimizes (Q(s, a) - r - γ Σ_a' π(a' | s') Q̄(s', a'))² over the logged transitions, with Q̄ a slowly moving copy.
-    A truncated trajectory continues with the values of its last observation.
+    At the end of a truncated trajectory, the target is bootstrapped with the value of the last observation.
 
     Source: Le, Voloshin and Yue (2019), "Batch policy learning under constraints", Algorithm 3, arXiv:1903.08738.
     Deviations: gradient steps with a target network instead of a complete regression in each iteration; values of Box
@@ -197,7 +197,7 @@ class FittedQ:
         self._rng = np.random.default_rng(self.config.seed)
 
     def fit(self, episodes: LoggedEpisodes) -> FittedQ:
-        """Learns from all transitions; returns itself."""
+        """Learns from all transitions; returns this object."""
         config, target = self.config, self.target
         following = episodes.following()
         columns: dict[str, Any] = {

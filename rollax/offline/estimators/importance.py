@@ -16,7 +16,7 @@ from numpy import ndarray
 
 _LARGEST_LOG = 700.0  # exp of more is infinite in float64
 _CELLS_AT_ONCE = 1_000_000
-_LOG_RANGE = 600.0  # weights that differ by less have a sum in float64
+_LOG_RANGE = 600.0  # if the logarithms of two weights differ by less, float64 can hold their sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Terms:
     """An estimate as a sum over steps of weighted means over the n episodes: Σ_t Σ_i w_it y_it / Σ_i w_it.
 
     An episode that has ended keeps its last weight at later steps, with y = 0. An estimate of one mean has one step.
-    Bootstrap and jackknife only reweight the episodes i. Memory is bounded by the rows.
+    Bootstrap and jackknife only reweight the episodes i. Memory grows with the number of rows N.
 
     Args:
         values: [N] y of each step.
@@ -60,7 +60,7 @@ class Terms:
                 parts.sum(axis=0) - np.add.reduceat(parts[order], starts) for parts in (weights * values, weights)
             )
             means = np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
-            # If the largest weight is subtracted, the difference may have no correct digits.
+            # Means without the largest weight are recomputed, because the difference may have no correct digits.
             others = np.where(groups[:, None] == top, -np.inf, logs)
             means[top, steps] = _means(np.ones((1, len(self))), values, others)[0]
             estimates += means.sum(axis=1)
@@ -81,9 +81,9 @@ def _means(
 ) -> Float[ndarray, "B K"]:
     """Σ_i c_i w_i y_i / Σ_i c_i w_i of each step; NaN where all weights are 0.
 
-    Weights differ by factors beyond float64. A common factor of a step cancels out, so they are divided by the largest
-    one. A resample may lack all episodes whose weights are near the largest: its weights are
-    divided by the largest of the others.
+    The ratio of two weights may exceed the range of float64. A common factor of all weights of a step cancels out, so
+    the weights are divided by the largest weight. If a resample lacks all episodes whose weights are near the largest,
+    its weights are divided by the largest of the remaining weights instead.
     """
     means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
     while np.isfinite(largest := logs.max(axis=0)).any():
@@ -123,7 +123,7 @@ def discounted_returns(rewards: Float[ndarray, "N"], lengths: Int[ndarray, "n"],
 
 
 def cumulative_log_weights(log_ratios: Float[ndarray, "N"], lengths: Int[ndarray, "n"]) -> Float[ndarray, "N"]:
-    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; -∞ from the first π of 0 on."""
+    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; -∞ from the first step with π = 0 on."""
     starts, sums = starts_of(lengths), np.empty_like(log_ratios)
     # Differences of one sum over all episodes would lose digits in the last ones. N rows have few different lengths:
     # at most sqrt(2 N).
@@ -153,7 +153,7 @@ def importance_sampling(
 def per_decision(
     rewards: Float[ndarray, "N"], log_weights: Float[ndarray, "N"], lengths: Int[ndarray, "n"], gamma: float
 ) -> Terms:
-    """PDIS: the mean of Σ_t γ^t w_{0:t} r_t; weights of later steps do not change a reward.
+    """PDIS: the mean of Σ_t γ^t w_{0:t} r_t; a reward is not multiplied by the weights of later steps.
 
     Source and arguments: as `importance_sampling`.
     """

@@ -12,7 +12,7 @@ from rollax.offline.estimators.importance import Terms
 
 _NORMAL = NormalDist()
 _CELLS_AT_ONCE = 4_000_000
-_ROUNDING = 1e-13  # the spread of sums of equal numbers
+_ROUNDING = 1e-13  # relative spread that rounding causes in sums of equal numbers
 
 
 class Interval(NamedTuple):
@@ -39,7 +39,7 @@ def bootstrap(
             None: all are independent.
         level: the share of intervals that contain the true value.
         resamples: how many times the episodes are drawn with replacement.
-        seed: of the draws.
+        seed: seed of the draws.
     Returns:
         The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
         three numbers are NaN if the estimate or a resample is not finite. Resamples with an undefined estimate are
@@ -66,7 +66,7 @@ def bootstrap(
         return Interval(math.nan, math.nan, math.nan)
     if np.ptp(values) <= _ROUNDING * scale:
         return Interval(estimate, estimate, 0.0)
-    # Squares and cubes of weights near the largest float64 are not finite.
+    # Scaled, because squares and cubes of values near the largest float64 are not finite.
     std = scale * float((values / scale).std())
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
     below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)

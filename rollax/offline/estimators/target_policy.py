@@ -177,7 +177,7 @@ def action_logp(
     """`([N] log-probabilities, states)` of N actions in the policy's scale, for the policy as it acts in training.
 
     A policy that is not a `ModelPolicy` returns them from a method `action_logp(actions, obs_batch, state_batches,
-    prev_action_batch, prev_reward_batch)`; `compute_actions` describes these, and the states for the next step.
+    prev_action_batch, prev_reward_batch)`. `compute_actions` describes these arguments and the returned states.
     """
     if (own := getattr(policy, "action_logp", None)) is not None:
         return own(actions, obs, *context, **named)

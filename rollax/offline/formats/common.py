@@ -44,12 +44,12 @@ class FormatReader(DatasetReader):
 
     Args:
         paths: the files.
-        observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of one
-            that is not "default_policy", a mapping policy id -> space; None: unknown.
+        observation_space: the space of one agent's observations, or its JSON; for data of several policies, or of a
+            policy that is not "default_policy", a mapping policy id -> space; None: unknown.
         action_space: the action space of the environment, in the same forms.
-        env: a Gymnasium id, for spaces that are not given.
+        env: id of a Gymnasium environment, whose spaces are used for a space that is None.
         actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: the format's default.
-        max_broken: maximum number of broken lines or files that are skipped; one more raises.
+        max_broken: maximum number of broken lines or files that are skipped; one more raises DatasetError.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FormatReader(DatasetReader):
         return found
 
     def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
-        """The observation and action space of a policy; None if no policy has any, ConfigError if only others have."""
+        """The observation and action space of a policy; None if no policy has one, ConfigError if only others do."""
         known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
         for name, by_policy in known.items():
             if by_policy and policy_id not in by_policy:
@@ -204,7 +204,7 @@ def checked_max_gb(max_decoded_gb: Any) -> float:
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
     if isinstance(given, Mapping) and not isinstance(given, Space):
         parts = given.values()
-        if given and all(isinstance(part, Space | Mapping) for part in parts):  # JSON of a space has a text, its type
+        if given and all(isinstance(part, Space | Mapping) for part in parts):  # a space's JSON has a str: type
             return {policy_id: _space(part, f"{name} of {policy_id!r}", None) for policy_id, part in given.items()}
     space = _space(given, name, env)
     return {} if space is None else {DEFAULT_POLICY: space}

@@ -39,11 +39,11 @@ class CsvReader(FormatReader):
         actions: the column or columns of the action.
         rewards: the column of the reward of the action.
         episode: the column whose change begins another episode; None: each file is one episode.
-        terminated, truncated: columns with 1 or true in the last row of an episode that ended in that way. Without
-            both, `ends` is used.
+        terminated, truncated: columns with 1 or true in the last row of an episode that ended in that way. If
+            both are None, `ends` is used.
         action_logp: the column of the log-probability of the action.
         agent: the column of the agent's id.
-        ends: the end of all episodes: "terminated", "truncated" (the default) or "cut".
+        ends: how all episodes end: "terminated", "truncated" (the default) or "cut".
         delimiter: separator of columns.
         settings: as for `FormatReader`. Without spaces, a single action column of integers is an integer action.
     """
@@ -148,7 +148,7 @@ class CsvReader(FormatReader):
                 continue
             if made is not None:
                 yield made
-            elif self._acts(lines[0]):  # otherwise it has only an observation
+            elif self._acts(lines[0]):  # otherwise the line has only an observation
                 self.left_out += 1
 
     def _acts(self, line: _Line) -> bool:

@@ -43,8 +43,9 @@ _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best compression in HDF5,
 class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` if they exist.
 
-    Without `timeouts`, an episode is truncated after `time_limit` steps, by default the time limit of `env`. An episode
-    is then also cut where `next_observations` differs from the next row of `observations`.
+    Without `timeouts`, an episode is truncated after `time_limit` steps, by default the time limit of `env`. If the
+    setting `time_limit` is None, an episode is also cut where `next_observations` differs from the next row of
+    `observations`.
 
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is
     unknown; its reward still counts in the return. Memory holds a few MiB of trajectories at a time, or a single larger
@@ -56,7 +57,8 @@ class D4RLReader(FormatReader):
         max_decoded_gb: maximum GiB of a decoded episode or array.
         settings: as for `FormatReader`.
     Raises:
-        DatasetError: while reading, files with neither `timeouts` nor `next_observations`, without a time limit.
+        ConfigError: a `time_limit`, if all files have `timeouts`.
+        DatasetError: while reading, a file with neither `timeouts` nor `next_observations`, if no time limit is known.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class D4RLReader(FormatReader):
             expected = "a row for each step, so arrays of equal lengths"
             raise DatasetError("The arrays have different lengths.", path, lengths, expected=expected)
         for name in names:
-            if (kind := file[name].dtype).kind not in "biuf":  # texts may share bytes: a small file fills memory
+            if (kind := file[name].dtype).kind not in "biuf":  # texts may share bytes, so small files could fill memory
                 raise DatasetError("An array contains no numbers.", f"{path}, {name}", kind, expected="numbers")
         terminals = self._flags(file, "terminals", path)
         if not len(terminals):
@@ -210,7 +212,7 @@ def _limit_of(env: Any) -> int | None:
     if not isinstance(env, str):
         return None
     try:
-        return gymnasium.spec(env.rpartition(":")[2]).max_episode_steps  # without a module, "module:id"
+        return gymnasium.spec(env.rpartition(":")[2]).max_episode_steps  # the id of "module:id"
     except gymnasium.error.Error:
         return None
 

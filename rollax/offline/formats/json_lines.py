@@ -16,7 +16,7 @@ from rollax.errors import DatasetError
 from rollax.offline.dataset import WITH_LAST, RecordedTrajectory
 from rollax.offline.formats.common import FormatReader, columns_of, decoding, lines_of, one_per_step
 
-_COLUMNS = "obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]"
+_COLUMNS = "obs [T + 1], actions [T], rewards [T], and, if present, action_logp [T] and t [T]"
 
 
 class JsonLinesReader(FormatReader):

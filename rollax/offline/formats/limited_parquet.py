@@ -34,7 +34,7 @@ class LimitedParquet:
     fit.
 
     Raises:
-        DatasetError: a row group is larger.
+        DatasetError: a row group is larger than `max_gb`.
         pa.ArrowException, OSError, ValueError: the file is damaged.
     """
 
@@ -233,7 +233,7 @@ class _Thrift:
         while kind := self._byte():
             field = field + (kind >> 4) if kind >> 4 else self._integer()
             kind &= 15
-            yield field, None if kind in (1, 2) else self._value(kind, levels)  # the type of a field contains a boolean
+            yield field, None if kind in (1, 2) else self._value(kind, levels)  # a boolean is in its field's type
 
     def _value(self, kind: int, levels: int) -> Any:
         if not levels:

@@ -46,12 +46,12 @@ _EPISODE = "T + 1 observations, T actions and rewards, of numbers"
 _ONE_AGENT = "A Minari data set can have only one agent."
 _SEVERAL = "convert to rollax's own format or to json_lines, which may have several agents"
 _ARROW_ROWS = 32 * 1024
-"""Maximum number of observations of an episode in Arrow. PyArrow divides longer ones into record batches, in no
+"""Maximum number of observations of an episode in Arrow. PyArrow divides longer episodes into record batches, in no
 guaranteed order, and Minari reads only the first batch."""
 
 
 def data_folder(path: Path) -> Path | None:
-    """The folder with Minari's metadata: `path`, or `data` in it; None if there is none."""
+    """The folder with Minari's metadata: `path`, or its folder `data`; None if neither has metadata."""
     for folder in (path, path / "data"):
         if (folder / METADATA).is_file():
             return folder
@@ -64,7 +64,7 @@ class MinariReader(FormatReader):
     Images that Minari stored as JPEG differ from the environment's images.
 
     Args:
-        paths: the folders, each with `data/metadata.json`.
+        paths: the folders, each with `data/metadata.json` or `metadata.json`.
         actions_of, max_broken: as for `FormatReader`; the spaces come from the data.
         max_decoded_gb: maximum GiB of a decoded episode.
     Raises:

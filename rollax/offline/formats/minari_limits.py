@@ -115,7 +115,7 @@ def _varying(array: Any, max_gb: float) -> Iterator[int]:
 
 
 def steps_by_metadata(storage: Any, index: int) -> Any:
-    """The number of steps of an episode in its metadata; None if it is not there."""
+    """The number of steps of an episode in its metadata; None if the metadata lacks it."""
     if storage.FORMAT != "hdf5":
         (metadata,) = storage.get_episode_metadata([index])
         return metadata.get("total_steps")
@@ -185,7 +185,7 @@ def _is_encoded(kind: pa.DataType) -> bool:
 
 
 def _check_images(images: Iterable[bytes], space: Box | None, where: str) -> None:
-    """Reads the size in the header of each image."""
+    """Raises DatasetError for an image that is larger than its space, by the size in its header."""
     for image in images:
         with Image.open(io.BytesIO(image)) as opened:  # reads only the header
             width, height = opened.size

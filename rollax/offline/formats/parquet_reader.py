@@ -54,12 +54,12 @@ class _File(NamedTuple):
 
 
 class ParquetReader(FormatReader):
-    """Reads rollax's own Parquet files, in the order given, one row group at a time.
+    """Reads rollax's own Parquet files, in the order of `paths`, one row group at a time.
 
     Args:
         paths: the files.
         columns: the columns to read, if they exist; None: all. `obs`, `actions` and `rewards` are always read.
-        max_broken: maximum number of damaged files and row groups that are skipped; one more raises.
+        max_broken: maximum number of damaged files and row groups that are skipped; one more raises DatasetError.
         max_decoded_gb: maximum GiB of a decoded row group.
     Raises:
         DatasetError: a file that is truncated, of a newer format, or with other spaces than the first; or a row

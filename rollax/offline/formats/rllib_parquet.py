@@ -42,10 +42,10 @@ class RLlibParquetReader(FormatReader):
 
     The rows of an episode are joined in the order of `t`, or of the rows if there is no `t`; also over files, which
     must be in time order. The trajectories of an episode are adjacent, unless an agent joins in a later file, after all
-    others of the episode have ended. Rows after missing rows (see `Assembler`) or a skipped file are a trajectory that
-    continues another one: without `t`, the first episode after the skipped file; with `t`, all rows of a single agent
-    (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes (`output_write_episodes=True`) contain
-    pickles and are refused.
+    others of the episode have ended. Rows after missing rows (see `Assembler`) are a trajectory that continues another
+    one. Without `t`, this also applies to the first episode after a skipped file. With `t`, it applies to the rows of a
+    single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
+    (`output_write_episodes=True`) contain pickles and are refused.
 
     RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
     [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.

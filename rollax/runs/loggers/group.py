@@ -29,9 +29,10 @@ _MOST_FAILURES = 3
 class LoggerGroup:
     """Calls several loggers, so that an error of one reaches neither the others nor the training.
 
-    An exception in `Logger.log` or `Logger.media` loses the numbers of this call. A warning has the cause of the first
-    one. After three in a row, the logger is not called again until the run ends. At the end, a warning has their
-    number. A `RollaxError` is raised: it is of a file in the run folder, whose disk may be full.
+    If `Logger.log` or `Logger.media` raises an exception, the numbers or the file of this call are lost. The first
+    exception is logged as a warning. After three exceptions in a row, the logger is not called again until the run
+    ends. At the end, a warning has the number of failed calls. A `RollaxError` is not caught, because it concerns a
+    file in the run folder, whose disk may be full.
     """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -47,7 +48,8 @@ class LoggerGroup:
             earlier: the folder of the run that this one continues; None for a new run.
             results: the results before this point, which some loggers log first.
         Raises:
-            ConfigError: a logger could not begin; where the file of ids is damaged, RollaxError.
+            ConfigError: a logger could not begin.
+            RollaxError: the file of ids is damaged, or cannot be written.
         """
         before, ids = {} if earlier is None else _read_ids(earlier / IDS_NAME), {}
         for number, logger in enumerate(self._loggers):
@@ -72,7 +74,7 @@ class LoggerGroup:
                 replace_file(run.folder / IDS_NAME, to_json(ids, indent=2).encode())
             except OSError as error:
                 raise RollaxError.not_written("The file of ids of loggers", run.folder / IDS_NAME, error) from error
-        self._new_media(run.folder / MEDIA)  # notes those of the earlier part, which are logged already
+        self._new_media(run.folder / MEDIA)  # marks the files of the earlier part of the run, which are logged already
 
     def log(self, result: Mapping[str, Any]) -> None:
         """Logs the finite numbers of a result."""

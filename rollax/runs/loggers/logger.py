@@ -35,7 +35,7 @@ class Logger(abc.ABC):
 
     The methods are called in the process of the trainer, between two iterations, and in this order: `begin`, then `log`
     and `media` any number of times, then `close`. An exception of `begin` is raised before training begins. Later
-    exceptions are warnings, and training goes on, except for a `RollaxError`, which ends it.
+    exceptions are logged as warnings, and training goes on; but a `RollaxError` ends training.
     """
 
     id: str | None = None
@@ -45,7 +45,7 @@ class Logger(abc.ABC):
         """Begins the record of a run, or continues the record `run.earlier_id`.
 
         Returns:
-            True if the results before this point are to be logged first, in a run that continues another one.
+            True if the results before this point must be logged first, in a run that continues another one.
         """
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Logger(abc.ABC):
 
         Args:
             name: the file's name without its suffix.
-            path: the file: .png, .jpg, .gif or .mp4.
+            path: the file: .png, .jpg, .jpeg, .gif or .mp4.
             step: as in `log`.
         """
 

@@ -29,7 +29,8 @@ def make_loggers(given: Any, where: str, *, trusted: bool) -> list[Logger]:
         where: the place of the list, for errors.
         trusted: whether the caller wrote the names, or trusts the file with them; otherwise "module:Class" is refused.
     Raises:
-        ConfigError: no list, an unknown name or setting, a class that is no `Logger`, or an extra that is missing.
+        ConfigError: a value that is not a list, an unknown name or setting, a class that is not a `Logger`, a missing
+            extra, or a logger that raised.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise ConfigError.is_not("loggers", "a list", where, given).expected(

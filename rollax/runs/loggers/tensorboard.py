@@ -20,10 +20,10 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".gif")
 class TensorBoardLogger(Logger):
     """Writes numbers and pictures, but no videos, into a new events file.
 
-    It is written in the calling thread, so that errors of the disk are raised there.
+    The file is written in the calling thread, so that errors of the disk are raised there.
     """
 
-    _writer: Any = None  # not made earlier than the first numbers, as the import would delay the first result
+    _writer: Any = None  # made with the first numbers, because the import would delay the first result
 
     def begin(self, run: LoggedRun) -> bool:
         self._folder = run.folder

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollax.runs.rules.statistics import RunStatistics
 
 Severity = Literal["problem", "warning", "note"]
-"""problem: training cannot succeed like this; warning: it probably suffers; note: worth knowing."""
+"""problem: training cannot succeed like this; warning: training probably suffers; note: worth knowing."""
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 
 
@@ -24,13 +24,13 @@ class Finding:
         severity: how bad it is.
         what: a sentence about what is wrong.
         quantity: the statistic that shows it.
-        number: its value.
-        limit: the value at which the rule begins.
+        number: the value of the statistic.
+        limit: the value beyond which the rule reports a finding.
         where: the iterations or episodes.
         key: the config key to change; None if the remedy is outside of the config.
         change: "up", "down", or the new value of the key.
         remedy: a sentence about what to do.
-        policy: the policy; None if it is about the whole run.
+        policy: the policy; None if the finding is about the whole run.
         rule: the name of the rule.
     """
 
@@ -63,7 +63,7 @@ class Finding:
 
 
 Rule = Callable[["RunStatistics"], Iterator[Finding]]
-"""Returns what it finds in a run. Its name is the rule's; its docstring has the rule, and its limit with its source."""
+"""A function that yields its findings in a run. Its docstring states the rule and the source of its limit."""
 
 
 def name_of(rule: Callable[..., Iterator[Finding]]) -> str:

@@ -17,8 +17,8 @@ _PRECISE = 0.1
 def explained_variance(run: RunStatistics) -> Iterator[Finding]:
     """The value function explains none of the variance of the returns: median of the later half at most 0.
 
-    Not where its error is below a tenth of a typical value: returns that hardly vary leave nothing to explain. It is
-    only a note while the score rises.
+    Errors below a tenth of a typical value are no finding, because returns that hardly vary leave nothing to explain.
+    The finding is only a note while the score rises.
 
     Source: Stable-Baselines3, "Explanation of logger output": at or below 0 a constant would predict as well or better.
     """
@@ -61,7 +61,7 @@ _HUGE_KL, _LARGE_KL, _SPIKES, _EARLY = 1.0, 0.1, 3, 5
 def kl_divergence(run: RunStatistics) -> Iterator[Finding]:
     """Updates change the policy too much: KL divergence above 0.1 in the median of 10 iterations.
 
-    Or above 1 in 3 iterations, or in one of the first 5.
+    Also: KL divergence above 1 in 3 iterations, or in one of the first 5.
 
     Source: Schulman et al. (2017), arXiv:1707.06347, table 1: targets of 0.003 to 0.03; Huang et al. (2022), "The 37
     implementation details of PPO": KL stays below 0.02 in runs that work. The limits are 5 and 50 times that. Measured
@@ -99,8 +99,8 @@ _KL_OVER_TARGET = 5.0
 def kl_target(run: RunStatistics) -> Iterator[Finding]:
     """The KL penalty does not hold its target: median of the last 10 iterations above 5 `kl_target`.
 
-    Source: Schulman et al. (2017), arXiv:1707.06347, section 4: the weight adapts where KL is beyond 1.5 times the
-    target, doubling in each iteration, so that 10 of them multiply it by 1000.
+    Source: Schulman et al. (2017), arXiv:1707.06347, section 4: the weight of the penalty doubles in each iteration
+    with a KL above 1.5 times the target, so that 10 iterations multiply the weight by 1000.
     """
     if not run.number("kl_coeff"):
         return
@@ -148,16 +148,16 @@ def clipped_share(run: RunStatistics) -> Iterator[Finding]:
 
 
 _COLLAPSED, _SURE = 0.05, 0.05
-"""Shares of the first entropy; the standard deviation of a Gaussian that counts as collapsed."""
+"""The policy has collapsed below this share of the largest entropy; with Gaussians, of the standard deviation."""
 
 
 def entropy_collapsed(run: RunStatistics) -> Iterator[Finding]:
-    """The policy stopped exploring before it learned: entropy below 5 % of that at first, and a score as at first.
+    """The policy stopped exploring before it learned: entropy below 5 % of its largest value, and no higher score.
 
-    Of Gaussian actions: standard deviations below 0.05 of the first ones.
+    For Gaussian actions: standard deviations below 5 % of the largest ones.
 
     Source: Mnih et al. (2016), arXiv:1602.01783: the entropy bonus is against premature convergence to suboptimal
-    deterministic policies. The limit is measured (`rollax docs doctor`): runs that learned kept 60 % of it.
+    deterministic policies. The limit is measured (`rollax docs doctor`): runs that learned kept 60 % of the entropy.
     """
     if run.is_solved or run.has_improved or not run.has_score:
         return
@@ -201,9 +201,9 @@ _RANDOM, _WIDER = 0.98, 2.0
 
 
 def entropy_stays(run: RunStatistics) -> Iterator[Finding]:
-    """The policy stays random: 20 iterations with above 98 % of the entropy of random actions, and a score as at first.
+    """The policy stays random: 20 iterations above 98 % of the entropy of random actions, and no higher score.
 
-    Of Gaussian actions: standard deviations that have doubled.
+    For Gaussian actions: standard deviations that have doubled.
 
     Source: log n is the entropy of n equally likely actions. Measured (`rollax docs doctor`): the entropy of runs that
     learned fell below 98 % within 15 iterations.

@@ -76,7 +76,7 @@ _EPISODES, _ROWS = 5.0, 500.0
 
 
 def small_replay(run: RunStatistics) -> Iterator[Finding]:
-    """The replay buffer is full and has less than 5 episodes or 500 rows: it forgets what it has just seen.
+    """The replay buffer is full and holds fewer than 5 episodes or fewer than 500 rows: recent experience is lost.
 
     Source: Zhang and Sutton (2017), arXiv:1712.01275, on buffers from 100 steps up; Fedus et al. (2020),
     arXiv:2007.06700: performance rises with the capacity. Measured: with 50 rows DQN unlearned CartPole.
@@ -110,8 +110,8 @@ _DROPPED, _LAG = 0.2, 10.0
 def old_samples(run: RunStatistics) -> Iterator[Finding]:
     """More than 20 % of the sampled steps are dropped as too old, or samples are 10 updates old on average.
 
-    Source: Espeholt et al. (2018), arXiv:1802.01561: off-policy corrections keep IMPALA stable, with
-    less reward the older samples are. The limits are choices: a fifth of the work, and ten updates.
+    Source: Espeholt et al. (2018), arXiv:1802.01561: off-policy corrections keep IMPALA stable, but the reward falls
+    with the age of the samples. The limits are choices: a fifth of the work, and ten updates.
     """
     dropped, steps = run.series("info", "queue", "dropped_steps").values, run.series("timesteps_this_iter").values
     if len(dropped) >= LEAST and len(steps) == len(dropped):

@@ -14,9 +14,9 @@ _FELL = 0.5
 
 
 def score_fell(run: RunStatistics) -> Iterator[Finding]:
-    """The score fell by more than half of what it had gained, for 10 iterations.
+    """The score fell by more than half of its gain: the mean of the last 10 iterations, compared with the best score.
 
-    Scores are means of 5 iterations, and a gain counts if it exceeds half of the spread of the episodes.
+    The best score is a mean of 5 iterations. A gain counts if it exceeds half of the spread of the episodes.
 
     Source: Measured (`rollax docs doctor`): scores of runs that learned fell by at most a third of their gain.
     """
@@ -82,7 +82,7 @@ _LONG = 10_000
 def no_episodes(run: RunStatistics) -> Iterator[Finding]:
     """No episode has ended within the time limit of the environment in Gymnasium, or within 10,000 steps.
 
-    Counted are steps of each sub-environment, and at least 10 iterations.
+    The limit is for the steps of each sub-environment, and the run must have at least 10 iterations.
 
     Source: Without an ended episode there is no score; most benchmarks end episodes after at most 1000 steps.
     """
@@ -107,7 +107,7 @@ _TOO_FEW = 1.0
 
 
 def few_episodes(run: RunStatistics) -> Iterator[Finding]:
-    """Less than one episode ends per iteration, so that a score is of the same episodes for long.
+    """Less than one episode ends per iteration, so that successive scores are means of nearly the same episodes.
 
     Source: A mean of n episodes has a standard error of 1/√n of their standard deviation.
     """
@@ -136,7 +136,7 @@ _FLAT = 30
 
 
 def score_flat(run: RunStatistics) -> Iterator[Finding]:
-    """The score is where it began after 30 iterations and 100 episodes: within a quarter of the spread of the first.
+    """The score has not risen after 30 iterations and 100 episodes, by a quarter of the spread of the first episodes.
 
     Source: Measured (`rollax docs doctor`): runs that learned exceeded this within 27 iterations.
     """

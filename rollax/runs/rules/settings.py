@@ -11,7 +11,7 @@ _ALONE, _SHARE = 2, 0.05
 
 
 def learning_rate_zero(run: RunStatistics) -> Iterator[Finding]:
-    """The learning rate is 0: in at least 2 iterations and 5 % of them, up to the last one.
+    """The learning rate is 0 in the last iterations: in at least 2 iterations, and at least 5 % of all.
 
     Source: A gradient step of size 0 changes nothing; a schedule that ends at 0 with the run costs one iteration.
     """
@@ -41,7 +41,7 @@ _SHORT, _BLIND = 0.02, 0.5
 
 
 def short_discount(run: RunStatistics) -> Iterator[Finding]:
-    """γ looks less far than 2 % of an episode, or is below 0.5 while episodes have more than 5 steps.
+    """1 / (1 - γ) is less than 2 % of an episode, or γ is below 0.5, and episodes have more than 5 steps.
 
     Source: Rewards later than 1 / (1 - γ) steps have less than 1/e of their weight. Benchmarks with episodes of 1000
     steps use γ = 0.99 (10 %); Stable-Baselines3's "Reinforcement Learning Tips and Tricks".

@@ -14,9 +14,9 @@ from gymnasium.envs.registration import EnvSpec
 from rollax.runs.results import number_in
 
 EPISODES = 100
-"""Ended episodes from which on the course of the score says something."""
+"""Least number of ended episodes for a judgement about the course of the score."""
 LEAST = 10
-"""Iterations with a statistic from which on its course says something."""
+"""Least number of iterations with a statistic for a judgement about its course."""
 
 
 class Series(NamedTuple):
@@ -29,7 +29,7 @@ class Series(NamedTuple):
         return len(self.values)
 
     def last(self, share: float = 0.5) -> Series:
-        """Returns the last part, at least `LEAST` entries if there are so many."""
+        """Returns the last `share` of the entries, but at least `LEAST` entries, or all if there are fewer."""
         count = max(int(np.ceil(len(self.values) * share)), min(LEAST, len(self.values)))
         return Series(self.iterations[-count:], self.values[-count:]) if count else self
 
@@ -43,10 +43,10 @@ class RunStatistics:
     """The results of a run so far, with its settings.
 
     Args:
-        algorithm: its name, as in `config.json`.
+        algorithm: the name of the algorithm, as in `config.json`.
         env: the id of the environment; None if it has none.
         config: key -> value, as in `config.json`.
-        results: the result of each iteration, possibly not of all.
+        results: the results of the iterations; some may be missing.
         stop: the stop conditions of the run.
         ended: whether the run has ended; false while it goes on.
         has_best: whether the run folder has the best model; None if that is not known.
@@ -128,11 +128,11 @@ class RunStatistics:
 
     @cached_property
     def first_spread(self) -> float:
-        """The difference between the best and the worst episode of the first 5 iterations."""
+        """The largest difference between the best and the worst episode of an iteration, of the first 5 iterations."""
         return float(self._spreads[:5].max(initial=0.0))
 
     def is_clear(self, gain: float) -> bool:
-        """Whether a gain of the score exceeds half of the spread of the episodes, in the median of the iterations."""
+        """Whether a gain of the score exceeds half of the median difference between the best and the worst episode."""
         return bool(len(self._spreads)) and gain > max(0.0, 0.5 * float(np.median(self._spreads)))
 
     @property
@@ -160,7 +160,10 @@ class RunStatistics:
 
     @cached_property
     def value_scale(self) -> float:
-        """The largest value of a state, about: the largest |reward| of an episode, or more if γ looks further."""
+        """Approximately the largest value of a state: the largest |reward| of an episode, and more for a large γ.
+
+        If 1 / (1 - γ) exceeds the length of the shortest mean episode, the reward is multiplied by their ratio.
+        """
         extremes = [self.series(f"episode_reward_{name}").values for name in ("max", "min")]
         largest = max((float(np.abs(values).max()) for values in extremes if len(values)), default=0.0)
         lengths = self.series("episode_len_mean").values
@@ -169,7 +172,7 @@ class RunStatistics:
 
     @property
     def typical_value(self) -> float:
-        """The discounted reward of the last episodes, about: mean reward of a step · min(length, 1 / (1 - γ))."""
+        """Approximate value of a state in the last episodes: mean reward of a step · min(length, 1 / (1 - γ))."""
         if not len(self.score) or not self.length:
             return 0.0
         return abs(self.score.values[-1]) / self.length * min(self.length, self.horizon)
@@ -185,5 +188,5 @@ class RunStatistics:
 
 
 def spec_of(env: str | None) -> EnvSpec | None:
-    """Returns Gymnasium's entry of an environment; None for others."""
+    """Returns the entry of an environment in Gymnasium's registry; None if it has none."""
     return gymnasium.registry.get(env or "")

@@ -16,7 +16,7 @@ _ERROR = 10.0
 def value_loss(run: RunStatistics) -> Iterator[Finding]:
     """The error of the value function is far beyond any return: root of its loss above 10 times the largest value.
 
-    The largest value: the largest |reward| of an episode, times 1 / (1 - γ) / length where γ looks beyond the episode.
+    The largest value: the largest |reward| of an episode, times 1 / (1 - γ) / length if 1 / (1 - γ) exceeds the length.
 
     Source: No value can exceed the discounted sum of the rewards; 10 leaves room for rewards of both signs, which
     cancel in the reward of an episode. Measured (`rollax docs doctor`): at most 0.012 in runs that learned.
@@ -81,7 +81,7 @@ def action_values(run: RunStatistics) -> Iterator[Finding]:
 def not_finite(run: RunStatistics) -> Iterator[Finding]:
     """Updates were not finite: `total_loss` is missing in iterations after the first update.
 
-    Only of runs with one policy, because a policy without rows in an update has no loss.
+    Only runs with one policy are checked, because a policy without rows in an update has no loss.
 
     Source: Results hold null for NaN and infinity (`rollax.runs.results.to_json`), and the learner keeps the last
     finite weights.
@@ -111,7 +111,8 @@ _LARGE, _HUGE, _UNEXPLAINED = 100.0, 1e5, 0.5
 def reward_scale(run: RunStatistics) -> Iterator[Finding]:
     """Rewards are too large for the value function: typical value above 100 and explained variance below 0.5.
 
-    Or a typical value above 100,000, in any algorithm. It is mean reward of a step · min(episode length, 1 / (1 - γ)).
+    Or a typical value above 100,000, in any algorithm. The typical value is the mean reward of a step ·
+    min(episode length, 1 / (1 - γ)).
 
     Source: Huang et al. (2022), "The 37 implementation details of PPO": rewards are scaled by the standard deviation of
     discounted returns. Henderson et al. (2018), arXiv:1709.06560, on the scale of rewards.

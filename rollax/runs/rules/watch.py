@@ -21,8 +21,9 @@ _PAUSE = 1.2
 class Watch:
     """Logs a warning for each new problem or warning of a run; notes are left to `rollax doctor`.
 
-    It looks after 10 iterations, and then whenever there are a fifth more, so that a run of n iterations is looked at
-    about 13 log10(n) times. It keeps at most 1000 results: beyond that every second of them.
+    The rules are applied after 10 iterations, and then whenever the number of iterations has grown by a fifth, so that
+    they are applied about 13 log10(n / 10) times in a run of n iterations. `Watch` keeps about 1000 results: it drops
+    every second one when there are more.
 
     Args:
         trainer: trains the run.
@@ -42,7 +43,7 @@ class Watch:
         self._logged: set[tuple[str, str | None]] = set()
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Adds the result of an iteration, and looks at the run if it is time."""
+        """Adds the result of an iteration, and applies the rules if they are due."""
         if not self._rules:
             return
         self._results.append(result)
@@ -52,7 +53,7 @@ class Watch:
         self._next = int(self._seen * _PAUSE) + 1
         try:
             self._look()
-        except Exception:  # a statistic of user code in a form of its own must not end the run
+        except Exception:  # a statistic of user code in an unexpected form must not end the run
             log.exception("The rules of the doctor failed, and are not applied any more in this run.")
             self._rules = ()
         if len(self._results) > _MOST_KEPT:

@@ -30,7 +30,7 @@ def export_policy(
     takes any number of observations. An existing file is replaced once the new one is complete.
 
     Args:
-        policy: a checkpoint, or the policy of `load_policy`.
+        policy: a checkpoint, or the result of `load_policy`.
         to: "onnx" for ONNX, "stablehlo" for a serialized `jax.export.Exported`.
         out: the file.
         policy_id: the policy in a checkpoint.

@@ -43,9 +43,9 @@ class Equation:
 
 
 def inlined(closed: Any, inputs: Sequence[Operand]) -> tuple[list[Equation], list[Operand]]:
-    """`(equations, results)` of a closed jaxpr for its inputs, in an order in which they can be computed.
+    """`(equations, results)` of a closed jaxpr for its inputs; each equation only reads results of earlier ones.
 
-    Raises PolicyError for a loop of unknown length.
+    Raises PolicyError for a loop of unknown length, or of more than 256 steps.
     """
     equations: list[Equation] = []
     results = _inline(closed.jaxpr, closed.consts, inputs, equations)
@@ -94,7 +94,7 @@ def _unrolled(equation: Any) -> Any:
     """The closed jaxpr of a scan without the loop."""
     params = equation.params
     length, jaxpr = params["length"], params["jaxpr"]
-    # Versions of JAX name these numbers differently; only columns have another shape outside than inside the loop.
+    # Versions of JAX name these counts differently. The columns are the arrays whose shape in the loop differs.
     columns_in, columns_out = (
         sum(outside.aval.shape != inside.shape for outside, inside in zip(variables, avals, strict=True))
         for variables, avals in ((equation.invars, jaxpr.in_avals), (equation.outvars, jaxpr.out_avals))
