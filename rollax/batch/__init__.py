@@ -1,4 +1,4 @@
-"""Rows of experience: of one policy, a `SampleBatch`; of several, a `MultiAgentBatch`."""
+"""Rows of experience: `SampleBatch` for one policy, `MultiAgentBatch` for several policies."""
 
 from rollax.batch.columns import Columns as Columns
 from rollax.batch.columns import MissingColumnError as MissingColumnError

@@ -30,7 +30,7 @@ class MissingColumnError(BatchError, KeyError):
 
 
 def as_column(name: str, value: Any) -> trees.Tree:
-    """The value as a column: lists of plain numbers become arrays; BatchError for a value without rows."""
+    """Returns the value as a column: lists of numbers become arrays; raises BatchError for a value without rows."""
     if isinstance(value, list) and name == INFOS:
         return np.fromiter(value, dtype=object, count=len(value))
     if isinstance(value, list) and not any(np.ndim(leaf) for leaf in trees.leaves(value)):
@@ -60,7 +60,7 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
 
 
 def positions_of(index: Any, length: int) -> np.ndarray:
-    """The rows, out of `length`, that an index array or a mask names; BatchError for any other index."""
+    """Returns the positions, among `length` rows, that an index array or mask selects; raises BatchError otherwise."""
     array = np.asarray(index)
     if array.dtype == bool and array.shape == (length,):
         return np.flatnonzero(array)
@@ -77,7 +77,7 @@ def positions_of(index: Any, length: int) -> np.ndarray:
 
 
 def positions_in(array: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """[K] the position of each of K values in an array [N], in any order, that contains them."""
+    """[K] the position of each of K values in an array [N], which contains all of them, in any order."""
     order = np.argsort(array)
     return order[np.searchsorted(array, values, sorter=order)]
 
@@ -86,7 +86,7 @@ def codes(ids: np.ndarray) -> np.ndarray:
     """[N] int64: equal numbers for equal ids."""
     if ids.dtype != object:
         return np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    # Ids of mixed types have no order to sort them by.
+    # Ids of mixed types cannot be sorted.
     seen: dict[Any, int] = {}
     return np.fromiter((seen.setdefault(value, len(seen)) for value in ids.tolist()), dtype=np.int64, count=len(ids))
 
@@ -115,7 +115,7 @@ def check_alike(first: SampleBatch, other: SampleBatch, where: str) -> None:
 
 
 def _layout(column: trees.Tree) -> Any:
-    """Structure and row shapes, comparable; the order of a dict's keys does not count."""
+    """Returns the structure and row shapes of a column, for a comparison that ignores the order of a dict's keys."""
     return trees.tree_map(lambda leaf: f"of shape {leaf.shape[1:]}", column)
 
 
@@ -151,7 +151,7 @@ def length_error(name: str, got: int, expected: str) -> BatchError:
 
 
 def whole_number(value: Any, least: int, where: str) -> int:
-    """The value as an int; BatchError for all but a whole number of at least `least`."""
+    """Returns the value as an int; raises BatchError unless it is an integer of at least `least`."""
     number = None if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") else operator.index(value)
     if number is None or number < least:
         raise BatchError(

@@ -11,7 +11,7 @@ from rollax.core import trees
 
 
 class NotFinite(NamedTuple):
-    """The first number of a column that is not allowed.
+    """The first number of a column that is NaN or infinite and not allowed.
 
     Attributes:
         row: the row of the column.
@@ -25,10 +25,12 @@ class NotFinite(NamedTuple):
 
 
 def first_not_finite(name: str, column: trees.Tree) -> NotFinite | None:
-    """The first NaN, or infinity (except in observations, whose space may allow it); None if there is none.
+    """Returns the first NaN or infinity in a column; None if there is none.
+
+    Infinity is allowed in the column `obs`, because the observation space may allow it.
 
     Args:
-        name: of the column, as in `SampleBatch`.
+        name: the name of the column, as in `SampleBatch`.
         column: arrays [rows, ...]; only floating-point arrays are searched.
     """
     for array in trees.leaves(column):

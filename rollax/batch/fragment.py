@@ -23,7 +23,7 @@ class Fragment(SampleBatch):
     Args:
         columns: as for `SampleBatch`.
         ends: [P] the position of each segment's last row, ascending.
-        after: columns of P rows, by names of the fragment's columns: their values one row after each segment. `obs` is
+        after: columns of P rows, by name: the values of the fragment's columns in the row after each segment. `obs` is
             the observation after the last row, also if the episode ended there; a policy with memory also has
             `state_in`, `prev_actions` and `prev_rewards`, and a critic that sees more than the actor has `critic_obs`.
         env_steps: as for `SampleBatch`.
@@ -62,7 +62,7 @@ class Fragment(SampleBatch):
 
     @property
     def goes_on(self) -> np.ndarray:
-        """[P] true where a segment does not end in a termination, so that its next observation has a value.
+        """[P] true where a segment does not end with a termination, so that the observation after it has a value.
 
         Raises:
             BatchError: an episode terminates inside a segment.
@@ -77,22 +77,22 @@ class Fragment(SampleBatch):
         return ~ended
 
     def following(self, name: str) -> trees.Tree:
-        """[N] the column one row later; for a segment's last row, from `after`."""
+        """[N] the column's values one row later; for the last row of a segment, the value in `after`."""
         following = trees.index(self[name], np.minimum(np.arange(len(self)) + 1, len(self) - 1))
         trees.put(following, self.ends, self.after[name])
         return following
 
     def discounts(self, gamma: float) -> np.ndarray:
-        """[N] float32: γ, and 0 where the episode terminated. A truncation is no termination: it has γ."""
+        """[N] float32: 0 where the episode terminated, γ in all other rows, truncated rows included."""
         return np.where(self[self.TERMINATEDS], 0.0, gamma).astype(np.float32)
 
     def transitions(self, n_step: int | None, gamma: float) -> SampleBatch:
         """[N] transitions of n steps, one from each row on, as a replay buffer draws them; see `n_step_windows`.
 
-        If the n steps of a row exceed the fragment, or are None, it has all steps up to the end of its segment.
+        If fewer than n steps are left in the segment, or `n_step` is None, the transition ends with the segment.
         """
         rows, size = np.arange(len(self)), len(self)
-        following, positions = rows + 1, np.arange(size + len(self.ends))  # of the rows, then of `after`
+        following, positions = rows + 1, np.arange(size + len(self.ends))  # the rows, then the rows of `after`
         following[self.ends] = positions[size:]
         flags = self[self.TERMINATEDS], self[self.TRUNCATEDS], positions >= size
         windows = n_step_windows(rows, following, self[self.REWARDS], *flags, n_step=n_step, gamma=gamma)
@@ -110,16 +110,16 @@ class Fragment(SampleBatch):
         )
 
     def select(self, *names: str) -> Fragment:
-        """A fragment with some of the columns, which it shares with this one."""
+        """A fragment with the named columns only; its arrays are the arrays of this fragment."""
         after = {name: column for name, column in self.after.items() if name in names}
         return Fragment({name: self[name] for name in names}, self.ends, after, env_steps=self._env_steps)
 
     def segments(self) -> list[Fragment]:
-        """Each segment as a fragment of its own, with views of these arrays."""
+        """Each segment as a separate fragment, with views of these arrays."""
         return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
 
     def extended(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positions after adding a row to each segment that does not terminate: `(rows, segments, added)`.
+        """Positions in a batch with one more row after each segment that does not terminate: `(rows, segments, added)`.
 
         [N] the positions of the rows, [E] the segments that do not terminate, and [E] the positions of the added rows.
         """
@@ -128,9 +128,10 @@ class Fragment(SampleBatch):
         return rows, segments, rows[self.ends[segments]] + 1
 
     def with_bootstrap_rows(self) -> SampleBatch:
-        """A copy with a bootstrap row after each segment that does not terminate, whose value the learner computes.
+        """A copy with a bootstrap row after each segment that does not terminate.
 
-        A bootstrap row has the columns of `after` and the ids of the trajectory; all others are 0. `bootstrap` is true.
+        A bootstrap row has the columns of `after` and the ids of the trajectory; its `bootstrap` is true, and all other
+        columns are 0. The learner computes its value.
         """
         old_rows, segments, new_rows = self.extended()
         ends, size = self.ends[segments], len(self) + len(segments)
@@ -153,7 +154,10 @@ class Fragment(SampleBatch):
         return Fragment(copied.to_dict(), self.ends.copy(), after, env_steps=copied._env_steps)
 
     def __getitem__(self, key: str | slice) -> Any:
-        """A column; for a slice, a fragment of views, whose `after` ends with the next row if a segment is cut."""
+        """A column, or for a slice a fragment; if the slice cuts a segment, `after` ends with the row after the cut.
+
+        The columns of the fragment are views. A slice with a step other than 1 gives a `SampleBatch`.
+        """
         part = super().__getitem__(key)
         if not isinstance(key, slice):
             return part
@@ -174,7 +178,7 @@ class Fragment(SampleBatch):
 
     def _trajectory_starts(self) -> np.ndarray:
         starts = super()._trajectory_starts()
-        starts[self.starts] = True  # neighbouring segments of one trajectory may be copies, or have a gap between them
+        starts[self.starts] = True  # two segments of one trajectory may be copies, or not be consecutive
         return starts
 
     def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:

@@ -15,10 +15,10 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
     """The batches of several policies over the same environment steps; `batch["car1"]` is the batch of one policy.
 
     Args:
-        policy_batches: policy id to its rows; a policy without rows may be left out.
+        policy_batches: policy id -> the batch of the policy; a policy without rows may be left out.
         env_steps: environment steps; the rows of several agents may share a step.
     Raises:
-        BatchError: a value is no SampleBatch, or `env_steps` is no integer of at least 0.
+        BatchError: a value is not a SampleBatch, or `env_steps` is not an integer of at least 0.
     """
 
     def __init__(self, policy_batches: Mapping[str, SampleBatch], env_steps: int) -> None:
@@ -62,7 +62,7 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
         """Each policy's rows of all the batches, one after another; a batch may lack some of the policies.
 
         Raises:
-            BatchError: no batch at all, other kinds of batch, or columns of one policy that differ.
+            BatchError: there is no batch, a batch is of another kind, or the columns of one policy differ.
         """
         parts = list(batches)
         check_kind(parts, MultiAgentBatch)

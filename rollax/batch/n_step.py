@@ -12,7 +12,7 @@ Positions = NDArray[np.integer]
 
 
 def dtype_of_returns(of_rewards: np.dtype) -> np.dtype:
-    """The dtype of the rewards, at least float32: discounted sums of integers or flags are fractions."""
+    """Returns the dtype of the rewards, at least float32: discounted sums of integers or flags are fractions."""
     return np.promote_types(of_rewards, np.float32)
 
 
@@ -36,13 +36,13 @@ def n_step_windows(
     n_step: int | None,
     gamma: float,
 ) -> Windows:
-    """Discounted rewards of `n_step` steps from each row on, and the observation after them, whose value is added.
+    """Returns the discounted rewards of `n_step` steps from each row on, and the position of the next observation.
 
     Source: Sutton (1988), "Learning to predict by the methods of temporal differences", in the form of Hessel et al.
         (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k r_{t+k}, to which the learner adds
-        γ^n times the value of s_{t+n}. Deviations: after m < n steps the trajectory may end. Then the sum has m terms;
-        the value's factor is γ^m where it was truncated, or where its next step is not known, and 0 where it
-        terminated.
+        γ^n times the value of s_{t+n}. Deviations: the trajectory may end after m < n steps. Then the sum has m terms,
+        and the factor of the value is 0 if the trajectory terminated; it is γ^m if the trajectory was truncated, or if
+        its next step is not available.
 
     Args:
         rows: [K] positions of rows.
@@ -50,8 +50,8 @@ def n_step_windows(
         rewards: [positions] r.
         terminated: [positions]; truncated: [positions]: the trajectory ended with this row.
         observed: [positions] true where there is only an observation, without a step.
-        n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` then hold, once each, every row
-            that is reached from one of them.
+        n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` must then contain every row that
+            is reached from one of the rows, each row once.
         gamma: γ.
     Returns:
         `complete` [K]: false where an observed position ends the window too early, though the trajectory may go on;
@@ -87,14 +87,14 @@ def _whole_windows(
     observed: Bools,
     gamma: float,
 ) -> Windows:
-    """The windows up to the end of each trajectory, by pointer doubling, in log2(longest trajectory) passes."""
+    """Returns the windows up to the end of each trajectory: pointer doubling in log2(longest trajectory) passes."""
     count = len(rows)
     order = np.argsort(rows)
     in_order = rows[order]
     over = terminated[rows]
     after = np.where(over, rows, following[rows])
     ends = over | truncated[rows] | observed[after]
-    # [K + 1] the next row; the last entry is behind all trajectories.
+    # [K + 1] the position in `rows` of the next row; K stands for the end of a trajectory.
     place = order[np.searchsorted(in_order, after).clip(max=max(count - 1, 0))] if count else rows
     following_row = np.append(np.where(ends, count, place), count)
     returns = np.append(rewards[rows].astype(np.float64), 0.0)

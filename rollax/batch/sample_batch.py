@@ -30,14 +30,14 @@ class SampleBatch(MutableMapping[str, Any]):
     where a method says so: `batch[2:5]` holds views.
 
     A *padded* batch, as `sequences` makes it, also has the column `seq_lens`: its rows are then `len(seq_lens)`
-    sequences of equal length, each with `seq_lens[i]` real rows and then padding, and `seq_lens` and `state_in` have
-    one row per sequence.
+    sequences of equal length. Sequence i has `seq_lens[i]` real rows and then padding. The columns `seq_lens`,
+    `state_in` and `burn_in` have one row per sequence.
 
     The column `bootstrap` is true for rows that hold the observation after a trajectory segment, without a step.
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
-        env_steps: environment steps of these rows, if not the number of (real) rows.
+        env_steps: environment steps of these rows; None: the number of real rows.
     Raises:
         BatchError: the columns disagree in length, or a column has no rows to count.
     """
@@ -82,7 +82,7 @@ class SampleBatch(MutableMapping[str, Any]):
         self._count: int | None = None
         self._env_steps = None if env_steps is None else whole_number(env_steps, 0, "SampleBatch(env_steps=...)")
         columns = {} if columns is None else columns
-        if not hasattr(columns, "items"):  # which a table of pandas has too
+        if not hasattr(columns, "items"):  # a table of pandas has this method too
             raise BatchError("A batch is made of named columns.", "SampleBatch(...)", type(columns).__name__).expected(
                 "a dict, name -> an array or list with one row per step",
                 "collect the values of all steps under the name of their column",
@@ -100,14 +100,14 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def agent_steps(self) -> int:
-        """Number of real rows, bootstrap rows left out."""
+        """Number of real rows, without bootstrap rows."""
         if self.BOOTSTRAP in self:
             return int(np.count_nonzero(self.mask() & ~self[self.BOOTSTRAP]))
         return self.count if self.seq_lens is None else int(self.seq_lens.sum())
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of these rows. A part of a batch does not inherit the number: it counts its rows."""
+        """Environment steps of these rows; for a part of a batch, such as a slice, the number of its real rows."""
         return self.agent_steps if self._env_steps is None else self._env_steps
 
     @env_steps.setter
@@ -126,7 +126,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays; of an array of objects only the references."""
+        """Bytes of the arrays; of an array of objects only the references count."""
         return sum(leaf.nbytes for column in self._columns.values() for leaf in trees.leaves(column))
 
     def mask(self) -> np.ndarray:
@@ -208,24 +208,24 @@ class SampleBatch(MutableMapping[str, Any]):
         return SampleBatch(copied, env_steps=self._env_steps)
 
     def rows(self, index: Any) -> SampleBatch:
-        """A copy of the rows named by an array of positions or a mask, in that order.
+        """A copy of the rows at an array of positions, in the order of the array, or of the rows that a mask selects.
 
         Raises:
-            BatchError: the index is neither, or the batch is padded.
+            BatchError: the index is neither an array of positions nor a mask, or the batch is padded.
         """
         self._refuse_padded("A choice of rows")
         positions = positions_of(index, self.count)
         return SampleBatch({name: trees.index(column, positions) for name, column in self._columns.items()})
 
     def shuffled(self, rng: np.random.Generator | int) -> SampleBatch:
-        """A copy with its rows in random order; of a padded batch, with its sequences in random order.
+        """A copy with the rows in random order; for a padded batch, with the sequences in random order.
 
-        Rows out of order no longer form segments: call `transitions()` of a `Fragment` first.
+        Shuffled rows no longer form segments: call `transitions()` of a `Fragment` first.
 
         Args:
             rng: the random generator, or a seed.
         Raises:
-            BatchError: the batch has bootstrap rows, which belong to the rows before them, and is not padded.
+            BatchError: the batch is not padded and has bootstrap rows, which belong to the rows before them.
         """
         self._refuse_bootstrap("Shuffling rows")
         shuffled = self._parts_at(np.random.default_rng(rng).permutation(self._parts))
@@ -233,14 +233,15 @@ class SampleBatch(MutableMapping[str, Any]):
         return shuffled
 
     def minibatches(self, size: int, rng: np.random.Generator | int | None = None) -> Iterator[SampleBatch]:
-        """Parts of `size` rows, each row in one of them; the last part has the remaining rows.
+        """Parts of `size` rows, each row in one part; the last part has the remaining rows.
 
         Args:
-            size: rows per part; of a padded batch, as many whole sequences as fit, padding included, at least one.
-            rng: a random generator or a seed, for rows (or sequences) in random order. None: in the order of the
-                batch, as slices (of a padded batch, copies), so that parts of a `Fragment` are fragments.
+            size: rows per part. A part of a padded batch has as many whole sequences as fit into `size` rows, padding
+                included, and at least one sequence.
+            rng: a random generator or a seed, for rows (or sequences) in random order. None keeps the order of the
+                batch: the parts are slices, which for a `Fragment` are fragments; parts of a padded batch are copies.
         Raises:
-            BatchError: `size` is not an integer of at least 1, or as in `shuffled`.
+            BatchError: `size` is not an integer of at least 1, or the batch is not padded and has bootstrap rows.
         """
         step = max(whole_number(size, 1, "minibatches(size)") // max(self.max_seq_len, 1), 1)
         self._refuse_bootstrap("Minibatches of rows")
@@ -251,9 +252,9 @@ class SampleBatch(MutableMapping[str, Any]):
         return (self._parts_at(order[start : start + step]) for start in starts)
 
     def split_by_episode(self) -> list[SampleBatch]:
-        """One batch per episode and, where there is a column `agent_id`, agent, in order of first appearance.
+        """One batch per episode, or per episode and agent if there is a column `agent_id`, by first appearance.
 
-        Rows of one episode need not be neighbours; they keep their order. The parts share nothing with this batch.
+        Rows of one episode need not be neighbours; they keep their order. The parts have copies of the rows.
 
         Raises:
             BatchError: there is no column `eps_id`, or the batch is padded.
@@ -273,17 +274,18 @@ class SampleBatch(MutableMapping[str, Any]):
     def sequences(self, max_seq_len: int) -> SampleBatch:
         """A padded copy for recurrent policies: rows cut into sequences, each filled up with zeros to `max_seq_len`.
 
-        A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `trajectory_id`, `eps_id` or
-        `agent_id` changes, after a row that is terminated or truncated (the same agent may begin a new trajectory) or
-        is a bootstrap row (`bootstrap`), and where `t` does not grow (the same fragment twice). In a `Fragment` it also
-        ends with its segment. Rows of one trajectory must be neighbours, in time order.
+        A sequence ends after `max_seq_len` rows, and at the end of a trajectory: before a row with another
+        `trajectory_id`, `eps_id` or `agent_id`; after a row that is terminated, truncated or a bootstrap row; and
+        before a row whose `t` does not grow, as where a batch has the same fragment twice. In a `Fragment` a sequence
+        also ends with its segment. Rows of one trajectory must be neighbours, in time order.
 
         Args:
             max_seq_len: rows per sequence, at least 1.
         Returns:
             A batch of `len(seq_lens) * max_seq_len` rows; its `state_in` has the states of each sequence's first row.
         Raises:
-            BatchError: no column `eps_id`, a batch that is padded already, or no positive integer for `max_seq_len`.
+            BatchError: there is no column `eps_id`, the batch is already padded, or `max_seq_len` is not an integer of
+                at least 1.
         """
         self._refuse_padded("Cutting into sequences")
         length = whole_number(max_seq_len, 1, "sequences(max_seq_len)")
@@ -293,10 +295,10 @@ class SampleBatch(MutableMapping[str, Any]):
     def concat_samples(batches: Iterable[Any]) -> Any:
         """The rows of all the batches, one after another: a SampleBatch, or for MultiAgentBatches a MultiAgentBatch.
 
-        Several batches are copied; a single one comes back with the same arrays.
+        The rows of several batches are copied; for a single batch the result has the same arrays.
 
         Raises:
-            BatchError: no batch at all, both kinds mixed, or columns that differ in name, structure or row shape.
+            BatchError: there is no batch, both kinds are mixed, or columns differ in name, structure or row shape.
         """
         parts = list(batches)
         kind: Any = type(parts[0]) if parts else SampleBatch
@@ -315,11 +317,11 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def _parts(self) -> int:
-        """Number of sequences of a padded batch, or of rows."""
+        """Number of sequences of a padded batch; number of rows of any other batch."""
         return self.count if self.seq_lens is None else len(self.seq_lens)
 
     def _parts_at(self, positions: np.ndarray) -> SampleBatch:
-        """A copy of some sequences of a padded batch, or of some rows."""
+        """A copy of the sequences of a padded batch, or of the rows of any other batch, at these positions."""
         if self.seq_lens is None:
             return self.rows(positions)
         rows = (positions[:, None] * self.max_seq_len + np.arange(self.max_seq_len)).ravel()

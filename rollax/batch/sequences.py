@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def padded_columns(batch: SampleBatch, length: int, begins: np.ndarray) -> dict[str, Any]:
-    """Copies of the columns, cut where a trajectory `begins` and after `length` rows; see `SampleBatch.sequences`."""
+    """Copies of the columns as padded sequences of `length` rows; see `SampleBatch.sequences`.
+
+    A new sequence starts at each row where `begins`, [count] bool, is true, and after `length` rows.
+    """
     row = np.arange(batch.count)
     offset = (row - np.maximum.accumulate(np.where(begins, row, 0))) % length
     starts = np.flatnonzero(offset == 0)

@@ -1,1 +1,1 @@
-"""What all other packages stand on: arrays and trees, spaces, files, schedules, settings of JAX."""
+"""What all other packages use: arrays and trees, spaces, files, schedules, settings of JAX."""

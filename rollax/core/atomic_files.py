@@ -1,7 +1,8 @@
-"""Files and folders that get their name when they are complete on disk.
+"""Files and folders that get their final name only when they are complete.
 
-They are written under a temporary name beside the final one, `.NAME.xxxxxxxx.tmp`, synced and renamed, and then the
-folder around them is synced. So a killed process leaves only a temporary name. A disk that fails raises OSError.
+A file or folder is written under a temporary name beside the final name, `.NAME.xxxxxxxx.tmp`, and then renamed. A
+killed process therefore leaves only the temporary name. `new_folder` and `publish` also sync folders, so that the name
+survives a crash of the machine; `replace_file` does not sync. A failing disk raises OSError.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def final_name(temporary: str) -> str | None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill with synced files, under a temporary name until the block ends; if anything fails, removed."""
+    """Yields a new folder under a temporary name, and renames it to `path` after the block.
+
+    The block must sync the files that it writes. If anything fails, the folder is removed.
+    """
     temporary = temporary_for(path)
     try:
         os.mkdir(temporary)
@@ -47,7 +51,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
-    """The absolute path; raises `error` for a relative path in a removed working directory, or for no path."""
+    """Returns the absolute path.
+
+    Raises `error` for a path with a null character, or for a relative path if the working directory was removed.
+    """
     if "\0" in os.fspath(path):
         raise error("A path contains a null character.", None, os.fspath(path)).fix("correct the path")
     try:
@@ -62,7 +69,7 @@ def absolute(path: str | os.PathLike[str], error: type[RollaxError]) -> Path:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Gives a complete file or folder its new name, durably; if the disk fails, it keeps the temporary name."""
+    """Renames a complete file or folder durably; if the disk fails, the temporary name remains."""
     os.rename(temporary, path)
     try:
         sync_folder(path.parent)
@@ -77,15 +84,16 @@ def make_parents(folder: Path) -> None:
     if folder.is_dir():
         return
     make_parents(folder.parent)
-    with suppress(FileExistsError):  # another process may have created it; in a file, the next write fails
+    with suppress(FileExistsError):  # another process may have created the folder; if it is a file, later writes fail
         os.mkdir(folder)
     sync_folder(folder.parent)
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes; OSError for others, such as a pipe, which might not end.
+    """Returns the content of a regular file of at most `most` bytes.
 
-    It is for files in a folder that another user may have made; an argument of the user may be a pipe.
+    It raises OSError for a larger file, and for a pipe or device, whose content might not end. It is meant for files in
+    folders that another user may have created, not for a path that the caller passes, which may be a pipe.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -97,9 +105,9 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file under a temporary name, and then gives it its name.
+    """Writes a file under a temporary name, and then renames it to `path`.
 
-    A link of that name is replaced, so that nothing outside of the folder changes.
+    A symbolic link at `path` is replaced, not followed, so that nothing outside of the folder changes.
     """
     temporary = temporary_for(path)
     try:

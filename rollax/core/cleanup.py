@@ -1,4 +1,4 @@
-"""`cleanup_on_error`: what was made is closed if making the rest fails."""
+"""`cleanup_on_error`: closes what was already created if a later step fails."""
 
 from __future__ import annotations
 

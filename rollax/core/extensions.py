@@ -5,8 +5,8 @@ The core works without their folders. `rollax.EXTENSIONS` names one module per e
 | table | content |
 |---|---|
 | `ALGORITHMS` | name -> "module:Trainer" |
-| `FIELDS` | name of a class in `rollax.config.contributed` -> groups of fields that it has |
-| `MOVED` | module of an earlier version -> its name in this one, for the classes that checkpoints name |
+| `FIELDS` | name of a class in `rollax.config.contributed` -> groups of fields that the extension adds to it |
+| `MOVED` | module of an earlier version -> its name in this version, for the classes that checkpoints name |
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def extensions() -> tuple[Any, ...]:
 
 
 def contributed(table: str) -> dict[str, Any]:
-    """The entries of a table of all extensions."""
+    """Returns the entries of a table, merged over all extensions."""
     return {key: value for module in extensions() for key, value in getattr(module, table, {}).items()}

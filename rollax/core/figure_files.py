@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Figure]:
-    """An empty figure, written at the end of the block in the format of the file's suffix; PNG without a suffix.
+    """Yields an empty figure, and writes it after the block in the format of the file's suffix; PNG without a suffix.
 
     Args:
         out: the file; its folder is created.

@@ -1,4 +1,4 @@
-"""Immutable configs, whose dicts, lists and tuples are copied recursively, and the hashable content of values."""
+"""Immutable configs, which copy their dicts, lists and tuples recursively, and the hashable content of values."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _tuple_of(like: Any, parts: Iterable[Any]) -> Any:
 
 
 def union_members(annotation: Any) -> Iterator[Any]:
-    """The types of a union, each without its `Annotated`; for another type, only this type."""
+    """Yields the types of a union without `Annotated`, or a single type that is not a union."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from union_members(get_args(annotation)[0])
@@ -103,7 +103,7 @@ def union_members(annotation: Any) -> Iterator[Any]:
 
 
 def _types_in(annotation: Any) -> Iterator[Any]:
-    """The types of a union, and of the elements of tuples and dicts in it."""
+    """Yields the types of a union, and the types of the elements of its tuples and dicts."""
     for member in union_members(annotation):
         yield member
         if get_origin(member) in (tuple, dict):
@@ -146,7 +146,7 @@ class FrozenModel(BaseModel):
             self._refuse(name, "del")
 
         def __getitem__(self, name: Any) -> NoReturn:
-            """Keys are attributes; without this method Python's error would not name them."""
+            """Raises ConfigError, which names the attribute; Python's own error would not."""
             kind = type(self)
             known = fields_by_key(kind).get(name, name)
             config = f"config.{self.part}" if self.part else "config"
@@ -174,7 +174,7 @@ class FrozenModel(BaseModel):
             return os.fspath(value)
         if isinstance(value, np.generic):
             value = value.item()
-        # pydantic would take "no" for false and true for 1, which in a config are slips.
+        # pydantic would convert "no" to False and True to 1; in a config both are mistakes.
         types = set(_types_in(cls.model_fields[info.field_name or ""].annotation))
         if isinstance(value, str) and bool in types and str not in types:
             raise ValueError("a boolean, true or false (no string)")
@@ -198,7 +198,7 @@ _RANDOM_STATE = frozenset({"_np_random", "_np_random_seed"})  # attributes of a 
 
 
 def content_of(value: Any) -> Hashable:
-    """The content of configs, spaces, arrays, and nested dicts, lists, tuples and sets; 1, 1.0 and True differ.
+    """Returns the content of configs, spaces, arrays, and nested dicts, lists, tuples and sets; 1, 1.0, True differ.
 
     Any other value, such as a class or a function, is equal to itself only.
     """
@@ -225,7 +225,7 @@ def _of_mapping(values: Mapping[Any, Any]) -> Hashable:
 
 
 class _Itself:
-    """Compares a value by identity, and keeps it, so that its address is not used again."""
+    """Compares a value by identity. It holds a reference, so that no other object gets the address of the value."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

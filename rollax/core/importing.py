@@ -1,4 +1,4 @@
-"""Import of objects by path, "module:Class", and the decision which paths are imported.
+"""Import of objects by path, "module:Class", and the rules for which paths are imported.
 
 All imports by a name that is not a constant go through `import_object` and `import_module`. They refuse plain strings,
 because names from files and requests are plain strings.
@@ -39,7 +39,7 @@ class ImportPath(str):
 
 
 def named_by_caller(value: Any) -> Any:
-    """Returns a string with a module as an `ImportPath`, for an argument of the caller; other values unchanged."""
+    """Returns an argument of the caller as an `ImportPath` if it is a string with a colon, otherwise unchanged."""
     return ImportPath(value) if isinstance(value, str) and ":" in value else value
 
 
@@ -70,16 +70,16 @@ class StoredCode:
 
 
 def named_by_file(path: str, key: str, *, base: tuple[str, ...], trusted: bool) -> Any:
-    """Returns the object for a path in a file, or a `StoredCode` if it is not trusted.
+    """Returns the object for a path in a file, or a `StoredCode` if the path must not be imported.
 
-    Only this function turns names in a file into objects. Without trust it imports only classes of rollax that derive
-    from one of `base` and are defined under that name in that module, which runs only code of rollax.
+    Only this function turns names in a file into objects. If the file is not trusted, it imports only classes of rollax
+    that are defined in the named module and derive from a class in `base`; this runs only code of rollax.
 
     Args:
         path: "module:Class".
         key: its location in the file.
-        base: the paths of the base classes of rollax, one of which is required; () if no class of rollax is possible.
-        trusted: the caller trusts the file; a path that cannot be imported then raises ConfigError.
+        base: the paths of base classes in rollax, one of which the class must have; () if no class of rollax fits.
+        trusted: whether the caller trusts the file; if so, a path that cannot be imported raises ConfigError.
     """
     path = current_path(path)
     if trusted:
@@ -104,7 +104,7 @@ def _own_class(path: str, base: tuple[str, ...]) -> type | None:
 def current_path(path: str) -> str:
     """The path of a class that a file names, in this version: its module may have moved since the file was written."""
     module, colon, name = path.partition(":")
-    if _ALGORITHMS.fullmatch(module):  # an algorithm was a class of policies
+    if _ALGORITHMS.fullmatch(module):  # earlier versions had policy classes, such as PPOPolicy, for algorithms
         name = name.removesuffix("Policy")
     return f"{contributed('MOVED').get(module, module)}{colon}{name}"
 
@@ -115,11 +115,13 @@ def path_of(value: Any) -> str:
 
 
 def import_object(path: str, where: str) -> Any:
-    """Returns the object at "module:Class" or "module:Outer.Inner"; modules of the current folder are found too.
+    """Returns the object at "module:Class" or "module:Outer.Inner"; the module may be in the current folder.
 
+    Args:
+        path: an `ImportPath`.
+        where: the origin of the path, for errors.
     Raises:
-        ConfigError: the path is a plain string, no `ImportPath`; or the module cannot be imported, or has no such name.
-            `where` is the origin of the path.
+        ConfigError: the path is a plain string; or the module cannot be imported, or does not have the name.
     """
     found: Any = import_module(path, where)
     module_name, _, qualname = path.partition(":")
@@ -141,7 +143,7 @@ def current_folder() -> str | None:
 
 
 def import_module(path: str, where: str) -> ModuleType:
-    """Returns the module of a path "module:Name"; raises as `import_object`."""
+    """Returns the module of a path "module:Name"; raises ConfigError like `import_object`."""
     if not isinstance(path, ImportPath):
         raise ConfigError(
             "The name of code is not one that the caller wrote, so its module is not imported.", where, path
@@ -164,7 +166,7 @@ def import_module(path: str, where: str) -> ModuleType:
 
 
 def _missing(name: str, holder: Any) -> str:
-    """The advice for a name that a module or class lacks, with some classes and functions that are defined there."""
+    """Returns the fix for a name that a module or class lacks, with some of its own classes and functions."""
     if not isinstance(holder, ModuleType | type):
         return f"name a class or function of a module, not {name!r} of {holder!r}"
     module = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__

@@ -1,4 +1,4 @@
-"""Facts about a user's class: which methods it overrides, what they accept, and which names its bases add.
+"""Facts about a user's class: which methods it overrides, which arguments they accept, which names its bases add.
 
 Callers skip a base method that does nothing, and do not use compiled code that would bypass an override.
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def overrides(kind: type, base: type, *methods: str) -> bool:
-    """Whether a class overrides all of these methods of `base`, itself or in a class between them."""
+    """Whether all of these methods of `base` are overridden, by the class itself or by a class between the two."""
     return all(getattr(kind, method) is not getattr(base, method) for method in methods)
 
 
 def defining_class(kind: type, method: str) -> type:
-    """The class, `kind` or a base, whose method it is."""
+    """Returns the class that defines the method: `kind` or one of its bases."""
     return next(base for base in kind.__mro__ if method in vars(base))
 
 
@@ -25,7 +25,7 @@ def names_of_bases(kind: type, attribute: str) -> frozenset[str]:
 
 
 def accepted(function: Any) -> frozenset[str] | None:
-    """The names of a function's keyword arguments; None: any."""
+    """Returns the names of the arguments of a function; None if it accepts any keyword argument."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -33,6 +33,6 @@ def accepted(function: Any) -> frozenset[str] | None:
 
 
 def call_accepted(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function with the keyword arguments that it accepts."""
+    """Calls a function with `args`, and with the keyword arguments that the function accepts."""
     names = accepted(function)
     return function(*args, **{key: value for key, value in kwargs.items() if names is None or key in names})

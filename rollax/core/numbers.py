@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 NON_NUMERIC_KINDS = frozenset("OSUMmc")
-"""Kinds of NumPy's dtypes that models cannot read as real numbers; dtypes of PyTorch have none."""
+"""Values of `dtype.kind` in NumPy whose arrays models cannot read as real numbers; dtypes of PyTorch have no kind."""
 
 _TEXT = frozenset({str, bytes})
 
@@ -32,7 +32,7 @@ def is_finite(value: Any) -> bool:
 
 
 def numeric_array(values: Any) -> np.ndarray:
-    """The array of the numbers in lists, or an array itself; TypeError if there is text among them.
+    """Returns the numbers in lists as an array, or an array unchanged; raises TypeError if the lists contain text.
 
     NumPy would pad every text to the longest one, so a short message could fill the memory.
     """
@@ -44,8 +44,8 @@ def numeric_array(values: Any) -> np.ndarray:
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """True where no element is NaN or infinite."""
-    # A sum of squares is finite unless an element is not finite or it overflows. BLAS needs no temporary array and does
-    # not warn.
+    """Whether no element is NaN or infinite."""
+    # If the sum of squares is finite, so are all elements; otherwise the sum may have overflowed, and each element is
+    # checked. BLAS computes the sum without a temporary array and without a warning.
     flat = values.ravel()
     return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())

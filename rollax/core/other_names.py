@@ -21,7 +21,7 @@ def naming_arguments(table: Table | None = None) -> Callable[[Method], Method]:
     """Makes a method refuse unknown keyword arguments by a TypeError that says what replaces them in rollax.
 
     Args:
-        table: the table of the arguments of other libraries; None if they have none of their own.
+        table: the table of the arguments of other libraries; None if there is no table for this method.
     """
 
     def decorate(method: Method) -> Method:
@@ -56,14 +56,14 @@ class _MethodOfClass:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         after = owner.__mro__[owner.__mro__.index(OtherNamesOfTrainer) + 1 :]
-        for base in after:  # a class of the user's, which follows the trainer's
+        for base in after:  # a class of the user that comes later in the method resolution order
             if self._name in vars(base):
                 return vars(base)[self._name].__get__(instance, owner)
         raise UnknownAttributeError(f"type object '{owner.__name__}'", owner.__name__, self._name, "TRAINER")
 
 
 class _OtherNames:
-    """Attributes in the table of the class raise AttributeError with their replacement."""
+    """Raises AttributeError for unknown attributes, with the replacement if the table of the class has one."""
 
     _other_names: ClassVar[Table]
 
@@ -82,7 +82,7 @@ class _OtherNames:
 
 
 class OtherNamesOfTrainer(_OtherNames):
-    """Base of `Trainer`, with `TRAINER`."""
+    """Base of `Trainer`, with the table `TRAINER`."""
 
     _other_names = "TRAINER"
     if not TYPE_CHECKING:
@@ -90,28 +90,28 @@ class OtherNamesOfTrainer(_OtherNames):
 
 
 class OtherNamesOfConfig(_OtherNames):
-    """Base of `TrainerConfig`, with `CONFIG`."""
+    """Base of `TrainerConfig`, with the table `CONFIG`."""
 
     _other_names = "CONFIG"
 
 
 class OtherNamesOfRunner(_OtherNames):
-    """Base of `PolicyRunner`, which `load_policy` returns, with `RUNNER`."""
+    """Base of `PolicyRunner`, which `load_policy` returns, with the table `RUNNER`."""
 
     _other_names = "RUNNER"
 
 
 class OtherNamesOfEpisode(_OtherNames):
-    """Base of `Episode`, with `EPISODE`."""
+    """Base of `Episode`, with the table `EPISODE`."""
 
     _other_names = "EPISODE"
 
 
 def public_name(name: str, known: Iterable[str]) -> str | None:
-    """What replaces a public name of another library; None if nothing is known.
+    """Returns what replaces a public name of another library; None if no table has the name.
 
     Args:
-        known: rollax's public names; `PPOTrainer` replaces `PPO`.
+        known: rollax's public names; a trainer among them, such as `PPOTrainer`, replaces `PPO`.
     """
     trainer = f"{name}trainer".casefold()
     return _replacements("PUBLIC").get(name) or next((ours for ours in known if ours.casefold() == trainer), None)
@@ -124,7 +124,7 @@ def _replacements(table: Table) -> Mapping[str, str]:
 
 
 class UnknownAttributeError(AttributeError):
-    """Looks its message up where it is shown: many callers only ask whether an attribute exists."""
+    """Looks up its message only when it is shown, because many callers only ask whether an attribute exists."""
 
     def __str__(self) -> str:
         owner, kind, name, table = self.args

@@ -21,7 +21,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        yaml.YAMLError, ValueError: it is not valid, or too large.
+        yaml.YAMLError, ValueError: the content is not valid, or too large.
     """
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
@@ -34,7 +34,7 @@ def parse_yaml(text: str) -> Any:
     """Returns the plain values of YAML text, where 3e-4 is a number.
 
     Raises:
-        yaml.YAMLError: the text is not valid, is nested too deep, or repeats a key.
+        yaml.YAMLError: the text is not valid, is nested too deep, has too many nodes, or repeats a key.
     """
     return yaml.load(text, Loader=_Loader)
 
@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except (AttributeError, IndexError, KeyError) as error:  # of PyYAML, for text that does not fit an explicit tag
+        except (AttributeError, IndexError, KeyError) as error:  # PyYAML's errors if text does not fit an explicit tag
             problem = f"the value does not fit its tag {node.tag!r}"
             raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
 

@@ -52,7 +52,7 @@ TRAINER: dict[str, str] = {
     "env_runner": "worker",
     "env_runner_group": "workers",
 }
-"""Attribute of another library's trainer -> its replacement; "{cls}" is the class of ours."""
+"""Attribute of another library's trainer -> its replacement; "{cls}" stands for the name of the trainer class."""
 
 CONFIG: dict[str, str] = {
     **each("environment training rollouts env_runners learners framework resources multi_agent debugging", _SETTINGS),
@@ -61,7 +61,7 @@ CONFIG: dict[str, str] = {
     **each("build build_algo algo_class", _BUILT),
     "to_dict": "to_json()",
 }
-"""Attribute of RLlib's config -> its replacement; "{cls}" is the class of ours."""
+"""Attribute of RLlib's config -> its replacement; "{cls}" stands for the name of the config class."""
 
 RUNNER: dict[str, str] = {
     **{name: TRAINER[name] for name in ("predict", "compute_action")},

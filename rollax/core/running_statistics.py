@@ -22,7 +22,8 @@ _Arrays = tuple[NDArray, NDArray, NDArray]
 class RunningMoments:
     """Count, mean and variance of all rows so far, for each element of a row, in float64.
 
-    The statistics of the rows since the last `clear_recent` are kept beside them, so that processes can be merged.
+    It also has the statistics of the recent rows, since the last `clear_recent`; `RunningStatistics` merges them over
+    processes.
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
         n_a + n_b = n rows, their means m and sums of squared deviations S:
@@ -40,9 +41,9 @@ class RunningMoments:
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.shape, self.frozen = shape, False
-        # [0] of all rows, [1] of the recent rows. They are in the same arrays because few rows arrive at a time, so the
-        # cost is the number of NumPy calls. The arrays are replaced together and never written into, so an interrupt
-        # leaves either the old or the new ones.
+        # Index 0 is for all rows, index 1 for the recent rows. Both are in the same arrays because few rows arrive at a
+        # time, so that the number of NumPy calls determines the cost. The arrays are replaced together and never
+        # written into, so that an interrupt leaves either all old arrays or all new arrays.
         self._parts = self._none()
 
     def __repr__(self) -> str:
@@ -65,7 +66,7 @@ class RunningMoments:
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """The standard deviation of each element, to divide by: never 0, and 1 with fewer than two rows."""
+        """The standard deviation of each element, as a divisor: never 0, and 1 with fewer than two rows."""
         # 1e-8 is far below all deviations that float32 can represent around an ordinary mean.
         return np.sqrt(self.variance) + 1e-8 if self.count > 1 else np.ones(self.shape)
 
@@ -76,31 +77,31 @@ class RunningMoments:
     def update(self, rows: ArrayLike) -> None:
         """Adds [N, ...] rows.
 
-        Raises ShapeError for rows of another shape, and an error for rows that are not finite or too large. It then
-        changes nothing, because the statistics would not recover.
+        Raises ShapeError for rows of another shape, and NonFiniteError (or the error of a subclass) for rows that are
+        not finite or too large. After an error the statistics are unchanged.
         """
         self._add_rows(self._flat(np.asarray(rows)))
 
     def arrays(self, *, recent: bool = False) -> tuple[NDArray, ...]:
-        """Copies of count, mean and sum of squared deviations, of all rows or the recent rows."""
+        """Copies of count, mean and sum of squared deviations, for all rows or for the recent rows."""
         count, *others = (part[int(recent)] for part in self._parts)
         mean, squares = (part.reshape(self.shape).copy() for part in others)
         return np.array(count[0]), mean, squares
 
     def set_arrays(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray) -> None:
-        """Replaces the statistics; there are no recent rows then."""
+        """Replaces the statistics of all rows; afterwards there are no recent rows."""
         none = self._none()
         after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
         self._parts = _with_recent(after, none)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *others: NDArray, recent: bool) -> None:
-        """Adds other statistics; `recent`: also to the statistics of the recent rows."""
+        """Adds the statistics of further rows; if `recent`, the rows count as recent rows too."""
         if count > 0:
             after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
             self._parts = after if recent else _with_recent(after, self._parts)
 
     def clear_recent(self) -> None:
-        """Begins new statistics of recent rows."""
+        """Resets the statistics of the recent rows."""
         self._parts = _with_recent(self._parts, self._none())
 
     def _none(self) -> _Arrays:
@@ -108,7 +109,7 @@ class RunningMoments:
         return np.zeros((2, 1)), np.zeros((2, size)), np.zeros((2, size))
 
     def _flat(self, rows: NDArray) -> NDArray[np.float64]:
-        """[N, size] a copy of rows [N, ...]."""
+        """[N, size] a copy of rows [N, ...]; raises ShapeError for rows of another shape."""
         if rows.shape[1:] != self.shape or not rows.ndim:
             raise ShapeError("The rows have the wrong shape.", got=rows.shape, expected=("N", *self.shape))
         return rows.reshape(len(rows), math.prod(self.shape)).astype(np.float64)
@@ -116,7 +117,7 @@ class RunningMoments:
     def _add_rows(self, rows: NDArray[np.float64]) -> None:
         if self.frozen or not len(rows):
             return
-        with np.errstate(over="ignore", invalid="ignore"):  # raises an error below
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite raise an error below
             mean = np.add.reduce(rows, axis=0) / len(rows)
             apart = rows - mean
             squares = np.einsum("ij,ij->j", apart, apart)
@@ -137,12 +138,12 @@ class RunningMoments:
 class RunningStatistics:
     """The running moments of one policy in one process, by name.
 
-    Workers synchronize through the driver, which merges their `take_delta()`; they `sync` with the driver's `state()`.
-    A state has the arrays `count`, `mean` and `squares` of all moments, with prefixes; for `RunningReturns` also
-    `largest`.
+    Workers synchronize through the driver: it merges the `take_delta()` of each worker, and each worker calls `sync`
+    with the driver's `state()`. A state has the arrays `count`, `mean` and `squares` of each of the moments, and for
+    `RunningReturns` also `largest`; a prefix of the names tells the moments apart.
 
     Args:
-        moments: prefix of their arrays -> moments, which are shared, not copied.
+        moments: prefix -> moments, which are shared, not copied.
     """
 
     def __init__(self, moments: Mapping[str, RunningMoments]) -> None:
@@ -156,7 +157,7 @@ class RunningStatistics:
         """Adopts the state of other statistics with these names and shapes; `take_delta` starts from zero.
 
         Raises:
-            CheckpointError: other names or shapes.
+            CheckpointError: the state has other names or shapes.
         """
         state = self._checked(state)
         for prefix, moments in self.moments.items():
@@ -174,7 +175,7 @@ class RunningStatistics:
         self._add(delta, recent=False)
 
     def sync(self, state: Mapping[str, NDArray]) -> None:
-        """`set_state`, plus the statistics since the last `take_delta`, which `state` does not contain yet."""
+        """Adopts `state`, and adds the statistics of this process since the last `take_delta`, which `state` lacks."""
         pending = self.take_delta()
         self.set_state(state)
         self._add(pending, recent=True)
@@ -216,7 +217,7 @@ class RunningStatistics:
 
 
 def merged(first: Mapping[str, NDArray], second: Mapping[str, NDArray]) -> State:
-    """The statistics of all rows of two states with the same names."""
+    """Returns the state for the rows of two states together; both have the same names."""
     found = dict(first)
     found |= {name: np.maximum(first[name], second[name]) for name in first if name.endswith(LARGEST)}
     for prefix in [name.removesuffix(_PARTS[0]) for name in first if name.endswith(_PARTS[0])]:

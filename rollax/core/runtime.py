@@ -23,10 +23,11 @@ _KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 256 * 2**20, _MMAP_THRESH
 
 
 def configure_jax() -> None:
-    """Configures JAX for acting in small batches, once; the user's settings are kept.
+    """Configures JAX for acting in small batches, at the first call.
 
     Asynchronous dispatch is off: on the CPU it costs more than a small forward pass. Compiled functions are cached on
-    disk, because compiling takes a third of a short run.
+    disk, because compiling takes a third of a short run. A cache folder that the user has set, a cache that the user
+    has switched off, and the user's settings of memory allocation are kept.
     """
     global _configured
     refuse_forked()
@@ -92,7 +93,8 @@ if hasattr(os, "register_at_fork"):
 
 def _keep_memory() -> None:
     """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks."""
-    # Fetching pages for the intermediate results of each compiled call takes nearly as long as an update on images.
+    # Requesting memory pages for the intermediate results of a compiled call takes nearly as long as an update on
+    # images.
     asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if asked_otherwise or platform.libc_ver()[0] != "glibc":
         return
@@ -107,7 +109,7 @@ _traces: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def first_equal(value: _T) -> _T:
-    """Returns the first equal object that is still in use, `value` itself if there is none.
+    """Returns the first object equal to `value` that is still in use, or `value` itself if there is none.
 
     JAX finds a compiled function by its static arguments. It recognizes the same object without a call of `__eq__`;
     Ctrl-C within such a call would become a ValueError.
@@ -120,10 +122,10 @@ def first_equal(value: _T) -> _T:
 
 
 def note_trace(traced: Any) -> None:
-    """Counts one version; called in the body of each function that `jax.jit` compiles with `traced` as its self."""
+    """Counts one compiled version of a method of `traced`; called in the body of each method under `jax.jit`."""
     _traces[traced] = _traces.get(traced, 0) + 1
 
 
 def trace_count(traced: Any) -> int:
-    """The number of compiled versions of the functions of `traced` and of objects equal to it."""
+    """Returns the number of compiled versions of the methods of `traced` and of objects equal to it."""
     return _traces.get(traced, 0)

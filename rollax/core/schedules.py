@@ -13,7 +13,7 @@ _FORM = "a number, or [[timestep, value], ...] with rising timesteps"
 
 
 class Schedule:
-    """A function that is linear between given points, and constant before the first and after the last.
+    """A function that is linear between points, and constant before the first point and after the last point.
 
     >>> lr = Schedule([[0, 1.0], [100, 0.0]])
     >>> lr(25)
@@ -21,7 +21,9 @@ class Schedule:
 
     Args:
         points: a number (constant), or `[[timestep, value], ...]` with increasing timesteps.
-        where: the name of the scheduled value, for the ConfigError of wrong points.
+        where: the name of the scheduled value, for errors.
+    Raises:
+        ConfigError: there are no points, a point is invalid, or the timesteps do not increase.
     """
 
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:

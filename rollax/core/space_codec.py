@@ -1,7 +1,7 @@
-"""The codec of spaces: values of a space as columns in its dtypes, checked in bulk or one by one.
+"""Conversion of the values of a space to columns in the dtypes of the space, with checks in bulk or of single values.
 
-`stacked` and `as_columns` check what is cheap, `check_value` checks one value in full. Callers pass where a value comes
-from, and what to do with notes: harmless findings, such as numbers outside of bounds.
+`stacked` and `as_columns` check what is cheap; `check_value` checks one value in full. Callers pass two functions:
+`where` returns the location of a row, and `note` takes harmless findings, such as numbers outside of the bounds.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ Note = Callable[[str, str, str], None]
 
 
 def stacked(space: spaces.Space, values: Sequence[Any], where: Where, note: Note | None = None) -> trees.Tree:
-    """Single observations as columns of the space's dtypes, checked in bulk.
+    """Returns single observations as columns in the dtypes of the space, checked in bulk.
 
     Raises:
-        EnvError: a wrong shape, wrong Dict keys, a dtype that cannot be cast safely, a NaN.
+        EnvError: a wrong shape, wrong Dict keys, a dtype that cannot be cast safely, a NaN, or an infinity in a bounded
+            space.
     """
     if not len(values):
         return zeros(space, 0)
@@ -47,11 +48,11 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where, note: Note
     try:
         return walk(column, space, values, part=of_each, enter=_check_lengths)
     except Exception as error:
-        # A full check of each value finds the row, and problems that the first error hides.
+        # A full check of each value finds the row, and raises a more precise error.
         for row, value in enumerate(values):
             check_value(space, value, where(row), note)
         try:
-            return stack(space, values)  # each row can be cast, but not from their common dtype
+            return stack(space, values)  # each row can be cast, although the common dtype of the rows cannot
         except Exception:
             raise EnvError("The observations cannot be stacked.", where(0), error).expected(
                 space, "return equal shapes"
@@ -66,10 +67,11 @@ def _check_lengths(space: spaces.Dict | spaces.Tuple, path: Path, values: Sequen
 def as_columns(
     space: spaces.Space, columns: trees.Tree, count: int, where: Where, note: Note | None = None
 ) -> trees.Tree:
-    """Columns from an environment, cast to the dtypes of the space.
+    """Returns columns from an environment, cast to the dtypes of the space.
 
     Raises:
-        EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN.
+        EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN, or an infinity
+            in a bounded space.
     """
 
     def column(leaf: spaces.Space, path: Path, part: Any) -> np.ndarray:
@@ -79,7 +81,7 @@ def as_columns(
 
 
 def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where, note: Note) -> None:
-    """Notes, in bulk, that observations lie outside their space."""
+    """Calls `note` for each part of the space with observations outside of the bounds."""
 
     def check(leaf: spaces.Space, path: Path, column: np.ndarray) -> None:
         beyond = outside(leaf, column)
@@ -95,7 +97,7 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where, note: N
 
 
 def check_value(space: spaces.Space, value: Any, where: str, note: Note | None = None) -> None:
-    """Checks one observation in full: values out of bounds are noted, all other errors raise an `EnvError`."""
+    """Checks one observation in full: `note` gets values out of bounds; all other errors raise EnvError."""
 
     def check(leaf: spaces.Space, path: Path, part: Any) -> None:
         column = _array(part)[None]
@@ -109,10 +111,10 @@ def check_value(space: spaces.Space, value: Any, where: str, note: Note | None =
 def _checked_leaf(
     space: spaces.Space, path: Path, column: np.ndarray, count: int | None, where: Where, note: Note | None = None
 ) -> np.ndarray:
-    """The column, [count, *shape of the leaf space], in the dtype of the space.
+    """Returns the checked column, [count, *shape of the leaf space], in the dtype of the space.
 
-    `count` is None for a single observation, whose leading axis is left out of error messages. `note` gets casts of
-    floats.
+    `count` is None for a single observation, whose leading axis is left out of error messages. `note` gets casts from
+    or to floats.
     """
     shape = space.shape or ()
     if column.shape != ((1 if count is None else count), *shape):
@@ -141,7 +143,7 @@ def _checked_leaf(
 
 
 def outside(space: spaces.Space, column: Any) -> NDArray[np.bool_]:
-    """Mask of the numbers beyond the bounds of a leaf."""
+    """Returns a mask of the numbers outside of the bounds of a leaf space."""
     low, high = bounds(space)
     return (column < low) | (column > high)
 
@@ -158,7 +160,10 @@ def check_finite(space: spaces.Space, path: Path, column: np.ndarray, where: Whe
 
 
 def mask_starts(observation_space: Any, action_space: Any) -> NDArray[np.intp] | None:
-    """Where the entries of each discrete action begin in the action masks of observations; None without masks."""
+    """Returns the index in an action mask at which the entries of each discrete action begin.
+
+    None if the observations have no mask with one entry for each choice of the actions.
+    """
     counts = [] if action_space is None else choices(action_space)
     mask = observation_space.spaces.get(ACTION_MASK) if isinstance(observation_space, spaces.Dict) else None
     return np.cumsum([0, *counts])[:-1] if counts and mask is not None and mask.shape == (sum(counts),) else None
@@ -172,7 +177,7 @@ def check_masks(columns: trees.Tree, starts: NDArray[np.intp], where: Where) -> 
 
 
 def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
-    """The error of an observation that is not finite."""
+    """Returns the error for an observation that is not finite."""
     return (
         EnvError.not_finite("The observation", where, got)
         .fix("look in the env for its cause, such as a division by zero or an overflow")
@@ -181,7 +186,7 @@ def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
 
 
 def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, note: Note | None) -> np.ndarray:
-    """The same numbers in the dtype of the space."""
+    """Returns the same numbers in the dtype of the space; raises EnvError if the cast would change them."""
     assert space.dtype is not None
     kinds = array.dtype.kind + space.dtype.kind
     if kinds not in _SAFE_KINDS:
@@ -235,7 +240,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def outline(value: Any) -> str:
-    """The type of a value and a short form of its contents."""
+    """Returns the type of a value and, for a tuple or list, the types of its parts, else its `repr`."""
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}: ({', '.join(type(part).__name__ for part in value)})"
     return f"{type(value).__name__}: {repr_of(value)}"

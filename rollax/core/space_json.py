@@ -23,7 +23,7 @@ _MAX_ELEMENTS = 1 << 24
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as plain JSON values; SpaceError for an unsupported one."""
+    """Returns the space as plain JSON values; raises SpaceError for an unsupported space."""
     check_space(space, "the space to store")
     if isinstance(space, spaces.Dict):
         # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
@@ -42,14 +42,14 @@ def key_to_json(key: Any) -> Any:
 
 
 def key_from_json(key: Any) -> Any:
-    """The key, from a result of `key_to_json`: lists become tuples; ValueError for an object, which is no key."""
+    """Returns the key for a result of `key_to_json`: lists become tuples; raises ValueError for a JSON object."""
     if isinstance(key, dict):
         raise ValueError("an object in place of a key")
     return tuple(map(key_from_json, key)) if isinstance(key, list) else key
 
 
 def space_from_json(data: Any, where: str = "stored space") -> Space:
-    """The space that `space_to_json` described; SpaceError if it is malformed, unsupported or too large."""
+    """Returns the space for a result of `space_to_json`; SpaceError for malformed, unsupported or too large data."""
     try:
         refuse_large(elements_of(data), _MAX_ELEMENTS, where)
         space = _described(data)
@@ -103,7 +103,7 @@ def _described(data: Any) -> Space:
 def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     listed = data if isinstance(data, list) else [data]
     numbers = [float(number) if isinstance(number, str) else number for number in listed]
-    with np.errstate(over="raise"):  # a number that the dtype cannot hold is no infinity
+    with np.errstate(over="raise"):  # a number that the dtype cannot hold would become an infinity
         array = np.array(numbers, dtype)
     return np.broadcast_to(array.reshape(shape if isinstance(data, list) else ()), shape).copy()
 
@@ -116,7 +116,7 @@ def refuse_large(elements: int, most: int, where: str) -> None:
 
 
 def elements_of(data: Any) -> int:
-    """The number of inputs for a policy, discrete values one-hot, as a Python int without overflow."""
+    """Returns the number of inputs of a model for the space, discrete values one-hot, as an int without overflow."""
     kind = data["type"]
     if kind in ("Dict", "Tuple"):
         parts = [elements_of(part[1] if kind == "Dict" else part) for part in data["spaces"]]
@@ -131,7 +131,7 @@ def elements_of(data: Any) -> int:
 
 
 def _whole(value: Any) -> Any:
-    """The value if it is an integer or a list of integers."""
+    """Returns the value if it is an integer or a list of integers; raises TypeError otherwise."""
     for number in value if isinstance(value, list) else [value]:
         if type(number) is not int:
             raise TypeError(f"{number!r} in place of an integer")

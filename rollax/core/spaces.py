@@ -1,7 +1,7 @@
 """Gymnasium spaces: checks, and columns (many values as arrays).
 
-Columns of a space: for Box, MultiBinary and MultiDiscrete an array [N, *shape]; for Discrete an int64 array [N]; for
-Dict and Tuple a dict or tuple of columns.
+Columns of a space: for Box, MultiBinary and MultiDiscrete an array [N, *shape]; for Discrete an array [N] of integers;
+for Dict and Tuple a dict or tuple of columns. The arrays have the dtypes of the space.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def walk(
     enter: Callable[..., None] | None = None,
     path: Path = (),
 ) -> trees.Tree:
-    """The tree of `leaf(space, path, *parts)` over the leaves of a nested space.
+    """Returns a tree with the structure of a nested space, whose leaves are `leaf(space, path, *parts)`.
 
     Args:
-        leaf: called for every part that is neither a Dict nor a Tuple.
+        leaf: called for every part of the space that is neither a Dict nor a Tuple.
         trees: trees with the structure of the space; `leaf` gets the corresponding part of each.
-        part: `(tree, key)` -> the part of a tree.
-        enter: called in the same way for every Dict and Tuple, to refuse a tree of another structure.
+        part: `part(tree, key)` returns the part of a tree.
+        enter: called with the same arguments for every Dict and Tuple, to refuse a tree of another structure.
     """
     if isinstance(space, spaces.Dict):
         if enter is not None:
@@ -73,7 +73,7 @@ def walk(
 
 
 def leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
-    """The leaves of a nested space with their paths, in order."""
+    """Returns `(path, leaf)` for each leaf of a nested space, in order."""
     found: list[tuple[Path, spaces.Space]] = []
     walk(lambda leaf, path: found.append((path, leaf)), space)
     return found
@@ -86,17 +86,17 @@ def at(tree: trees.Tree, path: Path) -> trees.Tree:
 
 
 def of_each(values: Sequence[Any], key: Any) -> list[Any]:
-    """The part of each value, for `walk` over a list of values."""
+    """Returns the part of each value: the argument `part` of `walk` for lists of values."""
     return [value[key] for value in values]
 
 
 def path_text(path: Path) -> str:
-    """A path in an error message: `, key 'position', element 0`."""
+    """Returns a path as text for an error message: `, key 'position', element 0`."""
     return "".join(f", {'element' if isinstance(key, int) else 'key'} {key!r}" for key in path)
 
 
 def check_space(space: Any, where: str) -> None:
-    """Raises SpaceError unless it is a Gymnasium space, supported and not empty, without a Box with low > high."""
+    """Raises SpaceError unless `space` is a supported Gymnasium space, not empty, with low <= high in each Box."""
     walk(
         lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
         space,
@@ -176,14 +176,14 @@ def _check_box(space: spaces.Box, where: str) -> None:
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
-    ValueError for a ragged list, or for numbers that the dtype cannot store: fractions as integers, 300 as uint8, 1e300
-    as float32.
+    Raises ValueError for a ragged list, or for numbers that the dtype cannot store: fractions as integers, 300 as
+    uint8, 1e300 as float32.
     """
     return walk(lambda leaf, path, parts: in_dtype(leaf, parts), space, values, part=of_each)
 
 
 def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
-    """The array of values of a leaf in its dtype; ValueError for numbers that the dtype cannot store."""
+    """Returns the values of a leaf space as an array of its dtype; raises ValueError as described in `stack`."""
     if space.dtype is None or space.dtype.kind == "f":
         try:
             with np.errstate(over="raise"):
@@ -199,7 +199,7 @@ def in_dtype(space: spaces.Space, values: Any) -> np.ndarray:
 
 
 def in_dtypes(space: spaces.Space, columns: trees.Tree) -> trees.Tree:
-    """The columns in the dtypes of the space; columns with the right dtype are returned unchanged."""
+    """Returns the columns in the dtypes of the space; columns with the right dtype are returned unchanged."""
     return walk(lambda leaf, path, column: np.asarray(column).astype(leaf.dtype, copy=False), space, columns)
 
 
@@ -219,7 +219,7 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
 
 
 def choices(space: spaces.Space) -> list[int]:
-    """The number of choices of each discrete action of a space, in the order of the entries of an action mask."""
+    """Returns the number of choices of each discrete action of a space, in the order of an action mask."""
     counts = []
     for _, leaf in leaves(space):
         if isinstance(leaf, spaces.Discrete):
@@ -235,10 +235,10 @@ def have_choices(mask: NDArray, starts: NDArray) -> NDArray[np.bool_]:
 
 
 def channels_come_first(shape: tuple[int, ...]) -> bool:
-    """Whether the channels of an image of rank 3 are its first axis, not its last.
+    """Whether the channels of an image of rank 3 are its first axis, not its last axis.
 
-    They are the last axis if the first two sides are equal, else the first axis if the last two are, else the shorter
-    of these two axes (the last on a tie).
+    If the first two axes have equal lengths, the channels are the last axis; else, if the last two axes have equal
+    lengths, the first axis; else the shorter one of the first and the last axis, or the last if both are equal.
     """
     first, second, last = shape
     return first != second and (second == last or first < last)
@@ -262,7 +262,10 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
 
 
 def same_action_space(a: spaces.Space, b: spaces.Space) -> bool:
-    """Whether two action spaces are equal for a policy, with parts in the same order, as its model's outputs are."""
+    """Whether two action spaces are equal for a policy and have their parts in the same order.
+
+    The outputs of a model follow this order.
+    """
     return same_space(a, b) and [path for path, _ in leaves(a)] == [path for path, _ in leaves(b)]
 
 

@@ -1,8 +1,8 @@
 """Folders that are written atomically, and arrays and plain values as bytes.
 
-A folder is written under a temporary name, a manifest (a SHA-256 per file) last, and then renamed, so an interrupted
-write leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled. Every error is a
-CheckpointError.
+A folder is written under a temporary name, last of all its manifest with a SHA-256 per file, and is then renamed. An
+interrupted write therefore leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled. Errors
+are CheckpointErrors, except in `parsed_json` and `unique_keys`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rollax.errors import CheckpointError
 MANIFEST = "manifest.json"
 
 _MAX_DEPTH = 100
-_MAX_JSON = 64 << 20  # bytes; its values take many times the memory
-_SMALL, _SPARSE = 64 << 20, 1000  # a compressing file system may store a file in fewer bytes, but not in so few
+_MAX_JSON = 64 << 20  # bytes; the parsed values take many times as much memory
+_SMALL, _SPARSE = 64 << 20, 1000  # a file system may compress a file, but not to a thousandth of its size
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
@@ -49,7 +49,7 @@ _FIXES = {
 def write_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, kind: str, format_version: int
 ) -> Path:
-    """Writes a new folder atomically and returns its absolute path; until it is complete on disk, it does not exist.
+    """Writes a new folder atomically and returns its absolute path; the folder exists only when it is complete on disk.
 
     Args:
         files: file name -> content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
@@ -139,7 +139,7 @@ def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
-    """Removes a saved folder, the manifest first, so that `newest` ignores a folder that is removed in part."""
+    """Removes a saved folder, the manifest first, so that `newest` ignores a folder that is only partly removed."""
     with _named_errors("A saved folder could not be removed.", Path(path)):
         with suppress(FileNotFoundError):
             os.remove(Path(path) / MANIFEST)
@@ -218,12 +218,12 @@ def _finite(text: str) -> float:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The values of JSON; ValueError for other text, and for a repeated key, whose value would be ambiguous."""
+    """Returns the values of JSON; raises ValueError for invalid JSON and for a repeated key."""
     return json.loads(text, object_pairs_hook=unique_keys)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of a JSON object; ValueError for a repeated key."""
+    """Returns the dict of a JSON object; raises ValueError for a repeated key."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a repeated key among {sorted(key for key, _ in pairs)}")
@@ -232,7 +232,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_characters(text: str, values: Any) -> None:
     """Raises ValueError for half of a surrogate pair, such as "\\ud800", which no file or console can hold."""
-    if _SURROGATE.search(text):  # as a rule, of an emoji
+    if _SURROGATE.search(text):  # usually a complete pair, for example of an emoji
         json.dumps(values, ensure_ascii=False).encode()
 
 
@@ -290,7 +290,7 @@ def _is_manifest(data: Any) -> bool:
 
 
 def _check_sizes(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses files that differ in size from the manifest, or that are too large, before any of them is read."""
+    """Refuses files whose sizes differ from the manifest, or that are too large, before any file is read."""
     for name, entry in files.items():
         file = folder / name
         if not file.is_file():
@@ -326,7 +326,7 @@ def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes temporary folders of killed saves whose folder is now complete; other saves may still be running."""
+    """Removes temporary folders of killed saves whose final folder exists; all others may belong to a running save."""
     with suppress(OSError):
         for name in os.listdir(folder):
             final = final_name(name)

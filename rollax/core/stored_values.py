@@ -12,7 +12,7 @@ from rollax.errors import CheckpointError
 
 
 def read_count(state: Mapping[str, Any], key: str, where: str, *, below: int = 2**63) -> int:
-    """Returns a count: an integer of at least 0."""
+    """Returns a count: an integer of at least 0 and less than `below`."""
     value = read_value(state, key, where)
     if type(value) is not int or not 0 <= value < below:
         raise wrong_value(f"{where}: {key}", value, f"an integer of at least 0 and less than {below}")
@@ -49,7 +49,7 @@ def read_list(state: Any, key: str, where: str) -> list[Any]:
 
 
 def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.random.Generator) -> Any:
-    """Returns the state of a random generator, valid for the kind of `like`."""
+    """Returns the state of a random generator; it must be valid for a bit generator of the class that `like` has."""
     value = read_value(state, key, where)
     try:
         type(like.bit_generator)(0).state = value

@@ -14,7 +14,7 @@ Tree = Any  # an array, or a dict, tuple or list of trees, which Python's types 
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Returns the tree of `function(leaf, *corresponding leaves of the others)`."""
+    """Returns the tree of `function(leaf, *corresponding leaves of the other trees)`."""
     if isinstance(tree, dict):
         return {key: tree_map(function, value, *(other[key] for other in rest)) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
@@ -23,7 +23,7 @@ def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
-    """Returns the leaves, in the order of the keys."""
+    """Yields the leaves, in the order of the keys."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)
@@ -51,7 +51,7 @@ def index(tree: Tree, rows: Any) -> Tree:
 
 
 def concat(trees: Sequence[Tree]) -> Tree:
-    """Returns the rows of all trees, concatenated."""
+    """Returns the rows of all trees, concatenated; a single tree is returned itself."""
     if len(trees) == 1:
         return trees[0]
     return tree_map(lambda *parts: np.concatenate(parts), *trees)
@@ -82,7 +82,7 @@ def unstack(columns: Tree) -> list[Any]:
 
 
 def copied(tree: Tree) -> Tree:
-    """Returns the tree with a writable copy of each NumPy array; other leaves, such as ints, stay."""
+    """Returns the tree with a writable copy of each NumPy array; other leaves, such as ints, are kept."""
     return tree_map(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
@@ -92,7 +92,7 @@ def empty_like(tree: Tree, rows: int) -> Tree:
 
 
 def zeros_like(tree: Tree, rows: int) -> Tree:
-    """As `empty_like`, with zeros, or None in arrays of objects."""
+    """Returns columns like `empty_like`, filled with 0, or with None in arrays of objects."""
 
     def zeros(leaf: Any) -> np.ndarray:
         shape = (rows, *leaf.shape[1:])
@@ -118,7 +118,7 @@ def put(target: Tree, rows: Any, source: Tree) -> None:
 
 
 def pad(tree: Tree, rows: int) -> Tree:
-    """Returns the tree with zero rows appended up to `rows` rows; the same arrays if none are missing."""
+    """Returns the tree with rows of zeros appended up to `rows` rows; arrays that have `rows` rows are not copied."""
 
     def padded(leaf: np.ndarray) -> np.ndarray:
         if len(leaf) == rows:

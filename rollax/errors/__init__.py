@@ -31,7 +31,7 @@ class RollaxError(RecurringErrors, Exception):
         fix: how to fix it.
 
     Attributes:
-        parts: the arguments that were given, as text, by name.
+        parts: name of an argument -> its text, for the arguments that were passed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RollaxError(RecurringErrors, Exception):
         self.expected(expected, fix)
 
     def expected(self, expected: Any, fix: str | None = None) -> Self:
-        """The error itself, after it got its last two parts."""
+        """Sets what was expected and the fix, and returns the error itself."""
         if expected is not None:
             self.parts["expected"] = shown(expected)
         if fix is not None:
@@ -56,7 +56,7 @@ class RollaxError(RecurringErrors, Exception):
         return self
 
     def fix(self, fix: str) -> Self:
-        """The error itself, with another fix."""
+        """Replaces the fix, and returns the error itself."""
         return self.expected(None, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ class DatasetError(RollaxError):
 
 
 class WorkerError(RollaxError):
-    """The process of a rollout worker, replay shard or sub-environment died or hung, or none is left."""
+    """The process of a rollout worker, replay shard or sub-environment died or hung, or no such process is left."""
 
 
 class RequestError(RollaxError):
@@ -146,7 +146,7 @@ class ShapeError(RollaxError, ValueError):
     """An array has the wrong shape."""
 
 
-class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
+class RemoteTraceback(Exception):  # noqa: N818  it is never raised, only the cause of another error
     """The traceback of another process, shown above the error that was raised there."""
 
     def __str__(self) -> str:
@@ -159,12 +159,12 @@ def not_installed(
     """The error of a feature whose packages are missing, or cannot be imported.
 
     Args:
-        feature: what requires them, the subject of a sentence.
+        feature: what requires the packages, as the subject of a sentence.
         error: the error of the import; it names the missing package, which may be a dependency of `package`.
         where: as in `RollaxError`.
         package: the package that the feature itself imports.
         extra: the extra of rollax with these packages.
-        fix: how to install them, if they are in no extra.
+        fix: how to install the packages, if no extra of rollax has them.
     """
     missing = missing_package(error)
     problem = "is not installed" if missing else "is missing or cannot be used"

@@ -1,7 +1,7 @@
 """The errors that recur, as constructors of the error classes: `ConfigError.unknown("filter", name, known, where)`.
 
-Each constructor supplies the text that all errors of its kind share. Its arguments have the order of the message:
-where, got, expected, fix. A call can replace the last two: `ConfigError.is_not(...).fix("...")`, or
+Each constructor supplies the text that all errors of its kind share. The arguments `where`, `got`, `expected` and `fix`
+are as in `RollaxError`. A call can replace the last two: `ConfigError.is_not(...).fix("...")`, or
 `.expected(expected, fix)`.
 """
 
@@ -16,7 +16,7 @@ ABSENT: Any = object()
 
 
 class RecurringErrors:
-    """The constructors."""
+    """The base of `RollaxError` with the constructors."""
 
     if TYPE_CHECKING:
 
@@ -47,7 +47,7 @@ class RecurringErrors:
 
     @classmethod
     def no_effect(cls, key: str, why: str, where: Any, got: Any, expected: Any = "no such key") -> Self:
-        """A setting that nothing reads; `why` follows a colon."""
+        """A setting that nothing reads; `why` is the text after the colon of the message."""
         return cls(f"{key} has no effect: {why}.", where, got, expected=expected, fix=f"leave {key} out")
 
     # Values
@@ -99,7 +99,7 @@ class RecurringErrors:
 
     @classmethod
     def no_valid_action(cls, where: Any, got: Any) -> Self:
-        """An action mask without a choice."""
+        """An action mask that allows no action."""
         return cls("The action mask allows no action.", where, got).expected(
             "at least one 1 for each discrete action",
             "leave one action valid, or end the episode instead of requesting an action",
@@ -107,7 +107,7 @@ class RecurringErrors:
 
     @classmethod
     def not_waiting(cls, who: str, where: Any, got: Any, expected: str = "one action for each row that acts") -> Self:
-        """An action that nobody waits for."""
+        """An action for an agent or sub-environment `who` that is not waiting for an action."""
         what = f"An action was sent for {who} that is not waiting for one."
         return cls(what, where, got, expected=expected, fix=f"send {expected}")
 
@@ -128,7 +128,7 @@ class RecurringErrors:
 
     @classmethod
     def not_returned(cls, call: str, thing: str, where: Any, got: Any) -> Self:
-        """A result of the user's code that is not what it must return."""
+        """A result of the user's code that is not the required thing."""
         return cls(f"{call} did not return {thing}.", where, got, expected=thing, fix=f"return {thing}")
 
     # Files, memory and processes

@@ -32,17 +32,17 @@ def shown(value: Any, limit: int = 300) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the name in `known` that `corrected` returns, or else all of them."""
+    """Returns a hint: "did you mean ...?" with the name that `corrected` returns, or else a list of all known names."""
     names = sorted(known)
     match = corrected(name, names)
     return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells, else the only one that begins with `name`, else None.
+    """Returns the known name that `name` misspells, else the only known name that begins with `name`, else None.
 
-    A name is misspelled if it has at most one error for every six letters. Of equally near ones, one that begins with
-    `name` is preferred.
+    A misspelling has at most one error for every six letters; one error is always allowed. Among equally near names, a
+    name that begins with `name` is preferred. Upper and lower case are equal.
     """
     names, written = list(known), name.lower()
     begun = [other for other in names if written and other.lower().startswith(written)]
@@ -73,7 +73,7 @@ def page(name: str, section: str = "") -> str:
     The pages are in the wheel, so this command shows them where there is no checkout and no network.
 
     Args:
-        name: of the file in `docs`, without its suffix.
+        name: the name of the file in `docs`, without its suffix.
         section: the anchor of a heading; empty for the whole page.
     """
     return f"`rollax docs {name}{'#' if section else ''}{section}`"

@@ -1,4 +1,4 @@
-"""Embeddings of the available actions in observations: a check of the spaces. It imports no JAX."""
+"""Embeddings of the available actions in observations: checks of the spaces. This module does not import JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_parametric(observation_space: spaces.Space) -> bool:
 
 
 def embedding_size(observation_space: spaces.Space) -> int:
-    """E, the width of the embeddings of a parametric observation space."""
+    """Returns E, the width of the embeddings in an observation space with embeddings."""
     assert isinstance(observation_space, spaces.Dict)
     shape = observation_space[EMBEDDINGS].shape
     assert shape is not None

@@ -82,7 +82,7 @@ class GaussianActor(nnx.Module):
 
 
 class StateValue(nnx.Module):
-    """V(s)."""
+    """State values V(s) [B], from raw observation columns."""
 
     def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.trunk = Trunk(observation_space, config, rngs=rngs)
@@ -97,7 +97,8 @@ class ActionValue(nnx.Module):
 
     The result is [R, K], with K `outputs` for each action, such as quantiles of its return; [R] if `outputs` is None.
 
-    Of B observations and R = B·S actions, the first S actions belong to the first. Each observation is encoded once.
+    With B observations and R = B·S actions, the first S actions belong to the first observation, and so on. Each
+    observation is encoded once.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class NetworkValues(nnx.Module):
 
     With K `outputs` for each action: [B, A, K] from `policy` [B, A·K], or [R, K] from `policy` [R, K].
 
-    Of B observations and R = B·S actions, the first S actions belong to the first observation. Layers that read
-    only an observation are computed once for it.
+    With B observations and R = B·S actions, the first S actions belong to the first observation, and so on. Layers that
+    read only observations are computed once for each observation.
     """
 
     def __init__(self, network: Any, outputs: int | None = None) -> None:
@@ -172,8 +173,8 @@ def _stacked(*leaves: Array) -> Array:
 class Ensemble(nnx.Module):
     """N modules that differ only in their arrays, as one module whose arrays have a leading axis.
 
-    One matrix product for all members is faster than one for each, also on a CPU. Each member has its own state beside
-    the weights, such as batch statistics and random streams, which a call in training mode changes.
+    One matrix product for all members is faster than one product for each member, also on a CPU. Besides its weights,
+    each member has its own state, such as batch statistics and random streams, which a call in training mode changes.
     """
 
     def __init__(self, members: Sequence[nnx.Module]) -> None:
@@ -185,7 +186,7 @@ class Ensemble(nnx.Module):
     def __call__(self, obs: Any, *actions: Any) -> Float[Array, "N *S"]:
         graph, weights, state = nnx.split(self.members, nnx.Param, ...)
         # Actions get a leading axis too: the first layer then multiplies [N, R, in] by [N, in, out], and XLA need not
-        # transpose the result. Observations get none: images would be copied.
+        # transpose the result. Observations get no leading axis, because images would be copied.
         of_each = jax.tree.map(lambda values: jnp.broadcast_to(values, (self.count, *values.shape)), actions)
 
         def of_member(weights: Any, state: Any, taken: Any) -> tuple[Array, Any]:
@@ -198,7 +199,7 @@ class Ensemble(nnx.Module):
         return values
 
     def member(self, number: int) -> Any:
-        """One member as a module."""
+        """Returns one member as a module."""
         graph, weights = nnx.split(self.members)
         return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[number], weights))
 
@@ -207,9 +208,9 @@ class ActorWithCritics(nnx.Module):
     """An actor, whose outputs the model returns, and critics, which the loss calls.
 
     Args:
-        squashed: whether the actor's `policy` passes a tanh, so that it holds actions in (-1, 1).
-        initial_alpha: initial temperature α; None: the model has none.
-        state_value: V(s), which the loss calls; None: the model has none.
+        squashed: whether a tanh is applied to the actor's `policy`, so that it contains actions in (-1, 1).
+        initial_alpha: initial temperature α; None: the model has no temperature.
+        state_value: V(s), which the loss calls; None: the model has no state value.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ def make_actor(
     *,
     rngs: nnx.Rngs,
 ) -> Any:
-    """The default actor, with memory if the config says so, or the custom model; `policy` is [B, num_outputs]."""
+    """Returns the default actor, with memory if the config says so, or the custom model; `policy` [B, num_outputs]."""
     if config.custom_model is not None:
         return make_custom_model(observation_space, action_space, num_outputs, config, rngs, memory=False)
     check_parametric(observation_space, action_space)
@@ -249,18 +250,18 @@ def make_actor(
 
 
 def make_critics(number: int, make_one: Callable[[], nnx.Module]) -> Ensemble:
-    """`number` critics, each built by a call of `make_one`, as one module.
+    """Returns `number` critics, each built by a call of `make_one`, as one module.
 
     Args:
         number: N, at least 1.
         make_one: builds a critic of continuous actions, `critic(obs, actions)` -> [R] or [R, K], or of a discrete
-            choice, `critic(obs)` -> [B, A] or [B, A, K], for example by `make_critic`. It may have batch statistics or
-            random streams. All critics have equal layers.
+            choice, `critic(obs)` -> [B, A] or [B, A, K], for example by `make_critic`. A critic may have batch
+            statistics or random streams. All critics must have equal layers.
     Returns:
-        `critics(obs, actions)` -> [N, R] or [N, R, K]; of a discrete choice `critics(obs)` -> [N, B, A] or
+        A module: `critics(obs, actions)` -> [N, R] or [N, R, K]; for a discrete choice `critics(obs)` -> [N, B, A] or
         [N, B, A, K].
     Raises:
-        PolicyError: no critics, or critics with different layers.
+        PolicyError: there are no critics, or their layers differ.
     """
     if not (is_whole(number) and number >= 1):
         raise PolicyError("There are no critics.", "make_critics, number", number).expected(
@@ -290,13 +291,13 @@ def make_critic(
     outputs: int | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Module:
-    """A default critic of continuous actions or of one discrete choice, or the custom model.
+    """Returns a default critic of continuous actions or of one discrete choice, or the custom model.
 
     Args:
-        outputs: K, how many numbers the critic returns for each action, such as quantiles of its return: [R, K], for a
-            discrete choice [B, A, K]; None: one value, [R] or [B, A].
+        outputs: K, the number of outputs for each action, such as quantiles of its return: the critic returns [R, K],
+            or [B, A, K] for a discrete choice; None: one value for each action, [R] or [B, A].
     Raises:
-        SpaceError: several outputs for actions with embeddings.
+        SpaceError: `outputs` is set, but the actions have embeddings.
     """
     num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
     width = (num_actions or 1) * (outputs or 1)
@@ -317,14 +318,14 @@ def make_critic(
 def make_state_value(
     observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
 ) -> Any:
-    """A model of V(s) [B]: the custom model, if there is one, with one output."""
+    """Returns a model of V(s) [B]: a custom model with one output if the config has one, else a `StateValue`."""
     if config.custom_model is None:
         return StateValue(observation_space, config, rngs=rngs)
     return OneOutput(make_custom_model(observation_space, action_space, 1, config, rngs, memory=False))
 
 
 def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces.Space) -> Float[Array, "N B *K"]:
-    """[N, B] or [N, B, K], the critics' outputs for one action in each row."""
+    """Returns [N, B] or [N, B, K], the critics' outputs for one action in each row."""
     if not isinstance(action_space, spaces.Discrete):
         return critics(obs, actions)
     places, values = jnp.asarray(actions).astype(jnp.int32) - int(action_space.start), critics(obs)
@@ -335,14 +336,14 @@ def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces
 
 
 def joined(first: Any, second: Any) -> Any:
-    """The rows of two columns as one column."""
+    """Returns the rows of two columns as one column."""
     return jax.tree.map(lambda *halves: jnp.concatenate(halves), first, second)
 
 
 def values_of_both(
     critics: Any, batch: Columns, next_actions: Any
 ) -> tuple[Float[Array, "N B *K"], Float[Array, "N B *K"]]:
-    """The critics' outputs for (s, a), and for (s', a'), from one pass, whose batch statistics are those of both.
+    """Returns the critics' outputs for (s, a) and for (s', a') from one pass, with joint batch statistics.
 
     Source: Bhatt et al. (2024), "CrossQ", section 3.1, arXiv:1902.05605.
 
@@ -357,7 +358,7 @@ def values_of_both(
 
 
 def frozen(module: Any) -> Any:
-    """A copy with constant weights, which uses running statistics: gradients flow through it, but none into it."""
+    """Returns a copy with constant weights and running statistics: gradients reach its inputs, but not its weights."""
     graph, state = nnx.split(module)
     constant = nnx.merge(graph, lax.stop_gradient(state))
     constant.set_attributes(use_running_average=True, raise_if_not_found=False)

@@ -1,4 +1,4 @@
-"""`make_model`: the model of a policy, from the spaces and the config, or the user's own."""
+"""`make_model`: the default model for the spaces and the config of a policy, or the user's model."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def make_model(
     needs_value: bool = True,
     value_shape: tuple[int, ...] = (),
 ) -> Any:
-    """Returns a module `model(obs) -> Outputs`; see `run_model` for memory. It encodes raw columns of the space.
+    """Returns a module `model(obs) -> Outputs` for raw columns of observations; see `run_model` for memory.
 
     Args:
-        num_outputs: width of `Outputs.policy`; with `config.free_log_std` means, then as many log standard deviations.
+        num_outputs: width of `Outputs.policy`; with `config.free_log_std`, one half are means and the other half log
+            standard deviations.
         needs_value: whether a custom model without a method `critic` must return `Outputs.value`.
         value_shape: the shape of one row of `Outputs.value`: () for one value head, else (H,).
     Raises:
-        ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
-        PolicyError: a custom model that fails on a batch or does not return the expected `Outputs`.
-        SpaceError: a space that cannot be encoded.
+        ConfigError: sizes do not fit the spaces, or the custom model cannot be found or built with the arguments.
+        PolicyError: the custom model fails on a batch, or does not return the expected `Outputs`.
+        SpaceError: a space cannot be encoded.
     """
     check_space(observation_space, "observation_space")
     both = observation_space, action_space
@@ -61,12 +62,14 @@ def make_custom_model(
     memory: bool = True,
     value_shape: tuple[int, ...] = (),
 ) -> Any:
-    """Returns the user's model, after a check of its output shapes on a dummy batch; other arguments as `make_model`.
+    """Returns the user's model, after a check of its output shapes on a dummy batch.
+
+    Arguments that are not listed are as for `make_model`.
 
     Args:
-        takes_actions: whether it is a critic of continuous actions, built with `action_space=` and called as
+        takes_actions: whether the model is a critic of continuous actions, built with `action_space=` and called as
             `model(obs, actions)`.
-        memory: whether a model with memory can be used.
+        memory: whether a model with memory is allowed.
     """
     from rollax.models.output_checks import check_arguments  # loaded only where it is used
 
@@ -114,7 +117,7 @@ def check_model(
     takes_actions: bool = False,
     value_shape: tuple[int, ...] = (),
 ) -> None:
-    """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs`. Arguments as `make_custom_model`."""
+    """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs` and `make_custom_model`."""
     from rollax.models.output_checks import check_outputs  # loaded only where it is used
 
     graphdef, state = nnx.split(model)
@@ -136,7 +139,7 @@ def check_model(
 
 
 def _model_class(model: type | str | StoredCode) -> type[Any]:
-    """The class itself, or the class at 'module:Class'."""
+    """Returns the class itself, or the class at 'module:Class'."""
     cls = import_object(model, "config key 'model.custom_model'") if isinstance(model, str) else model
     if isinstance(cls, StoredCode):
         raise cls.error()

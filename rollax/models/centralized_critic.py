@@ -23,8 +23,9 @@ from rollax.models.networks import make_mlp
 class CentralCritic(nnx.Module):
     """State values from an agent's own observation, and the observations and actions of all other agents.
 
-    One encoder serves all other agents, so the number of layers does not grow with their number. `critic_space` is a
-    Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (of one other agent).
+    One encoder serves all other agents, so that the number of layers does not grow with the number of agents.
+    `critic_space` is a Dict of `agent` (Discrete(A), the agent's index), `obs` (the agent's own observation) and
+    `other` (what the critic sees of one other agent).
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class CentralCritic(nnx.Module):
         self.head = dense(self.mlp.features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
 
     def __call__(self, critic_obs: Mapping[str, Any]) -> Float[Array, "B *H"]:
-        """Values of B rows; the columns of `other` are [B, A - 1, ...]."""
+        """Returns the values of B rows; the columns of `other` are [B, A - 1, ...]."""
         own = self.own_encoder(critic_obs["obs"])
         which = critic_obs["agent"][:, None] == np.arange(self.agents)
         each = jax.tree.map(lambda leaf: leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]), critic_obs["other"])
@@ -65,7 +66,7 @@ def with_critic(
     rngs: nnx.Rngs,
     value_shape: tuple[int, ...] = (),
 ) -> Any:
-    """The model with a `critic` of `critic_space`: its own if it has one, else a `CentralCritic`."""
+    """Returns the model with a `critic` for `critic_space`: the model's own `critic`, or else a `CentralCritic`."""
     if not hasattr(model, "critic"):
         model.critic = CentralCritic(critic_space, config, rngs=rngs, value_shape=value_shape)
     return model

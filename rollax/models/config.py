@@ -1,4 +1,4 @@
-"""The `model` part of an algorithm's config. It imports no JAX, so that a config can be read anywhere."""
+"""The `model` part of an algorithm's config. It does not import JAX, so that a config can be read without JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Width = Annotated[int, Field(ge=1, le=2**24)]
 Kernel = Width | tuple[Width, Width]
 ConvFilter = tuple[Width, Kernel, Width]
 MOST_LAYERS = 1000
-"""The largest number of layers in a config: a small file could name millions, and building them would not end."""
+"""The largest number of layers in a config. A small file could name millions of layers, which would take too long."""
 
 
 def _checked_model(value: Any) -> Any:
@@ -25,7 +25,7 @@ def _checked_model(value: Any) -> Any:
     raise ValueError("a class (not an instance of it), or 'module:Class'")
 
 
-# Not `str`, for which pydantic would make a plain string from an `ImportPath`.
+# Not `str`, because pydantic would convert an `ImportPath` to a plain string.
 CustomModel = Annotated[type | InstanceOf[str] | InstanceOf[StoredCode] | None, BeforeValidator(_checked_model)]
 
 
@@ -74,7 +74,7 @@ class LayersConfig(FrozenModel):
 
     @property
     def conv_normalization(self) -> Normalization | None:
-        """What precedes each activation of convolutions."""
+        """The normalization before each activation of convolutions and of `conv_dense`; None if there is none."""
         return self.normalization if self.normalize_before_activation else None
 
     @property
@@ -92,7 +92,7 @@ class LayersConfig(FrozenModel):
 
 
 class CriticConfig(LayersConfig):
-    """The layers of critics, where they differ from those of the actor."""
+    """The layers of critics whose sizes are configured separately from the actor."""
 
     part = "critic_model"
 

@@ -26,12 +26,12 @@ from rollax.models.layers import CNN
 
 
 class Encoder(nnx.Module):
-    """Encodes every leaf of an observation and concatenates the features, a Dict's in the order of its sorted keys.
+    """Encodes every leaf of an observation and concatenates the features; the keys of a Dict are sorted.
 
     An image is encoded by a `CNN`, any other Box is flattened. Discrete and MultiDiscrete are one-hot, MultiBinary is
     zeros and ones. `action_mask` and `avail_actions` in a top-level Dict are left out.
 
-    An unsupported space, or one without features, raises SpaceError.
+    Raises SpaceError for an unsupported space, or a space without features.
     """
 
     def __init__(self, observation_space: spaces.Space, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
@@ -98,7 +98,7 @@ class ImageEncoder(nnx.Module):
 
     def pixels(self, column: Array) -> Float[Array, "B height width channels"]:
         """The input of the convolutions."""
-        # Transposed first, while the pixels are bytes and not floats.
+        # The transposition is first, because pixels are smaller as bytes than as floats.
         return self.unit.scaled(self.layout.to_channels_last(column).astype(jnp.float32))
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
@@ -126,7 +126,7 @@ def _check_32_bits(space: spaces.Box, path: Path) -> None:
     if space.dtype is None or space.dtype.kind not in "iu" or space.dtype.itemsize < 8:
         return
     of_dtype, of_jax = np.iinfo(space.dtype.name), np.iinfo(np.int32 if space.dtype.kind == "i" else np.uint32)
-    # A space without bounds of its own has the bounds of its dtype.
+    # The bounds of the dtype stand for a space without bounds.
     too_low = (space.low < of_jax.min) & (space.low > of_dtype.min)
     too_high = (space.high > of_jax.max) & (space.high < of_dtype.max)
     if (too_low | too_high).any():

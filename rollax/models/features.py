@@ -1,4 +1,4 @@
-"""The parts of a default model for an observation space and a config, in JAX and PyTorch. It imports neither."""
+"""The parts of default models that JAX and PyTorch have in common. This module imports neither library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
-# The hidden layer of a residual block is as many times as wide as its input.
+# The hidden layer of a residual block is this many times as wide as the input of the block.
 BLOCK_WIDENING = 4
 
 # A rank-3 Box with a smaller side is not an image and is flattened.
@@ -37,19 +37,19 @@ _CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
 
 
 def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
-    """The leaves of an observation that are features, with their paths, sorted; SpaceError if there are none."""
+    """Returns `(path, leaf)` for each leaf that is a feature, sorted by path; raises SpaceError without features."""
     hidden = NOT_FEATURES if isinstance(space, spaces.Dict) else frozenset()
     found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
     if not found:
         raise SpaceError("The observation has no features.", "observation_space", space).expected(
             f"an entry besides {sorted(NOT_FEATURES)}", "put the agent's observation under another key of the Dict"
         )
-    # Sorted, because equal Dict spaces may list their keys in different orders, and the weights must fit all of them.
+    # Sorted, because equal Dict spaces may list their keys in different orders, and the same weights must fit them all.
     return sorted(found, key=lambda item: [f"{key:09}" if isinstance(key, int) else str(key) for key in item[0]])
 
 
 def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
-    """The error for a leaf of an observation space that no default model encodes."""
+    """Returns the error for a leaf of an observation space that no default model encodes."""
     expected = "Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of those"
     return SpaceError(
         "The default model cannot encode this space.", f"observation_space{path_text(path)}", space
@@ -57,7 +57,7 @@ def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
 
 
 def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple[int, ...], np.ndarray]:
-    """The sizes of the choices of a space, and the value of each element of their concatenated one-hot codes."""
+    """Returns the size of each choice of a space, and the value for each element of the concatenated one-hot codes."""
     sizes, starts = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)
     sizes = tuple(int(n) for n in np.ravel(sizes))
     ranges = [np.arange(start, start + size) for start, size in zip(np.ravel(starts), sizes, strict=True)]
@@ -65,7 +65,7 @@ def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple
 
 
 def is_of_floats(space: spaces.Space) -> TypeGuard[spaces.Box]:
-    """Whether the elements of a space are floats, which have no scale of their own."""
+    """Whether a space is a Box of floats."""
     return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
 
 
@@ -100,10 +100,11 @@ class ImageLayout:
 
     @classmethod
     def of(cls, space: spaces.Box) -> ImageLayout | None:
-        """The layout of a Box; None if it is not an image.
+        """Returns the layout of a Box; None if it is not an image.
 
-        An image is a rank-3 Box with two sides of at least 5; `channels_come_first` finds its channels. A uint8 Box of
-        rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
+        An image is a rank-3 Box whose height and width are at least 5; `channels_come_first` finds the axis of the
+        channels. A uint8 Box of rank 2 is an image of one channel. A uint8 Box of rank 4 has frames stacked along the
+        first axis.
         """
         shape, pixels = space.shape, space.dtype == np.uint8
         if len(shape) == 2 and pixels:
@@ -143,7 +144,7 @@ class ConvolutionPlan:
 def convolution_plan(
     shape: tuple[int, int, int], filters: Sequence[ConvFilter] | None, dense_features: int | None
 ) -> ConvolutionPlan:
-    """The sizes of the layers over images of height, width, channels; see `CNN` for the arguments and the error."""
+    """Returns the sizes of layers for images [height, width, channels]; see `CNN` for the arguments and the error."""
     default_filters, default_dense = next((f, d) for side, f, d in _CONV_DEFAULTS if min(shape[:2]) >= side)
     height, width, channels = shape
     convolutions: list[tuple[int, int, tuple[int, int], int]] = []

@@ -1,4 +1,4 @@
-"""`GroupQNetwork`: action values of a group's members, and mixers, which make a joint value of them."""
+"""`GroupQNetwork`: action values of a group's members, and mixers, which combine them into a joint value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rollax.models.outputs import Outputs, State, initial_state_of, is_recurrent
 
 
 class Hypernetwork(nnx.Module):
-    """`outputs` weights of another network, as a function of a state: hidden layers with ReLU, then a linear one."""
+    """`outputs` weights of another network, as a function of a state: hidden layers with ReLU, then a linear layer."""
 
     def __init__(self, features: int, hiddens: Sequence[int], outputs: int, *, rngs: nnx.Rngs) -> None:
         self.hidden = MLP(features, hiddens, "relu", rngs=rngs)
@@ -33,7 +33,7 @@ class Hypernetwork(nnx.Module):
 
 
 class QMixer(nnx.Module):
-    """`mixer(values, state)`: the joint value, monotonic in each member's value, so that greedy members are optimal.
+    """`mixer(values, state)`: a joint value that greedy actions maximize, as it never falls with a member's value.
 
     Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
         Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one
@@ -65,6 +65,8 @@ class QMixer(nnx.Module):
 class GroupQNetwork(nnx.Module):
     """All members' action values [B, M·N] as `policy`, and the joint value [B] of their greedy actions as `value`.
 
+    If there is no joint value, `value` is the mean of the members' values.
+
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
     Args:
@@ -89,7 +91,7 @@ class GroupQNetwork(nnx.Module):
         return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
-        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state; see `run_model`."""
+        """Returns each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state [B, M, ...]."""
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
         if is_recurrent(self.network):
@@ -104,9 +106,9 @@ class GroupQNetwork(nnx.Module):
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
-        """[B, 1] the joint value of the members' actions; [B, M] each member's value if there is no joint value.
+        """[B, 1] the joint value of the members' values; [B, M] these values if there is no joint value.
 
-        An absent member's value counts as 0.
+        The value of an absent member counts as 0.
         """
         values = jnp.where(self.view.present(obs), values, 0.0)
         if self.is_sum:
@@ -150,7 +152,7 @@ def make_group_model(
     hypernet_hiddens: tuple[int, ...] = (),
     rngs: nnx.Rngs,
 ) -> GroupQNetwork:
-    """Returns the model of a group with the mixer "qmix", "vdn" or None; with memory if the config's model has it."""
+    """Returns the model of a group with the mixer "qmix", "vdn" or None; it has memory if the config's model does."""
     assert isinstance(action_space, spaces.Tuple)
     sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
     seen, choice = view.seen_space(observation_space), action_space.spaces[0]

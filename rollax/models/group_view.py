@@ -19,8 +19,8 @@ from rollax.errors import SpaceError
 class GroupView:
     """How to read the observations of a group of members with equal spaces; made by `GroupView.of`.
 
-    A group's columns are tuples with the columns of each member. The methods join them to one array, the first member's
-    rows first.
+    A group's columns are tuples with the columns of each member. `seen` joins them to one array, with the rows of the
+    first member first.
     """
 
     members: int  # M
@@ -34,10 +34,10 @@ class GroupView:
     def of(
         cls, observation_space: spaces.Space, action_space: spaces.Space, state_key: str | None, agent_ids: bool
     ) -> GroupView:
-        """The view of a group with Tuples of equal spaces; `state_key` is ignored if observations do not have it.
+        """Returns the view of a group with Tuples of equal spaces; a `state_key` that observations lack is ignored.
 
         Raises:
-            SpaceError: not a group, or members that cannot share a network.
+            SpaceError: the spaces are not the spaces of a group, or the members cannot share a network.
         """
         observed = _one_of("observation_space", observation_space)
         choice = _one_of("action_space", action_space)
@@ -74,7 +74,7 @@ class GroupView:
         return spaces.Tuple([visible, spaces.Discrete(self.members)] if self.agent_ids else [visible])
 
     def state_space(self, observation_space: spaces.Space) -> spaces.Space:
-        """The space of the global state; without one, of all members' views."""
+        """The space of the global state; without a global state, the space of all members' observations together."""
         parts = _parts(observation_space)
         if self.state_key is None:
             return spaces.Tuple([self._visible_space(part) for part in parts])
@@ -94,7 +94,8 @@ class GroupView:
         if self.state_key is None:
             return tuple(map(self._visible, obs))
         columns = jax.tree.map(lambda *parts: jnp.stack(parts), *(member[self.state_key] for member in obs))
-        # Every present member observes the same state; an absent one observes zeros, which a filter changes.
+        # All present members observe the same state. An absent member observes zeros, which a filter may change, so
+        # that only masks can tell.
         leaves = jax.tree.leaves(columns)
         rows = leaves[0].shape[1]
         if self.masked:
@@ -105,12 +106,12 @@ class GroupView:
         return jax.tree.map(lambda leaf: leaf[first, jnp.arange(rows)], columns)
 
     def valid(self, obs: Any) -> Bool[Array, "B M N"]:
-        """Which actions each member can take, by its mask; all if the member is absent."""
+        """Which actions each member can take, by its mask; all actions if the member is absent."""
         masks = self._masks(obs)
         return masks | ~masks.any(axis=-1, keepdims=True)
 
     def present(self, obs: Any) -> Bool[Array, "B M"]:
-        """Which members are present; without masks all of them."""
+        """Which members are present; without masks, all members."""
         if not self.masked:
             return jnp.ones((jax.tree.leaves(obs)[0].shape[0], self.members), bool)
         return self._masks(obs).any(axis=-1)
@@ -131,7 +132,7 @@ class GroupView:
 
 
 def by_member(columns: Any) -> Int[Array, "B M"]:
-    """A group's columns of actions as one array."""
+    """Returns a group's columns of actions as one array."""
     return jnp.stack([jnp.asarray(column) for column in columns], axis=1).astype(jnp.int32)
 
 
@@ -141,7 +142,7 @@ def _parts(space: spaces.Space) -> Sequence[Any]:
 
 
 def _one_of(name: str, space: spaces.Space) -> spaces.Space:
-    """The space of each member."""
+    """Returns the space that all members have; raises SpaceError if their spaces differ."""
     if not isinstance(space, spaces.Tuple):
         raise SpaceError.is_not("The agent", "a group", name, space).expected(
             "a Tuple with an equal space for each member",

@@ -1,4 +1,4 @@
-"""`GTrXL`: a gated transformer over sequences, with a memory of the rows before them."""
+"""`GTrXL`: a gated transformer over sequences, with a memory of earlier rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.layers import HIDDEN_GAIN, dense, orthogonal
 from rollax.models.outputs import State
 
-_HIDDEN = -1e30  # the score of a row that is not attended to
+_HIDDEN = -1e30  # the attention score of a row that gets no attention
 
 
 class GTrXL(nnx.Module):
@@ -27,7 +27,8 @@ class GTrXL(nnx.Module):
         The memory has no gradient. Row t attends to itself and to M rows before it, with relative positions as in
         Transformer-XL (Dai et al., 2019, arXiv:1901.02860, section 3.3).
 
-    The state is the inputs [L, M, D] of all L layers for the last M rows, and the number of rows so far, at most M.
+    The state is one array for each sequence: the flattened inputs [L, M, D] of all L layers for the last M rows, and
+    the number of rows so far, at most M.
     """
 
     def __init__(self, in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -37,7 +38,7 @@ class GTrXL(nnx.Module):
         self.layers = nnx.List([GatedLayer(config, rngs=rngs) for _ in range(units)])
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """Zeros, without the axis of sequences."""
+        """The state at the start of a trajectory: zeros, without the axis of sequences."""
         return (np.zeros(len(self.layers) * self.memory * self.features + 1, np.float32),)
 
     def __call__(self, x: Float[Array, "BT F"], state: State) -> tuple[Float[Array, "BT D"], State]:
@@ -57,7 +58,7 @@ class GTrXL(nnx.Module):
 
 
 class GatedLayer(nnx.Module):
-    """Attention and two dense layers, each with a gate in the place of a residual connection."""
+    """Attention, then two dense layers, with gates in the place of residual connections."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width, inner = config.attention_dim, config.attention_position_wise_mlp_dim
@@ -99,7 +100,7 @@ class RelativeAttention(nnx.Module):
         self.position_bias = nnx.Param(jax.device_put(np.zeros((heads, head_width), np.float32)))
 
     def __call__(self, seen: Float[Array, "B S D"], count: int, present: Float[Array, "B"]) -> Float[Array, "B T D"]:
-        """Attends from the last `count` rows; of the M rows before them, the last `present` ones count."""
+        """Attention of the last `count` rows; of the M rows before them, only the last `present` rows are real."""
         query = self._by_head(self.query(seen[:, -count:]))
         keys, values = (self._by_head(part) for part in jnp.split(self.key_and_value(seen), 2, axis=-1))
         positions = jnp.asarray(_waves(self.memory + 1, seen.shape[-1]))

@@ -1,4 +1,4 @@
-"""Layers with PPO's initialization, orthogonal kernels and zero biases, and noisy layers."""
+"""Dense and convolutional layers with orthogonal kernels and zero biases, noisy layers, and normalization."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 
 
 def orthogonal(gain: float) -> Callable[..., Array]:
-    """Returns an initializer: `gain` times a random matrix with orthonormal columns, or rows if those are fewer.
+    """Returns an initializer: `gain` times a random matrix with orthonormal columns (rows, if there are fewer rows).
 
     Source: Saxe et al. (2013), arXiv:1312.6120. Deviations: NumPy draws the matrix, seeded by the key, because JAX
     compiles a QR decomposition for every shape, about a second per model. The triangular factor is the Cholesky factor
@@ -55,14 +55,14 @@ def _orthogonal(key: Array, shape: Sequence[int], dtype: Any = jnp.float32, *, g
 
 
 def zeros_init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """An initializer that compiles nothing, and under a trace allocates nothing."""
+    """Returns zeros; an initializer that compiles nothing, and allocates nothing under a trace."""
     if isinstance(key, core.Tracer):
         return jnp.zeros(shape, dtype)
     return jax.device_put(np.zeros(shape, dtype))
 
 
 def dense(in_features: int, out_features: int, *, gain: float, rngs: nnx.Rngs) -> nnx.Linear:
-    """A linear layer with an orthogonal kernel of the given gain and a zero bias."""
+    """Returns a linear layer with an orthogonal kernel, times `gain`, and a zero bias."""
     return nnx.Linear(in_features, out_features, kernel_init=orthogonal(gain), bias_init=zeros_init, rngs=rngs)
 
 
@@ -106,11 +106,11 @@ class BatchRenorm(nnx.Module):
     running μ and σ, the output is γ x̂ + β, where
         x̂ = (x - μ_B) / σ_B · r + d,  r = clip(σ_B / σ, 1 / r_max, r_max),  d = clip((μ_B - μ) / σ, -d_max, d_max),
     and r and d are constant. In evaluation x̂ = (x - μ) / σ. Deviations, as in CrossQ (Bhatt et al., 2024,
-    arXiv:1902.05605): in the first `warm_up` calls r = 1 and d = 0, and then the limits apply at once; the running
-    statistics are the mean and the variance.
+    arXiv:1902.05605): r = 1 and d = 0 in the first `warm_up` calls, and from then on the limits have their final
+    values; the running statistics are the mean and the variance.
 
     Args:
-        momentum: the share of the old running statistics in the new ones.
+        momentum: the share of the old running statistics in the new running statistics.
         epsilon: added to variances.
     """
 
@@ -153,7 +153,7 @@ class BatchRenorm(nnx.Module):
 
 
 def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs) -> list[nnx.Module]:
-    """A layer that normalizes each of these widths; none for the kind None."""
+    """Returns one normalization layer for each of these widths; an empty list for the kind None."""
     if kind == "layer":
         return [nnx.LayerNorm(width, rngs=rngs) for width in widths]
     if kind == "batch":
@@ -164,7 +164,7 @@ def make_norms(kind: Normalization | None, widths: Sequence[int], rngs: nnx.Rngs
 def normalized_activation(
     x: Array, norm: nnx.Module | None, activation: Callable[[Array], Array], *, norm_first: bool
 ) -> Array:
-    """The outputs of a layer after its activation and its normalization, if any."""
+    """Returns the outputs of a layer after its activation and its normalization, if any."""
     if norm is None:
         return activation(x)
     normalize: Any = norm
@@ -174,8 +174,8 @@ def normalized_activation(
 class MLP(nnx.Module):
     """Dense layers, each followed by the activation and by the normalization, if any (see `model.normalization`).
 
-    With `norm_first`, or with dropout, which precedes both, the normalization precedes the activation. `features` is
-    the width of the output.
+    With `norm_first` the normalization precedes the activation. With dropout the order is: dense layer, dropout,
+    normalization, activation. `features` is the width of the output.
     """
 
     def __init__(
@@ -191,9 +191,9 @@ class MLP(nnx.Module):
     ) -> None:
         widths = (in_features, *hiddens)
         self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
-        # Batch normalization is also of the input.
+        # Batch normalization also normalizes the input.
         self.norms = nnx.List(make_norms(normalization, widths[1:] if normalization == "layer" else widths, rngs))
-        # Each with a random stream of its own, seeded as weights are.
+        # Each dropout layer has its own random stream, whose seed is drawn like the initial weights.
         streams = [nnx.Rngs(dropout=rngs.params()) for _ in hiddens] if dropout else []
         self.dropouts = nnx.List([nnx.Dropout(dropout, rngs=stream) for stream in streams])
         self.activation: Activation = activation
@@ -215,10 +215,12 @@ class CNN(nnx.Module):
 
     Args:
         shape: height, width and channels of an image.
-        filters: (output channels, kernel, stride) of each convolution; None, here and for `dense_features`: chosen by
-            the image's shorter side. A kernel that is larger than its input raises ConfigError.
-        normalization: of `model.normalization`, "layer" normalizes each layer after its activation, a convolution at
-            each position over its channels; the others have no effect.
+        filters: (output channels, kernel, stride) of each convolution; None: chosen by the image's shorter side.
+        dense_features: the width of the dense layer; None: chosen by the image's shorter side.
+        normalization: the kind of normalization, as in `model.normalization`. "layer" normalizes the output of a
+            convolution over the channels of each position. None: no normalization.
+    Raises:
+        ConfigError: a kernel is larger than its input.
     """
 
     def __init__(
@@ -265,7 +267,7 @@ _AS_PRODUCTS: ContextVar[bool] = ContextVar("convolutions as matrix products on 
 
 @contextlib.contextmanager
 def plain_convolutions() -> Iterator[None]:
-    """A context in which models are traced with convolutions on every device."""
+    """A context in which models are traced with XLA's convolutions on the CPU too; see `_convolved`."""
     token = _AS_PRODUCTS.set(False)
     try:
         yield
@@ -274,11 +276,11 @@ def plain_convolutions() -> Iterator[None]:
 
 
 def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"]) -> Array:
-    """The layer's output; on the CPU as one matrix product over strided slices.
+    """Returns the layer's output, on the CPU by one matrix product over strided slices.
 
-    XLA's CPU convolution has a slow gradient inside a loop: a gradient step on 128 Atari images takes 1.2 s with it and
-    0.07 s with slices. Where the stride divides the kernel's sides, one slice serves a block of stride × stride pixels:
-    4 slices instead of 64 for 8 × 8 pixels at stride 4.
+    XLA's CPU convolution has a slow gradient inside a loop: a gradient step on 128 Atari images takes 1.2 s, and 0.07 s
+    with slices. If the stride divides the kernel's sides, one slice serves a block of stride × stride pixels: 4 slices
+    instead of 64 for 8 × 8 pixels at stride 4.
     """
     if jax.default_backend() != "cpu" or not _AS_PRODUCTS.get():
         return layer(images)
@@ -301,7 +303,7 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
 
 
 def _in_blocks(images: Array, stride: int) -> Array:
-    """[B, height / stride, width / stride, stride² channels]: images in blocks; incomplete ones are cut off."""
+    """[B, height / stride, width / stride, stride² channels]: images in blocks; incomplete blocks are cut off."""
     batch, height, width, channels = images.shape
     height, width = height // stride, width // stride
     images = images[:, : height * stride, : width * stride]

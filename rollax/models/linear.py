@@ -14,7 +14,7 @@ from rollax.models.outputs import Outputs
 
 
 class LinearPolicy(nnx.Module):
-    """M x for the encoded observation x; M begins at 0.
+    """Action parameters M x for the encoded observation x; the matrix M is initially 0.
 
     Source: Mania et al. (2018), section 3, arXiv:1803.07055.
     """

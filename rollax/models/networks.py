@@ -22,7 +22,7 @@ from rollax.models.parametric_head import make_policy_head, policy_outputs
 
 
 def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> Any:
-    """Layers with the activation, normalization and dropout of the config, or residual blocks."""
+    """Returns dense layers with the activation, normalization and dropout of the config, or residual blocks."""
     if config.residual_blocks and hiddens:
         from rollax.models.simba import ResidualMLP  # loaded only where it is used
 
@@ -37,7 +37,7 @@ def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, 
 
 
 class Trunk(nnx.Module):
-    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images."""
+    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless all features are images."""
 
     def __init__(self, observation_space: spaces.Space, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
@@ -50,10 +50,10 @@ class Trunk(nnx.Module):
 
 
 def hidden_width(observation_space: spaces.Space, config: ModelConfig) -> int:
-    """The width of the hidden features from which the default model computes its outputs."""
+    """Returns the width of the hidden features from which the default model computes its outputs."""
     if config.has_memory:
         return config.memory_width
-    # Without numbers: nothing is allocated.
+    # `eval_shape` allocates no arrays.
     return nnx.eval_shape(lambda: Trunk(observation_space, config, rngs=nnx.Rngs(0))).features
 
 
@@ -61,7 +61,8 @@ class ActorCritic(nnx.Module):
     """Inputs of the action distribution and state values, from raw observation columns.
 
     Args:
-        num_outputs: width of the distribution's inputs; with `free_log_std` means, then log standard deviations.
+        num_outputs: width of the distribution's inputs; with `free_log_std`, one half are means and the other half log
+            standard deviations.
         head_features: input width of the heads; None: the width of the hidden layers.
         value_shape: the shape of the values of one row: () for one value head, else (H,).
     Raises:
@@ -100,7 +101,7 @@ class ActorCritic(nnx.Module):
         return self.heads(hidden, hidden if self.value_trunk is None else self.value_trunk(obs), obs)
 
     def heads(self, hidden: Float[Array, "B F"], value_hidden: Float[Array, "B F"], obs: Any) -> Outputs:
-        """The model's outputs from the hidden features of actor and critic."""
+        """Returns the model's outputs from the hidden features of actor and critic."""
         dist_inputs = policy_outputs(self.policy_head, hidden, obs)
         if self.log_std is not None:
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)

@@ -1,4 +1,4 @@
-"""Checks of a user's model in JAX or PyTorch: its constructor, and its outputs for a few rows. It imports neither."""
+"""Checks of the constructor and the outputs of a user's model in JAX or PyTorch. It imports neither library."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STEPS = 3
 def check_arguments(cls: type, names: Iterable[str], custom_model_config: Mapping[str, Any]) -> None:
     """Raises ConfigError unless `cls(observation_space, num_outputs, **custom_model_config)` is a valid call.
 
-    `names` are further arguments, passed by keyword.
+    `names` are further arguments that the call passes by keyword.
     """
-    # Checked before the call, so that a TypeError raised inside the constructor keeps its traceback.
+    # This check is before the call, so that a TypeError raised inside the constructor keeps its own message.
     signature = inspect.signature(cls.__init__)
     further = dict.fromkeys(names)
     try:
@@ -53,7 +53,7 @@ def check_outputs(
     kind: str,
     value_shape: tuple[int, ...] = (),
 ) -> None:
-    """Raises PolicyError if a model fails on a batch, or returns other `Outputs` than `run_model` describes.
+    """Raises PolicyError if a model fails on a batch, or does not return `Outputs` with the expected shapes.
 
     A model with memory is checked on single rows, as in acting, and on sequences, as in learning.
 
@@ -83,7 +83,7 @@ def check_outputs(
 
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
-    """Example columns of a space: ones, clipped to its bounds. An action mask of ones allows every action."""
+    """Returns example columns of a space: ones, clipped to its bounds. An action mask of ones allows all actions."""
 
     def column(leaf: spaces.Space, path: Any) -> np.ndarray:
         ones = np.ones((rows, *(leaf.shape or ())), leaf.dtype)
@@ -99,7 +99,7 @@ def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]
     if not known.keys() >= set(names):
         raise PolicyError(
             "The custom model names an unknown memory input.", f"{path_of(type(model))}.memory_inputs", names
-        ).expected(f"some of {sorted(known)}", "list only those")
+        ).expected(f"some of {sorted(known)}", "list only these names")
     state = tuple(np.repeat(part[None], _ROWS, axis=0) for part in initial_state_of(model))
     return {"state_in": state, **{name: known[name] for name in names}}
 

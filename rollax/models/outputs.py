@@ -1,4 +1,4 @@
-"""`Outputs`: what one forward pass of a model returns, and `run_model`, which runs one."""
+"""`Outputs`: what one forward pass of a model returns; `run_model`: runs a model with or without memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outputs(_Outputs):
 
     Args:
         policy: [N, num_outputs] inputs of the action distribution, or action values.
-        value: [N] state values, or [N, H] of H value heads; None if the model has none.
+        value: [N] state values, or [N, H] for H value heads; None if the model returns no values.
         state: arrays [B, ...], the recurrent state after the last rows of B sequences; () without memory.
         aux: name -> [N, ...] further outputs, for the loss.
     """
@@ -41,12 +41,12 @@ class Outputs(_Outputs):
         state: Any = (),
         aux: Any = None,  # checked where a policy is made
     ) -> Outputs:
-        # A dict of its own: a model may write into it.
+        # A new dict for each call, because a model may write into it.
         return super().__new__(cls, policy, value, state, {} if aux is None else aux)
 
 
 def is_recurrent(model: Any) -> bool:
-    """Whether a module has memory, that is, a method `initial_state`."""
+    """Whether a module has memory, which it declares by a method `initial_state`."""
     return hasattr(model, "initial_state")
 
 
@@ -77,7 +77,7 @@ def initial_state_of(model: Any) -> tuple[NDArray, ...]:
 
 
 def is_noisy(model: Any) -> bool:
-    """Whether a module explores in training mode, with new random numbers for each call: its `noisy` is True."""
+    """Whether a module's attribute `noisy` is True: in training mode it explores, with new random numbers per call."""
     return getattr(model, "noisy", False)
 
 
@@ -96,7 +96,7 @@ def run_model(model: Any, columns: Any) -> Any:
 
 
 def values_of_critic(model: Any, critic_obs: Any, value_shape: tuple[int, ...] = ()) -> Any:
-    """[B, *value_shape] the values from a model's method `critic` for B rows; PolicyError for another shape."""
+    """Returns the values [B, *value_shape] of a model's method `critic` for B rows; PolicyError for another shape."""
     values, rows = model.critic(critic_obs), trees.length(critic_obs)
     shape = tuple(values.shape) if hasattr(values, "shape") else None
     if shape != (rows, *value_shape):

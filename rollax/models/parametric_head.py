@@ -1,4 +1,4 @@
-"""Parametric actions: the available actions change from step to step, and an embedding describes each."""
+"""Parametric actions: the available actions change from step to step, and an embedding describes each action."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ WIDTH = 64
 
 
 class ParametricHead(nnx.Module):
-    """Logits of the slots: scaled dot products of a query, made from the features, and each embedding's key.
+    """Logits [B, S] of actions with embeddings [B, S, E]: scaled dot products of a query and keys.
 
-    All slots share the weights, so a permutation of the slots permutes the logits. The action mask removes empty slots.
+    The query is computed from the features, and one key from each embedding. All embeddings share the weights, so that
+    a permutation of the actions permutes the logits. The action mask excludes padded embeddings.
 
-    Source: Vaswani et al. (2017), Eq. 1, arXiv:1706.03762: q·k / sqrt(d). Deviations: no softmax here; the keys pass a
-    tanh, so that the logit need not be linear in the embedding. A small `gain` of the query's kernel makes the initial
-    policy almost uniform over the valid slots.
+    Source: Vaswani et al. (2017), Eq. 1, arXiv:1706.03762: q·k / sqrt(d). Deviations: there is no softmax here, and a
+    tanh is applied to the keys, so that the logit need not be linear in the embedding. A small `gain` of the query's
+    kernel makes the initial policy almost uniform over the valid actions.
     """
 
     def __init__(self, features: int, embedding_size: int, *, gain: float, rngs: nnx.Rngs) -> None:
@@ -43,18 +44,18 @@ PolicyHead = nnx.Linear | ParametricHead | StateDependentHead
 def make_policy_head(
     observation_space: spaces.Space, features: int, num_outputs: int, *, gain: float, rngs: nnx.Rngs
 ) -> PolicyHead:
-    """A `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
+    """Returns a `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
     if not is_parametric(observation_space):
         return dense(features, num_outputs, gain=gain, rngs=rngs)
     return ParametricHead(features, embedding_size(observation_space), gain=gain, rngs=rngs)
 
 
 def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
-    """The head's outputs for hidden features and, if it is parametric, for the embeddings in the observations."""
+    """Returns the head's outputs for hidden features; a `ParametricHead` also reads the embeddings in observations."""
     return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if isinstance(head, ParametricHead) else head(hidden)
 
 
 def filled_slots(obs: Any) -> Bool[Array, "B S"]:
-    """Whether each slot holds an action; true in the whole row if its mask is zeros, as in a last observation."""
+    """Whether each slot contains an action; all true in a row whose mask is all zeros, as in a last observation."""
     filled = jnp.asarray(obs[ACTION_MASK]) > 0
     return filled | ~filled.any(axis=1, keepdims=True)

@@ -30,7 +30,7 @@ from rollax.ops.q_learning import dueling
 
 
 class Stream(nnx.Module):
-    """Layers from hidden features to outputs; all but the last have an activation. They are noisy with a `sigma0`."""
+    """Layers from hidden features to outputs, all but the last with an activation; with `sigma0`, noisy layers."""
 
     def __init__(
         self,
@@ -61,15 +61,16 @@ class QNetwork(nnx.Module):
     """Action values [B, A] as `policy`, their maximum as `value`, and in `aux` the `logits` [B, A, K] over K atoms.
 
     Without a support K is 1, and the logits are the values. With embeddings of the actions in the observations
-    (`avail_actions`) an action's value is computed from its embedding; the contents of empty slots have no effect.
+    (`avail_actions`), the value of an action is computed from its embedding; embeddings that the mask excludes have no
+    effect on the values of other actions.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), arXiv:1511.06581; atoms:
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
 
     Args:
-        hiddens: widths of each stream's own layers.
+        hiddens: widths of the hidden layers of each stream.
         support: [K] the returns of the atoms; None: values are scalars.
-        sigma0: σ_0 of noisy streams; None: they are not noisy.
+        sigma0: σ_0 of noisy layers in the streams; None: the layers are not noisy.
         trunk: the layers before the streams; None: a `Trunk`.
     """
 
@@ -101,7 +102,7 @@ class QNetwork(nnx.Module):
         return self.outputs(self.trunk(obs), obs)
 
     def outputs(self, hidden: Float[Array, "B F"], obs: Any, state: State = ()) -> Outputs:
-        """The model's outputs from hidden features."""
+        """Returns the model's outputs from hidden features."""
         return _value_outputs(self._logits(hidden, obs), self.support, state)
 
     def _logits(self, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A K"]:
@@ -138,12 +139,12 @@ class RecurrentQNetwork(QNetwork):
 
 
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
-    """The expected return of each action; without a support the logits are the values, and K is 1."""
+    """Returns the expected return of each action; without a support the logits are the values, and K is 1."""
     return logits[..., 0] if support is None else jax.nn.softmax(logits, axis=-1) @ jnp.asarray(support)
 
 
 def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
-    """The `logits` of a `QNetwork`; PolicyError for the outputs of another model."""
+    """Returns the `logits` of a `QNetwork`; raises PolicyError for the outputs of another model."""
     if "logits" not in out.aux:
         raise PolicyError(
             "The model does not return the logits of its action values.",
@@ -158,7 +159,7 @@ def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
 
 
 class CustomQNetwork(nnx.Module):
-    """A custom model in place of a `QNetwork`; its `policy` is [B, A·K]: the `logits` of a `QNetwork`, flattened."""
+    """A custom model in place of a `QNetwork`; the custom model's `policy` has the flattened `logits` [B, A·K]."""
 
     def __init__(self, network: Any, num_actions: int, support: np.ndarray | None) -> None:
         self.network, self.num_actions, self.noisy = network, num_actions, is_noisy(network)
@@ -168,7 +169,7 @@ class CustomQNetwork(nnx.Module):
         return self.outputs(self.network(obs))
 
     def outputs(self, out: Outputs) -> Outputs:
-        """The outputs of a `QNetwork` from the custom model's outputs."""
+        """Returns the outputs of a `QNetwork` from the custom model's outputs."""
         logits = out.policy.reshape(out.policy.shape[0], self.num_actions, -1)
         return _value_outputs(logits, self.support, out.state, out.aux)
 
@@ -202,9 +203,9 @@ def make_q_network(
     sigma0: float | None = None,
     rngs: nnx.Rngs,
 ) -> QNetwork | CustomQNetwork:
-    """The network of the values of all actions, with memory or a custom model as `config` says; see `QNetwork`.
+    """Returns a network of the values of all actions, with memory or a custom model as `config` says; see `QNetwork`.
 
-    Raises ConfigError for a custom model without noisy layers, if there is a `sigma0`; other errors as `make_model`.
+    Raises ConfigError if `sigma0` is set and a custom model has no noisy layers; other errors as in `make_model`.
     """
     num_actions = int(action_space.n)
     if config.custom_model is not None:

@@ -27,12 +27,12 @@ _LIMIT = 5.0
 class ScaledObservations:
     """Standardizes observations, in NumPy or JAX.
 
-    The elements of all Box parts, concatenated to [N, size], are standardized; the choices of other parts are not
+    The elements of all Box parts, concatenated to [N, size], are standardized; other parts, which are discrete, are not
     changed.
 
     Attributes:
-        paths: the parts of the observation that are features.
-        spaces: their spaces.
+        paths: the paths of the parts of the observation that are features.
+        spaces: the space of each part.
     """
 
     paths: tuple[Path, ...]
@@ -40,7 +40,7 @@ class ScaledObservations:
 
     @classmethod
     def of(cls, space: spaces.Space) -> ScaledObservations:
-        """The scaled observations of a space; SpaceError if it has no features."""
+        """Returns the instance for an observation space; raises SpaceError if the space has no features."""
         paths, parts = zip(*feature_leaves(space), strict=True)
         return cls(paths, parts)
 
@@ -55,18 +55,18 @@ class ScaledObservations:
         return spaces.Dict({str(place): _scaled_space(part) for place, part in enumerate(self.spaces)})
 
     def numbers(self, obs: Any) -> np.ndarray:
-        """[N, size] float32 numbers of columns of N observations."""
+        """Returns the Box elements of columns of N observations as [N, size] float32."""
         columns = [np.asarray(at(obs, path)) for path, part in self._parts if isinstance(part, spaces.Box)]
         rows = len(np.asarray(at(obs, self.paths[0])))
         flat = [column.reshape(rows, -1).astype(np.float32) for column in columns]
         return np.concatenate([np.empty((rows, 0), np.float32), *flat], axis=1)
 
     def scaled(self, obs: Any, moments: Mapping[str, Any]) -> dict[str, Any]:
-        """Columns of `space`: (x - mean) / deviation of the numbers, clipped to [-5, 5].
+        """Returns columns of `space`, with (x - mean) / deviation clipped to [-5, 5] for each Box element x.
 
         Args:
             obs: columns of N observations.
-            moments: `mean` and `deviation` of the numbers, [size].
+            moments: `mean` and `deviation` of the Box elements, [size].
         """
         columns, start = {}, 0
         for place, (path, part) in enumerate(self._parts):
@@ -89,31 +89,31 @@ def _scaled_space(part: spaces.Space) -> spaces.Space:
     if not isinstance(part, spaces.Box):
         return part
     layout = ImageLayout.of(part)
-    # Without bounds, because encoders map images from their bounds to [0, 1].
+    # Without bounds, because encoders would map images from their bounds to [0, 1].
     return spaces.Box(-np.inf, np.inf, part.shape if layout is None else layout.shape, np.float32)
 
 
 class RandomNetworkDistillation(nnx.Module):
     """A fixed random target network, and a predictor that learns its outputs.
 
-    Source: Burda et al. (2018), arXiv:1810.12894: the predictor has two more hidden layers. Gradients leave the target
-        unchanged.
+    Source: Burda et al. (2018), arXiv:1810.12894: the predictor has two more hidden layers than the target. The target
+        has no gradient.
 
     Args:
         space: `ScaledObservations.space`.
-        config: the convolutions of images.
-        widths: of the target's hidden layers, then of its output.
+        config: has the convolutions of images.
+        widths: the widths of the target's hidden layers, then the width of its output.
     """
 
     def __init__(self, space: spaces.Space, config: ModelConfig, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
         *hiddens, outputs = widths
-        # Observations are standardized already, and the target is fixed.
+        # Observations are already standardized, and running statistics would change the target.
         config = config.model_copy(update={"normalize_observations": False})
         self.target = _Network(space, config, hiddens, outputs, rngs=rngs)
         self.predictor = _Network(space, config, [*hiddens, *[widths[-2:][0]] * 2], outputs, rngs=rngs)
 
     def __call__(self, obs: Any) -> Float[Array, "B"]:
-        """The mean squared error of the predictor for each observation; its gradient is the predictor's only."""
+        """Returns the mean squared error of the predictor for each observation; only the predictor has a gradient."""
         return jnp.square(self.predictor(obs) - lax.stop_gradient(self.target(obs))).mean(axis=-1)
 
 

@@ -37,7 +37,7 @@ class LSTM(nnx.Module):
         self.recurrent = nnx.Linear(features, 4 * features, use_bias=False, kernel_init=_gates(4), rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """Zeros, without the axis of sequences."""
+        """The state at the start of a trajectory: zeros, without the axis of sequences."""
         zeros = np.zeros(self.features, np.float32)
         return (zeros, zeros)
 
@@ -68,7 +68,7 @@ class GRU(nnx.Module):
         self.recurrent = nnx.Linear(features, 3 * features, kernel_init=_gates(3), bias_init=zeros_init, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """Zeros, without the axis of sequences."""
+        """The state at the start of a trajectory: zeros, without the axis of sequences."""
         return (np.zeros(self.features, np.float32),)
 
     def __call__(self, x: Float[Array, "BT F"], state: State) -> tuple[Float[Array, "BT H"], State]:
@@ -86,8 +86,8 @@ class GRU(nnx.Module):
 class RecurrentActorCritic(ActorCritic):
     """`ActorCritic` with an LSTM, a GRU or a transformer between the hidden layers and the heads.
 
-    Rows are B concatenated sequences of equal length; the state has B rows. If actor and critic share no
-    layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
+    Rows are B concatenated sequences of equal length; the state has B rows. If actor and critic share no layers, each
+    has its own memory. The state is a single array, the actor's state followed by the critic's state, because each
     further array costs the sampler as much as a small layer at every step.
     """
 
@@ -140,7 +140,7 @@ class RecurrentActorCritic(ActorCritic):
 
 
 class RecurrentTrunk(nnx.Module):
-    """`Trunk` with a memory behind it; see `RecurrentActorCritic` for its rows and state."""
+    """`Trunk` followed by a layer with memory; rows and state are as in `RecurrentActorCritic`."""
 
     def __init__(
         self, observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
@@ -165,14 +165,14 @@ class RecurrentTrunk(nnx.Module):
 
 
 def make_memory(in_features: int, config: ModelConfig, *, rngs: nnx.Rngs) -> LSTM | GRU | GTrXL:
-    """The layer with memory that the config names; by default an LSTM."""
+    """Returns the layer with memory that the config selects; by default an LSTM."""
     if config.use_attention:
         return GTrXL(in_features, config, rngs=rngs)
     return (GRU if config.use_gru else LSTM)(in_features, config.lstm_cell_size, rngs=rngs)
 
 
 def _parts(state: State, memories: Sequence[Any]) -> list[State]:
-    """The state of each of these layers, from one array with all of them."""
+    """Returns the state of each layer in `memories`, from the array that contains all states."""
     sizes = [[len(part) for part in memory.initial_state()] for memory in memories]
     parts = iter(jnp.split(state[0], np.cumsum([size for of_one in sizes for size in of_one])[:-1], axis=1))
     return [tuple(next(parts) for _ in of_one) for of_one in sizes]
@@ -192,9 +192,9 @@ def _previous(model: Any, prev_actions: Any, prev_rewards: Any) -> list[Array]:
 def _over_time(
     step: Callable[[State, Array], tuple[State, Array]], inputs: Float[Array, "BT G"], state: State
 ) -> tuple[Float[Array, "BT H"], State]:
-    """A step's outputs over concatenated sequences, and the state after their last rows.
+    """Returns the outputs of `step` for all rows of concatenated sequences, and the state after the last rows.
 
-    A sequence never spans the end of a trajectory (see `batch/sequences.py`), so no state is reset inside it.
+    A sequence never spans the end of a trajectory (see `batch/sequences.py`), so that no state is reset in a sequence.
     """
     sequences = state[0].shape[0]
     if inputs.shape[0] == sequences:

@@ -1,4 +1,4 @@
-"""Actor and critics with memory: each has an encoder of its own, which reads the rows of a sequence."""
+"""Actor and critics with memory: the actor has an encoder, and the critics share another encoder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollax.models.outputs import Outputs, State, is_recurrent
 from rollax.models.recurrent import RecurrentTrunk
 
 CRITIC_INPUTS = "critic_inputs"
-"""The name of what critics with memory read of each row, in the `aux` of the model's outputs."""
+"""The name of the inputs of critics with memory in `Outputs.aux`."""
 _FEATURES = "features"
 
 
 def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces.Space:
-    """The space of what critics read: observations, or with memory features of the rows so far."""
+    """Returns the space of the critics' inputs: observations, or with memory features of the rows so far."""
     if not config.has_memory:
         return observation_space
     features = spaces.Box(-np.inf, np.inf, (config.memory_width,), np.float32)
@@ -34,22 +34,22 @@ def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces
 
 
 def critic_inputs(out: Outputs, obs: Any) -> Any:
-    """What critics read of each row, from the model's outputs for the row, and its observation."""
+    """Returns the critics' inputs for each row: observations, or with memory the features in the model's outputs."""
     return out.aux.get(CRITIC_INPUTS, obs)
 
 
 class RecurrentCritics(nnx.Module):
-    """Critics that share an encoder with memory. They are called with its features, `critic_inputs`.
+    """Critics that share an encoder with memory, and are called with the features of the encoder.
 
     The memory reads observations, and previous actions and rewards if the config says so. The action whose value is
-    asked for is an input of the critics after the memory, so that it does not change the features of later rows.
+    computed is an input of the critics after the memory, so that it does not change the features of later rows.
     """
 
     def __init__(self, trunk: RecurrentTrunk, critics: Ensemble) -> None:
         self.trunk, self.critics = trunk, critics
 
     def inputs(self, obs: Any, state: State, **memory: Any) -> tuple[Any, State]:
-        """The inputs of the critics for the rows of B sequences, and the state after the last rows."""
+        """Returns the inputs of the critics for the rows of B sequences, and the state after the last rows."""
         features, state = self.trunk(obs, state, **memory)
         if not (isinstance(obs, dict) and EMBEDDINGS in obs):
             return features, state
@@ -59,12 +59,12 @@ class RecurrentCritics(nnx.Module):
         return self.critics(inputs, *actions)
 
     def member(self, number: int) -> Any:
-        """One critic as a module."""
+        """Returns one critic as a module."""
         return self.critics.member(number)
 
 
 class RecurrentActorWithCritics(ActorWithCritics):
-    """`ActorWithCritics` with memory; see `run_model`. The state is one array: the actor's, then the critics'.
+    """`ActorWithCritics` with memory; see `run_model`. The state is one array: the actor's state, then the critics'.
 
     Source: Ni et al. (2022), "Recurrent model-free RL can be a strong baseline for many POMDPs", arXiv:2110.05038:
         actor and critics have separate encoders. Deviations: sequences may begin with stored states.
@@ -101,9 +101,9 @@ def join_actor_and_critics(
     squashed: bool = False,
     initial_alpha: float | None = None,
 ) -> ActorWithCritics:
-    """An `ActorWithCritics`; if the actor has memory, the critics, which read `critic_space`, get an encoder of theirs.
+    """Returns an `ActorWithCritics`; if the actor has memory, the critics get their own encoder with memory.
 
-    `squashed` and `initial_alpha` are as in `ActorWithCritics`.
+    The inputs of `critics` are in `critic_space`. `squashed` and `initial_alpha` are as in `ActorWithCritics`.
     """
     if not is_recurrent(actor):
         return ActorWithCritics(actor, critics, squashed=squashed, initial_alpha=initial_alpha)

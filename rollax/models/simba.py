@@ -1,4 +1,4 @@
-"""The layers of SimBa: `ResidualMLP`, residual blocks of dense layers, and `RunningNorm`, standardized inputs."""
+"""The layers of SimBa: `ResidualMLP`, residual blocks of dense layers, and `RunningNorm`, which standardizes inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollax.models.layers import ACTIVATIONS, dense, make_norms, zeros_init
 
 
 def he_normal(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """An initializer of a kernel before a relu: independent normal numbers of the variance 2 / inputs.
+    """Returns normal numbers of variance 2 / inputs; an initializer of a kernel whose layer precedes a relu.
 
     Source: He et al. (2015), Eq. 10, arXiv:1502.01852. Deviations: as for `orthogonal`, NumPy draws the numbers.
     """
@@ -35,13 +35,13 @@ class RunningNorm(nnx.Module):
 
     Statistics are constant in gradients.
 
-    Source: Lee et al. (2025), "SimBa", section 4 (RSNorm), arXiv:2410.09754. Deviations: the rows are those of updates,
-    with a replay buffer the replayed ones, not those that were sampled; from the call number `horizon` on, older rows
-    count less; and the outputs are clipped.
+    Source: Lee et al. (2025), "SimBa", section 4 (RSNorm), arXiv:2410.09754. Deviations: the statistics are over the
+    rows of updates, which a replay buffer may return several times, not over the sampled rows; after `horizon` calls
+    older rows count less; and the outputs are clipped.
 
     Args:
         epsilon: added to the variance.
-        horizon: K: the share of a call's rows in the new statistics is 1 / n in the n-th call, but at least 1 / K.
+        horizon: K; the rows of the n-th call have the weight 1 / n in the new statistics, but at least 1 / K.
     """
 
     limit = 10.0
@@ -72,7 +72,7 @@ class ResidualMLP(nnx.Module):
 
     Args:
         widths: the widths F of the blocks, all equal; W₁ N(x) has the width 4 F.
-        normalization: as for `MLP`: batch normalization is also of the input; None: N(x) = x.
+        normalization: as for `MLP`; batch normalization also normalizes the input; None: N(x) = x.
     """
 
     def __init__(

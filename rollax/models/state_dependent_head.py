@@ -17,9 +17,9 @@ class StateDependentHead(nnx.Module):
     """Means that are linear in the hidden features, the features, and one trained matrix of log standard deviations.
 
     Args:
-        distribution: the distribution whose inputs it returns.
+        distribution: the distribution whose inputs the head returns.
         log_std: initial value of the log standard deviations.
-        trains_features: whether the deviations have a gradient in the features.
+        trains_features: whether gradients of the standard deviations flow into the features.
         mean_limit: means are clipped to ± this number; None: they are not clipped.
     """
 

@@ -1,7 +1,7 @@
-"""Layers whose weights have fixed norms, and networks that stack them, plainly or in inverted residual blocks.
+"""Layers whose weights have fixed norms, and networks of such layers, with or without inverted residual blocks.
 
 A gradient step changes the norms. `with_unit_norms` restores them for all parameters whose names end in `unit_kernel`,
-`unit_scale` or `unit_bias`. Other parameters stay as they are.
+`unit_scale` or `unit_bias`. Other parameters are not changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_STD_LOW, _LOG_STD_HIGH = -10.0, 2.0
 
 
 class UnitLinear(nnx.Module):
-    """A linear layer in which the weights of each output have the norm 1; it has no bias unless asked for."""
+    """A linear layer in which the weights of each output have the norm 1; by default it has no bias."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False, rngs: nnx.Rngs) -> None:
         self.unit_kernel = nnx.Param(_unit_columns(rngs.params(), (in_features, out_features)))
@@ -45,7 +45,7 @@ class UnitBatchNorm(nnx.Module):
     """Batch normalization in which scale and bias together have the norm √F, for F features.
 
     Args:
-        momentum: the share of the old running statistics in the new ones.
+        momentum: the share of the old running statistics in the new running statistics.
         epsilon: added to variances.
     """
 
@@ -116,7 +116,7 @@ class ResidualLayers(nnx.Module):
 
 
 class PlainLayers(nnx.Module):
-    """Batch normalization of the input, then relu(BN(W x)) for each layer, where W keeps its norms and BN is free.
+    """Batch normalization of the input, then relu(BN(W x)) for each layer; the norms of W are fixed, BN is ordinary.
 
     Source: Palenicek et al. (2025), "XQC", arXiv:2509.25174.
 
@@ -140,8 +140,8 @@ class PlainLayers(nnx.Module):
 class UnitActor(nnx.Module):
     """Means and log standard deviations of continuous actions, from raw observation columns.
 
-    `fcnet_hiddens` are the widths of its blocks, or with `residual_blocks=False` of its plain layers. Log standard
-    deviations are -10 + 6 (1 + tanh y), in (-10, 2), for the output y of the last layer.
+    `fcnet_hiddens` are the widths of the residual blocks, or of the plain layers with `residual_blocks=False`. Log
+    standard deviations are -10 + 6 (1 + tanh y), in (-10, 2), for the output y of the last layer.
     """
 
     def __init__(
@@ -190,10 +190,10 @@ def _layers(
 
 
 def with_unit_norms(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a model by name, with the norms that the layers of this module keep.
+    """Returns the parameters of a model by name, with the fixed norms of the layers of this module.
 
-    Columns of `unit_kernel` [..., P, Q] have the norm 1; `unit_scale` [..., F], together with `unit_bias` if there is
-    one, has the norm √F. A column or scale of zeros stays.
+    Columns of `unit_kernel` [..., P, Q] have the norm 1; `unit_scale` [..., F], together with `unit_bias` if the layer
+    has one, has the norm √F. A column or scale of zeros is not changed.
     """
     found = dict(params)
     for name, value in params.items():
@@ -210,12 +210,12 @@ def with_unit_norms(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inverse(squares: Array) -> Array:
-    """1 / √squares; 1 where they are 0."""
+    """Returns 1 / √squares; 1 where `squares` is 0."""
     return lax.rsqrt(jnp.where(squares > 0, squares, 1.0))
 
 
 def _unit_columns(key: Array, shape: tuple[int, int]) -> Array:
-    """An orthogonal matrix, scaled so that its columns have the norm 1 even if it has more columns than rows."""
+    """Returns an orthogonal matrix, with columns scaled to the norm 1 even if there are fewer rows than columns."""
     kernel = orthogonal(1.0)(key, shape)
     if isinstance(kernel, core.Tracer):
         return kernel / jnp.linalg.norm(kernel, axis=0)

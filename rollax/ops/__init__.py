@@ -1,4 +1,4 @@
 """Losses, targets and statistics as pure functions of arrays and a mask, in JAX or (`advantages`, `evolution`) NumPy.
 
-In JAX they raise ShapeError at trace time if arguments with equal annotated shapes differ in shape.
+Functions in JAX raise ShapeError at trace time for arguments of different shapes that would broadcast by mistake.
 """

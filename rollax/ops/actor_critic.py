@@ -20,7 +20,7 @@ def td_target(
     Source: Lillicrap et al. (2016), section 3, arXiv:1509.02971:  y = r + γ Q⁻(s', π⁻(s')).
 
     Args:
-        rewards: [B] r, for n steps their discounted sum.
+        rewards: [B] r; for n steps, the discounted sum of the rewards.
         discounts: [B] factor of the next value: γ^n, or 0 after a termination.
         next_values: [B] value of the next observation.
     Returns:
@@ -51,7 +51,7 @@ def smoothed_actions(
 def twin_errors(
     values: Float[Array, "N B"], targets: Float[Array, "B"], weights: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
-    """Returns loss and errors of an ensemble of critics.
+    """Returns the loss of an ensemble of critics, and the error of each row.
 
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  L = Σ_i mean_b w_b (Q_i(s, a) - y)².
     Deviations: the importance weights and the mask.
@@ -62,7 +62,7 @@ def twin_errors(
         weights: [B] w, of prioritized replay.
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
-        [] loss, and [B] mean absolute error of the critics, for priorities; constant.
+        [] loss, and [B] the mean absolute error over the critics, for priorities; constant.
     """
     errors = values - lax.stop_gradient(targets)
     loss = masked_mean((errors**2).sum(axis=0) * weights, mask)
@@ -72,7 +72,7 @@ def twin_errors(
 def temperature_loss(
     log_alpha: Float[Array, ""], logp: Float[Array, "B"], target_entropy: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """Loss that raises the temperature if the entropy is below its target, and lowers it if above.
+    """Returns a loss that raises the temperature if the entropy is below the target, and lowers it if above.
 
     Source: Haarnoja et al. (2018), Eq. 18, arXiv:1812.05905:  J(α) = mean_b -α (log π(a|s) + H̄).  Deviations: the
     factor log α instead of α, as in the authors' code, so that the rate of change does not depend on α.
@@ -88,7 +88,7 @@ def temperature_loss(
 
 
 def entropy_of_normals(std: float, count: int) -> float:
-    """The entropy of `count` independent normal numbers of standard deviation σ: ½ n log(2πe σ²).
+    """Returns the entropy of n = `count` independent normal numbers of standard deviation σ: ½ n log(2πe σ²).
 
     Source: Kim et al. (2026), arXiv:2604.04539.
     """
@@ -98,9 +98,9 @@ def entropy_of_normals(std: float, count: int) -> float:
 def reward_scale(
     deviation: Float[Array, ""], largest: Float[Array, ""], *, limit: float, epsilon: float = 1e-8
 ) -> Float[Array, ""]:
-    """Returns the number by which rewards are divided, so that discounted sums of them stay within ±limit.
+    """Returns the number by which rewards are divided, so that their discounted sums stay within ±limit.
 
-    Source: Lee et al. (2025), "SimBaV2", arXiv:2502.15280:  max(std(R), max|R| / limit), of the discounted sums R of
+    Source: Lee et al. (2025), "SimBaV2", arXiv:2502.15280:  max(std(R), max|R| / limit), for the discounted sums R of
         the rewards so far.
 
     Args:

@@ -1,7 +1,7 @@
-"""Returns and advantages of all trajectory segments of a fragment at once, in NumPy, for policies without JAX too.
+"""Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
 
-Segments are not padded. Truncated segments and segments that are cut by the end of the fragment are both bootstrapped
-from their real next observation.
+Segments are not padded. Truncated segments, and segments that the end of the fragment cuts, are bootstrapped from the
+real observation after their last row.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ def generalized_advantages(
     rewards: Floats | None = None,
     episodic: bool | Sequence[bool] = True,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Generalized advantage estimates, and the corresponding value targets.
+    """Returns generalized advantage estimates and the corresponding value targets.
 
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
         with V(s_{t+1}) = 0 where the episode terminated at t. If truncation or the end of the fragment cuts the sum,
-        the last δ has the bootstrap. Not episodic (Burda et al. 2018, section 2.3, arXiv:1810.12894): s_{t+1} after the
-        end of an episode is the first state of the next one in the same slot.
+        the last δ contains the value of the observation after the segment. Not episodic (Burda et al. 2018, section
+        2.3, arXiv:1810.12894): s_{t+1} after the end of an episode is the first state of the next episode in the slot.
 
     Args:
         fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`; with `slot`
             if not all heads are episodic.
-        next_values: [P] V of the observation after each segment; not read where the segment terminated, if episodic.
+        next_values: [P] V of the observation after each segment; if episodic, not read where the segment terminated.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
-        rewards: [N] other rewards than those of the fragment.
-        episodic: whether a termination ends the sum.
+        rewards: [N] rewards to use in place of the fragment's rewards.
+        episodic: whether the end of an episode ends the sum.
     Returns:
         [N] advantages and [N] value targets. For H value heads `vf_preds`, `next_values`, `rewards` and the results
-        have a further axis [..., H]; `gamma`, `lambda_` and `episodic` may be one number for each head.
+        have a further axis [..., H]; `gamma`, `lambda_` and `episodic` may have one entry for each head.
     Raises:
-        ShapeError: `next_values` is not one per segment, or the number of heads differs.
+        ShapeError: `next_values` does not have one entry per segment, or the number of heads differs.
         BatchError: an episode terminates inside a segment.
     """
     values: Floats = fragment[SampleBatch.VF_PREDS]
@@ -88,10 +88,10 @@ def _advantages(
 
 
 def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma: float) -> NDArray[np.float32]:
-    """Discounted sums of future rewards, bootstrapped where a segment ends without termination.
+    """Returns discounted sums of future rewards, bootstrapped where a segment ends without termination.
 
     Source: Sutton and Barto (2018), "Reinforcement learning", Eq. 3.9:
-        G_t = r_t + γ G_{t+1}, with V(s_{t+1}) for G_{t+1} on a segment's last row, or 0 where the episode terminated.
+        G_t = r_t + γ G_{t+1}; on the last row of a segment, G_{t+1} is V(s_{t+1}), or 0 where the episode terminated.
 
     Args:
         fragment: N rows with `rewards` and `terminateds`.
@@ -101,7 +101,7 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
     Returns:
         [N] returns.
     Raises:
-        ShapeError, BatchError: as `generalized_advantages`.
+        ShapeError, BatchError: as for `generalized_advantages`.
     """
     if next_values is None:
         next_values = np.zeros(len(fragment.ends))
@@ -111,7 +111,7 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
 
 
 def running_sums(rewards: Floats, before: Floats, *, gamma: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Discounted sums of the rewards so far: R_t = γ R_{t-1} + r_t.
+    """Returns discounted sums of the rewards so far: R_t = γ R_{t-1} + r_t.
 
     Args:
         rewards: [N] rewards of P segments.
@@ -128,11 +128,11 @@ def running_sums(rewards: Floats, before: Floats, *, gamma: float, ends: NDArray
 
 
 def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
-    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal.
+    """Returns [N] float32 numbers with mean 0 and standard deviation 1; zeros if all numbers are equal.
 
     Args:
         x: [N].
-        real: [N] false for padding, which is left out of both and becomes 0; None: no padding.
+        real: [N] false for padding, which is left out of mean and deviation and becomes 0; None: no padding.
     """
     x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
     counted = x if real is None else x[real]
@@ -141,10 +141,10 @@ def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None)
 
 
 def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Discounted sums from each row to the end of its segment: y_i = x_i + c · y_{i+1}, and y = x on the last row.
+    """Returns discounted sums from each row to the end of its segment: y_i = x_i + c y_{i+1}; on the last row y = x.
 
     Source: Hillis and Steele (1986), "Data parallel algorithms", doi:10.1145/7902.7903: the recurrence is a scan with
-        (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ..., so log2(longest segment) passes over the rows.
+        (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ...; it takes log2(longest segment) passes.
 
     Args:
         terms: [N] x.
@@ -153,7 +153,7 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
     """
     sums = terms.astype(np.float64)
     # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 if a segment ends between
-    # the two rows. The last `shift` rows have no row i + shift and are complete.
+    # the two rows. For the last `shift` rows there is no row i + shift: their sums are complete.
     carried = np.full(len(sums), decay, np.float64)
     carried[ends] = 0.0
     shift, longest = 1, int(np.diff(ends, prepend=-1).max(initial=0))

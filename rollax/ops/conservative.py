@@ -16,7 +16,7 @@ def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float
     Source: Kumar et al. (2020), Eq. 4, arXiv:2006.04779:  log Σ_a exp Q(s, a) - Q(s, a_recorded).
 
     Args:
-        values: [B, A] Q; so low for invalid actions that their exponential is 0.
+        values: [B, A] Q; for invalid actions, so low that exp Q is 0.
         taken: [B] Q of the recorded action.
     """
     return logsumexp(values, axis=-1) - taken
@@ -25,7 +25,7 @@ def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float
 def sampled_gap(
     values: Float[Array, "N B S"], log_densities: Float[Array, "B S"], taken: Float[Array, "N B"]
 ) -> Float[Array, "N B"]:
-    """Returns the gap of continuous actions, whose integral is estimated from samples.
+    """Returns the gap for continuous actions; the integral over actions is estimated from samples.
 
     Source: Kumar et al. (2020), Eq. 4 and appendix F, arXiv:2006.04779:
         log Σ_j exp(Q(s, a_j) - log μ(a_j)) - Q(s, a_recorded),  a_j ~ μ.

@@ -1,8 +1,8 @@
 """Evolution strategies and augmented random search of a flat vector of parameters, in NumPy.
 
 Both search along random directions: generation g evaluates θ ± σ ε_k for k < N, and moves θ by a weighted sum of the
-ε_k. They differ in the weights and in the step. A direction is a function of (seed, g, k), so it never has to be stored
-or sent.
+ε_k. They differ in the weights and in the step. A direction is a function of (seed, g, k), so that no direction has to
+be stored or sent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 SIGNS: tuple[float, float] = (1.0, -1.0)
 """The sides of a direction, in the order of the columns of returns."""
 _DIRECTIONS, _ACTIONS = 0, 1
-_ROUNDING = 1e-12  # relative differences of returns below it are rounding
+_ROUNDING = 1e-12  # smaller relative differences of returns count as rounding errors
 
 
 def random_stream(seed: int, purpose: int, generation: int, index: int, part: int = 0) -> np.random.Generator:
-    """Random numbers that depend on the arguments alone.
+    """Returns a random generator whose numbers depend on the arguments alone.
 
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, whose counter holds `part`,
         `index` and `generation`, and whose key is made from (seed, purpose).
@@ -44,22 +44,25 @@ def direction(seed: int, generation: int, index: int, size: int) -> NDArray[np.f
 
 
 def action_stream(seed: int, generation: int, index: int, part: int) -> np.random.Generator:
-    """The noise of actions in one episode of direction `index`; `part` numbers the episodes of its two sides."""
+    """Returns the generator for the actions of one episode; `part` numbers the episodes of both sides of `index`."""
     return random_stream(seed, _ACTIONS, generation, index, part)
 
 
 def episode_seed(seed: int, generation: int, index: int, part: int) -> int:
-    """The seed of an episode of direction `index`; `part` numbers the episodes of one side if both share the seeds."""
+    """Returns the seed of an episode of direction `index`; `part` numbers the episodes.
+
+    Both sides of a direction have the same seeds if the caller numbers the episodes of each side from the same `part`.
+    """
     return int(np.random.SeedSequence((seed, generation, index, part)).generate_state(1)[0]) >> 1
 
 
 def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
-    """Ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
+    """Returns the ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
-        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. A
-        relative difference below 1e-12 counts as equal, as between sums of the same rewards in another order. NaN and
-        infinite values, of both signs, have equal ranks below all others.
+        ranks. The authors' code ranks them by position, so that θ moves even if all returns are equal. Values with a
+        relative difference below 1e-12 count as equal: sums of the same rewards in another order may differ so much.
+        NaN and infinite values, of both signs, share one rank below all other values.
 
     Args:
         values: any shape, at least two elements.
@@ -68,7 +71,7 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
     flat = np.where(np.isfinite(flat), flat, -np.inf)
     order = np.argsort(flat, kind="stable")
     lower, upper = flat[order[:-1]], flat[order[1:]]
-    with np.errstate(invalid="ignore"):  # infinity - infinity is NaN, which does not set them apart
+    with np.errstate(invalid="ignore"):  # infinity - infinity is NaN, for which the comparison is false
         apart = upper - lower > _ROUNDING * np.maximum(np.abs(lower), np.abs(upper))
     apart |= np.isinf(lower) & np.isfinite(upper)
     group = np.concatenate([[0], np.cumsum(apart)])
@@ -86,13 +89,13 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
         g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k
 
     Args:
-        returns: [N, 2] of both sides.
-        shaping: s. `centered_rank` and `centered_sign_rank` are `centered_ranks` over all returns; `sign` and
-            `identity` use the returns themselves; a direction with NaN or infinity has weight 0. For the modes with
-            `sign`, a return is the sum of the signs of the rewards.
+        returns: [N, 2] returns of both sides of each direction.
+        shaping: s. `centered_rank` and `centered_sign_rank` apply `centered_ranks` to all returns. `sign` and
+            `identity` use the returns themselves, with weight 0 for a direction with NaN or infinity. For the two modes
+            with `sign`, the caller passes sums of the signs of the rewards as returns.
     Raises:
         ShapeError: `returns` is not [N, 2].
-        ConfigError: no such shaping.
+        ConfigError: there is no such shaping.
     """
     if shaping not in get_args(Shaping):
         known = get_args(Shaping)
@@ -112,11 +115,12 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the population standard deviation of the 2b returns, as in the authors' code.
-    Deviations: g = 0 if these returns are equal up to 1e-12 of the largest, which is rounding. Of equal directions the
-        earlier ones are used. A direction with NaN or infinity ranks last and has weight 0.
+    Deviations: g = 0 if σ_R is below 1e-12 of the largest magnitude of these returns, which is rounding. Among
+        directions with equal max(r⁺, r⁻), the first directions are used. A direction with NaN or infinity ranks last
+        and has weight 0.
 
     Args:
-        returns: [N, 2] of both sides.
+        returns: [N, 2] returns of both sides of each direction.
         used: b, from 1 to N; None: all N.
     Raises:
         ShapeError: `returns` is not [N, 2].
@@ -131,7 +135,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
     largest = np.abs(both[chosen]).max(initial=0.0)
-    # Scaled to at most 1 by a power of two, which is exact: the square of a penalty such as -1e200 would overflow.
+    # Scaled to at most 1, because the square of a penalty such as -1e200 would overflow. A power of two scales exactly.
     exponent = np.frexp(largest)[1]
     scaled = np.ldexp(both[chosen], -exponent)
     deviation = scaled.std() if len(chosen) else 0.0
@@ -141,7 +145,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
 
 
 def gradient_estimate(weights: NDArray[np.float64], seed: int, generation: int, size: int) -> NDArray[np.float32]:
-    """[size] Σ_k w_k ε_k, added in the order of the directions; directions of weight 0 are not generated."""
+    """Returns [size] Σ_k w_k ε_k, added in the order of the directions; directions of weight 0 are not generated."""
     total = np.zeros(size)
     for index in np.flatnonzero(weights).tolist():
         total += weights[index] * direction(seed, generation, index, size)
@@ -175,23 +179,23 @@ def start_search(
     l2_coeff: float = 0.0,
     seed: int = 0,
 ) -> Search:
-    """A search that begins at θ: augmented random search by default.
+    """Returns a search that begins at θ, by default augmented random search.
 
-    Evolution strategies are `weights=es_weights, optimizer=optax.scale_by_adam()`; augmented random search by the best
-    b directions alone is `weights=partial(ars_weights, used=b)`. θ and its steps are float32.
+    For evolution strategies pass `weights=es_weights, optimizer=optax.scale_by_adam()`; for augmented random search
+    with only the best b directions pass `weights=partial(ars_weights, used=b)`. θ and its steps are float32.
 
     Args:
         theta: [P] the initial vector.
         num_directions: N.
         noise_stdev: σ.
         lr: α, the size of a step.
-        weights: the weights of the directions from their returns.
-        optimizer: makes a step's direction from the gradient, without step size and sign: `optax.scale_by_adam()`, not
-            `optax.adam(lr)`; None: the gradient itself.
+        weights: computes the weights of the directions from the returns.
+        optimizer: an optimizer that applies no learning rate and keeps the sign of the gradient, such as
+            `optax.scale_by_adam()`, not `optax.adam(lr)`; None: the step is lr times the gradient.
         l2_coeff: weight decay: c θ is subtracted from the gradient.
-        seed: of the directions.
+        seed: the seed of the directions.
     Raises:
-        ShapeError: `theta` is no vector.
+        ShapeError: `theta` is not a vector.
         ConfigError: a number is not finite, not positive or not whole, θ is not finite, or the optimizer reverses the
             sign of the gradient.
     """
@@ -211,7 +215,7 @@ def start_search(
 
 
 def ask(search: Search) -> NDArray[np.float32]:
-    """[N, 2, P] the candidates of the current generation: θ + σ ε_k and θ - σ ε_k."""
+    """Returns [N, 2, P], the candidates of the current generation: θ + σ ε_k and θ - σ ε_k."""
     size, sigma = len(search.theta), search.noise_stdev
     indices = range(search.num_directions)
     directions = [direction(search.seed, search.generation, index, size) for index in indices]
@@ -221,16 +225,16 @@ def ask(search: Search) -> NDArray[np.float32]:
 def candidate(
     theta: NDArray[np.float32], noise_stdev: float, sign: float, direction: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """[P] θ + sign σ ε."""
+    """Returns [P], θ + sign · σ ε."""
     return (theta + np.float32(sign * noise_stdev) * direction).astype(np.float32, copy=False)
 
 
 def tell(search: Search, returns: ArrayLike) -> Search:
-    """The search after a step, given the returns [N, 2] of the candidates of `ask`; larger is better.
+    """Returns the search after a step that maximizes the returns [N, 2] of the candidates of `ask`.
 
     Raises:
-        ShapeError: `returns` has another shape, or the weights are not one for each direction.
-        NonFiniteError: no return is finite, or the new θ is not.
+        ShapeError: `returns` has another shape, or the number of weights is not the number of directions.
+        NonFiniteError: no return is finite, or the new θ is not finite.
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(

@@ -21,7 +21,7 @@ def advantage_weights(
         Kostrikov et al. (2021), Eq. 7, arXiv:2110.06169:  w = min(exp(β A), w_max).
 
     Args:
-        advantages: [B] A, or A/c. Constant.
+        advantages: [B] A; in MARWIL divided by the root c of their mean square. Constant.
         beta: β; 0 weights all actions by 1, which is behaviour cloning.
         max_weight: w_max > 0; None: no limit.
     Returns:
@@ -34,12 +34,12 @@ def advantage_weights(
 def moving_mean_square(
     mean_square: Float[Array, ""], advantages: Float[Array, "B"], mask: Float[Array, "B"], *, rate: float
 ) -> Float[Array, ""]:
-    """Returns the moving average c² of squared advantages after a batch.
+    """Returns the moving average c² of the squared advantages, updated by a batch.
 
     Source: Wang et al. (2018), section 6, and RLlib's MARWIL:  c² ← c² + rate (mean_b A_b² - c²).
 
     Args:
-        mean_square: [] c² before.
+        mean_square: [] c² before the batch.
         advantages: [B] A. Constant.
         mask: [B] 1 for a real row, 0 for padding.
         rate: the weight of the batch.
@@ -50,7 +50,7 @@ def moving_mean_square(
 
 
 def expectile_loss(errors: Float[Array, "B"], mask: Float[Array, "B"], *, expectile: float) -> Float[Array, ""]:
-    """Asymmetric squared error, whose minimum is an expectile of the targets.
+    """Returns an asymmetric squared error, whose minimum is an expectile of the targets.
 
     Source: Newey and Powell (1987), doi:10.2307/1911031; Kostrikov et al. (2021), Eq. 5, arXiv:2110.06169:
         L = mean_b |τ - 1{u_b < 0}| u_b²,  u = target - prediction.
@@ -58,13 +58,14 @@ def expectile_loss(errors: Float[Array, "B"], mask: Float[Array, "B"], *, expect
     Args:
         errors: [B] u.
         mask: [B] 1 for a real row, 0 for padding.
-        expectile: τ in (0, 1): ½ gives half the squared error and the mean; near 1 the expectile is near the maximum.
+        expectile: τ in (0, 1). For ½ the loss is half the squared error, with the mean as minimum; for τ near 1 the
+            minimum is near the largest target.
     """
     return masked_mean(jnp.where(errors < 0, 1.0 - expectile, expectile) * errors**2, mask)
 
 
 def squared_distances(actions: Float[Array, "B *shape"], others: Float[Array, "B *shape"]) -> Float[Array, "B D"]:
-    """Returns the squared difference of each element of an action, [B, D] with D elements.
+    """Returns [B, D], the squared difference of each of the D elements of an action.
 
     Args:
         actions: [B, ...].
@@ -77,7 +78,7 @@ def squared_distances(actions: Float[Array, "B *shape"], others: Float[Array, "B
 def behaviour_regularized_loss(
     values: Float[Array, "B"], distances: Float[Array, "B"], mask: Float[Array, "B"], *, alpha: float
 ) -> Float[Array, ""]:
-    """Loss of a deterministic actor that maximizes a value and stays near the recorded actions.
+    """Returns the loss of a deterministic actor that maximizes a value and stays near the recorded actions.
 
     Source: Fujimoto and Gu (2021), Eq. 3 and 5, arXiv:2106.06860:
         L = mean_b (-λ Q(s, π(s)) + |π(s) - a|²),  λ = α / mean_b |Q(s, π(s))|, a constant.

@@ -9,7 +9,9 @@ from rollax.ops.shapes import check_same_shape
 
 
 def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array, ""]:
-    """Mean Σ_i m_i x_i / Σ_i m_i over the valid entries; 0 without any. Padding, even NaN, affects no gradient.
+    """Returns the mean over the valid entries, Σ_i m_i x_i / Σ_i m_i; 0 if no entry is valid.
+
+    Padding does not affect gradients, even if it is NaN.
 
     Args:
         x: [...] values.

@@ -18,7 +18,7 @@ _LEAST_KL_COEFF = 1e-10
 def policy_gradient_loss(
     logp: Float[Array, "B"], advantages: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """Loss whose gradient is the negated policy gradient, averaged over the valid rows.
+    """Returns a loss whose gradient is the negated policy gradient, averaged over the valid rows.
 
     Source: Williams (1992), REINFORCE; Sutton & Barto (2018), section 13.3:
         L = -mean_t A_t log π(a_t|s_t)
@@ -32,7 +32,7 @@ def policy_gradient_loss(
         [] loss, with the gradient -A_t / (number of real rows) in `logp`.
     """
     check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
-    # Selected before the product: a NaN in a padding row would give 0 * NaN in the gradient.
+    # Padding is replaced before the product: a NaN in a padding row would give 0 * NaN in the gradient.
     return -masked_mean(jnp.where(mask > 0, logp, 0.0) * lax.stop_gradient(advantages), mask)
 
 
@@ -44,12 +44,12 @@ def clipped_surrogate(
     *,
     clip: float | Array,
 ) -> Float[Array, ""]:
-    """Negated clipped policy objective of PPO, averaged over the valid rows.
+    """Returns the negated clipped policy objective of PPO, averaged over the valid rows.
 
     Source: Schulman et al. (2017), Eq. 7, arXiv:1707.06347:
         L = -mean_t min(r_t A_t, clip(r_t, 1 - ε, 1 + ε) A_t),  r_t = exp(logp_t - old_logp_t)
     Deviations: the mask; r_t is at most e^60, because an infinite ratio makes the gradient NaN where the clip binds.
-    Standardizing advantages is the caller's decision.
+    The caller decides whether to standardize advantages.
 
     Args:
         logp: [B] log-probability of the action taken, under the policy being trained.
@@ -62,7 +62,7 @@ def clipped_surrogate(
     """
     check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     advantages = lax.stop_gradient(advantages)
-    # Selected before the exponential: an infinity in a padding row would give 0 * inf in the gradient.
+    # Padding is replaced before the exponential: an infinity in a padding row would give 0 * inf in the gradient.
     log_ratio = jnp.where(mask > 0, logp - lax.stop_gradient(old_logp), 0.0)
     ratio = jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO))
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
@@ -72,7 +72,7 @@ def clipped_surrogate(
 def clip_fraction(
     logp: Float[Array, "B"], old_logp: Float[Array, "B"], mask: Float[Array, "B"], *, clip: float | Array
 ) -> Float[Array, ""]:
-    """Share of the valid rows whose probability ratio is outside of [1 - ε, 1 + ε], as Stable-Baselines3 logs it.
+    """Returns the share of the valid rows whose probability ratio is outside of [1 - ε, 1 + ε].
 
     Args:
         logp: [B] log-probability of the action taken, under the policy being trained.
@@ -89,12 +89,12 @@ def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float |
     """Returns the coefficient β of PPO's KL penalty for the next update.
 
     Source: Schulman et al. (2017), section 4, arXiv:1707.06347. Deviations: RLlib's constants: β ← 1.5 β if kl > 2
-    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5). It does not fall
-    below 1e-10, from where it can still grow; 0 stays 0.
+    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5). A positive β does not
+    fall below 1e-10, so that it can grow again; 0 stays 0.
 
     Args:
         coeff: [] β of the last update.
-        kl: [] its mean KL(old policy || new policy).
+        kl: [] the mean KL(old policy || new policy) of the last update.
         target: [] target of the KL divergence.
     """
     adapted = coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
@@ -106,8 +106,8 @@ def truncated_reference(
 ) -> Float[Array, "B"]:
     """Returns the reference log-probability of the clipped surrogate for actions of another policy.
 
-    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: the ratio π / max(π', β μ), with β = 1/limit. It equals
-    min(μ/π', limit) π/μ, with a bounded importance weight of the target policy π'.
+    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: the ratio π / max(π', β μ), with β = 1/limit. The ratio equals
+    min(μ/π', limit) π/μ, in which the weight μ/π' of the target policy π' is bounded.
 
     Args:
         target_logp: [B] log-probability of the action taken, under the target policy π'.

@@ -28,10 +28,10 @@ def q_target(
         target of DQN:  y = r + γ max_a Q⁻(s', a).
 
     Args:
-        rewards: [B] r, for n steps their discounted sum.
+        rewards: [B] r; for n steps, the discounted sum of the rewards.
         discounts: [B] factor of the next value: γ^n, or 0 after a termination.
         next_values: [B, A] Q⁻ of the next observation, from the target network.
-        selector: [B, A] values that choose the next action; the lowest for invalid actions.
+        selector: [B, A] values that choose the next action; invalid actions have the lowest values.
     Returns:
         [B] y; constant.
     """
@@ -42,7 +42,7 @@ def q_target(
 
 
 def huber(errors: Float[Array, "*S"], *, delta: float = 1.0) -> Float[Array, "*S"]:
-    """Quadratic near zero, linear beyond ±δ.
+    """Returns the Huber loss of each error: quadratic near zero, linear beyond ±δ.
 
     Source: Huber (1964), doi:10.1214/aoms/1177703732:  ½ e² where |e| <= δ, else δ (|e| - ½ δ).
 
@@ -58,7 +58,7 @@ def huber(errors: Float[Array, "*S"], *, delta: float = 1.0) -> Float[Array, "*S
 def quantile_huber(
     quantiles: Float[Array, "B M"], targets: Float[Array, "B K"], *, delta: float = 1.0
 ) -> Float[Array, "B"]:
-    """Quantile regression loss, whose minimum is the quantiles of the targets; the mean over all pairs of a row.
+    """Returns [B], the quantile regression loss of each row, which is least at the quantiles of the targets.
 
     Source: Dabney et al. (2018), Eq. 10, arXiv:1710.10044, with τ_m = (m - ½) / M and u = y_k - θ_m:
         mean_k mean_m |τ_m - 1{u < 0}| huber(u).  Deviations: the mean over the quantiles, where the paper has the sum.
@@ -66,7 +66,7 @@ def quantile_huber(
     Args:
         quantiles: [B, M] θ, in ascending order of τ.
         targets: [B, K] y. Constant.
-        delta: where the loss becomes linear.
+        delta: the magnitude of the error beyond which the Huber loss is linear.
     """
     count = quantiles.shape[-1]
     fractions = (jnp.arange(count) + 0.5) / count
@@ -76,7 +76,7 @@ def quantile_huber(
 
 
 def lowest_quantiles(quantiles: Float[Array, "N B M"], dropped: int) -> Float[Array, "B K"]:
-    """Returns the quantiles of N critics as one sample of the return, without the largest ones.
+    """Returns the pooled quantiles of N critics, without the largest quantiles.
 
     Source: Kuznetsov et al. (2020), "TQC", section 3, arXiv:2005.04269.
 
@@ -99,13 +99,13 @@ def projected(
 ) -> Float[Array, "B K"]:
     """Projects the distribution of r + γ Z onto the atoms of Z.
 
-    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  the probability of clip(r + γ z_j, z_0, z_K) is
-        divided between the two neighbouring atoms by linear interpolation.
+    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  the probability of clip(r + γ z_j, z_0, z_{K-1})
+        is divided between the two neighbouring atoms by linear interpolation.
 
     Args:
         probabilities: [B, K] probabilities of the atoms of Z.
         rewards: [B] r.
-        discounts: [B] γ; 0 after a termination.
+        discounts: [B] factor of Z: γ^n, or 0 after a termination.
         support: [K] the atoms, evenly spaced and increasing.
     Returns:
         [B, K] probabilities; constant.
@@ -115,7 +115,7 @@ def projected(
     check_same_shape("projected", rewards=rewards, discounts=discounts)
     low, high, last = support[0], support[-1], len(support) - 1
     moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, high)
-    # By the whole range: the difference of two neighbours is inexact in float32, and adds up to a part of an atom.
+    # Divided by the whole range: the distance of two neighbouring atoms is inexact in float32, and its error adds up.
     places = (moved - low) / (high - low) * last
     # The share of atom k in each moved atom is 1 - its distance in atoms, at least 0.
     distance = jnp.abs(places[:, None, :] - jnp.arange(last + 1)[None, :, None])
@@ -124,7 +124,7 @@ def projected(
 
 
 def lowest_distribution(probabilities: Float[Array, "N B K"], support: Float[Array, "K"]) -> Float[Array, "B K"]:
-    """Returns for each row the distribution with the smallest mean.
+    """Returns [B, K]: for each row the distribution with the smallest mean among N critics.
 
     Source: Fujimoto et al. (2018), Eq. 10, arXiv:1802.09477, for distributions as in Seo et al. (2025), "FastTD3",
         arXiv:2505.22642.
@@ -138,7 +138,7 @@ def lowest_distribution(probabilities: Float[Array, "N B K"], support: Float[Arr
 
 
 def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
-    """Cross-entropy of each row's atoms, with the same gradient as the Kullback-Leibler divergence.
+    """Returns the cross-entropy of each row, which has the same gradient as the Kullback-Leibler divergence.
 
     Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  -Σ_k m_k log p_k.
 
@@ -151,13 +151,13 @@ def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, 
 
 
 def categorical_entropy(probabilities: Float[Array, "B K"]) -> Float[Array, "B"]:
-    """Entropy of the target distribution of each row.
+    """Returns the entropy of the target distribution of each row.
 
     Cross-entropy minus this entropy is the divergence that Hessel et al. (2018), section "The Integrated Agent",
     arXiv:1710.02298, use as priority:  Σ_k m_k (log m_k - log p_k).
 
     Args:
-        probabilities: [B, K] m; where one is 0, m log m is 0.
+        probabilities: [B, K] m; for m = 0, m log m counts as 0.
     """
     return -jax.scipy.special.xlogy(probabilities, probabilities).sum(-1)
 
@@ -181,7 +181,7 @@ def dueling(
 
 
 def rescaled(values: Float[Array, "*S"], epsilon: float) -> Float[Array, "*S"]:
-    """Returns h(x), on a scale on which large returns differ less; `unscaled` is its inverse.
+    """Returns h(x), which compresses large values; `unscaled` is the inverse function.
 
     Source: Pohlen et al. (2018), "Observe and look further", arXiv:1805.11593, proposition A.2:
         h(x) = sign(x) (√(|x| + 1) - 1) + ε x = x / (√(|x| + 1) + 1) + ε x.
@@ -211,14 +211,14 @@ def unscaled(values: Float[Array, "*S"], epsilon: float) -> Float[Array, "*S"]:
 def sequence_errors(
     errors: Float[Array, "BT"], mask: Float[Array, "M"], sequences: int, *, eta: float
 ) -> Float[Array, "B"]:
-    """Returns [B], the error of each of B sequences, for prioritized replay.
+    """Returns [B], the error of each sequence, for prioritized replay.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
         section 2.3:  η max_t |δ_t| + (1 - η) mean_t |δ_t|.
 
     Args:
         errors: [B·T] δ of the rows of B concatenated sequences.
-        mask: [B·T] 1 for a row to learn from; a sequence without such a row has the error 0.
+        mask: [B·T] 1 for a row to learn from, else 0; a sequence in which all rows are 0 has the error 0.
         sequences: B.
         eta: η in [0, 1].
     """

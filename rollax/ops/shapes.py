@@ -1,4 +1,4 @@
-"""`check_same_shape`: against arguments that would broadcast by mistake. It imports no JAX."""
+"""`check_same_shape`: refuses arguments that would broadcast by mistake. This module does not import JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollax.errors import ShapeError
 
 
 def check_same_shape(where: str, **arrays: Any) -> None:
-    """Raises ShapeError if arguments of the function `where`, arrays or tensors, differ in shape."""
+    """Raises ShapeError if arrays or tensors, the arguments of the function `where`, differ in shape."""
     shapes = {name: tuple(np.shape(array)) for name, array in arrays.items()}
     if len(set(shapes.values())) > 1:
         got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())

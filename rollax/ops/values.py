@@ -24,17 +24,17 @@ def value_loss(
     vf_clip_param: float | Array | None = None,
     weights: Float[Array, "B"] | float = 1.0,
 ) -> Float[Array, ""]:
-    """Squared error of the values, bounded per row and averaged over the valid rows; the sum over value heads.
+    """Returns the squared error of the values, bounded per row and averaged over the valid rows, summed over heads.
 
     Source: Schulman et al. (2017), Eq. 9 (the term L^VF), arXiv:1707.06347, with RLlib's limit c:
         L = mean_t w_t min((V_t - G_t)², c)
-    Deviations: the limit (None for no limit), the mask and the weights. There is no factor 1/2.
+    Deviations: the limit, the mask and the weights.
 
     Args:
         values: [B] predicted values V_t, or [B, H] of H heads.
         targets: value targets G_t of the same shape. Constant.
         mask: [B] 1 for a real row, 0 for padding.
-        vf_clip_param: c > 0, in units of squared returns.
+        vf_clip_param: c > 0, in units of squared returns; None: no limit.
         weights: [B] w_t, importance weights. Constant.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
@@ -51,13 +51,13 @@ def value_loss(
 def explained_variance(
     targets: Float[Array, "B *H"], predictions: Float[Array, "B *H"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """Fraction of the targets' variance that the predictions explain, over the valid rows; always finite.
+    """Returns the fraction of the targets' variance that the predictions explain, over the valid rows; always finite.
 
-    Of several value heads it is the mean.
+    For several value heads it is the mean over the heads.
 
-    Source: ev = 1 - Var[G - V] / Var[G]; 1 is perfect up to a constant offset, 0 equals a constant prediction, and
-    there is no lower bound. Deviations: if the targets are constant (up to float32 rounding), 1 if the errors are
-    constant too, else 0, as in scikit-learn.
+    Source: ev = 1 - Var[G - V] / Var[G]; it is 1 for predictions that are perfect up to a constant offset, 0 for a
+    constant prediction, and has no lower bound. Deviations: if the targets are constant (up to float32 rounding), ev is
+    1 if the errors are constant too, else 0, as in scikit-learn.
 
     Args:
         targets: [B] G, or [B, H] of H heads.

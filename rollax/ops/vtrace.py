@@ -28,8 +28,8 @@ def vtrace(
         v_s = V_s + δ_s + γ_s c_s (v_{s+1} - V_{s+1}),  δ_s = ρ_s (r_s + γ_s V_{s+1} - V_s)
         A_s = ρ'_s (r_s + γ_s (λ v_{s+1} + (1 - λ) V_{s+1}) - V_s)
         with ρ_s = min(ρ̄, π/μ), c_s = λ min(c̄, π/μ) (Remark 2) and ρ'_s = min(ρ̄', π/μ). On-policy, A is GAE(λ).
-    Deviations: the paper defines no advantage for λ < 1; the mixture is the same as in rlax and, for λ = 1, in the
-        paper.
+    Deviations: the paper defines A only for λ = 1. The mixture (λ v_{s+1} + (1 - λ) V_{s+1}) is as in rlax, and equals
+        the paper's v_{s+1} for λ = 1.
 
     Rows are concatenated trajectory segments in time order. A row with discount 0 ends its segment; every other segment
     is followed by a bootstrap row with the next observation. Padding may be anywhere.
@@ -42,14 +42,14 @@ def vtrace(
         discounts: [N] γ, or 0 after a termination.
         rewards: [N] r.
         values: [N] V.
-        bootstrap: [N] true for a bootstrap row, of which only the value is used.
+        bootstrap: [N] true for a bootstrap row; of its columns only the value is used.
         mask: [N] 1 for a real row, 0 for padding.
         clip_rho_threshold: ρ̄ > 0; the fixed point is the value of π for ρ̄ = ∞, and near the value of μ for ρ̄ near 0.
-        clip_pg_rho_threshold: ρ̄' > 0, the same for the policy gradient.
+        clip_pg_rho_threshold: ρ̄' > 0, the bound of the importance weight in the policy gradient.
         clip_c_threshold: c̄ > 0, at most ρ̄; bounds how far a temporal difference propagates back.
         lambda_: λ in [0, 1].
     Returns:
-        [N] targets v and [N] advantages A, both constant: V and 0 for a bootstrap row, 0 and 0 for padding.
+        [N] targets v and [N] advantages A, both constant. For a bootstrap row they are V and 0, for padding 0 and 0.
     """
     check_same_shape(
         "vtrace", log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values, bootstrap=bootstrap, mask=mask

@@ -29,7 +29,7 @@ class Actor:
     """Acts with the model of an algorithm. An actor has no arrays: equal actors share compiled functions.
 
     Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Methods named
-    `traced_...` are for other compiled functions.
+    `traced_...` are called in other compiled functions.
 
     Attributes:
         algorithm: has the forward pass and the exploration.
@@ -76,7 +76,10 @@ class Actor:
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> trees.Tree | None:
-        """The greedy actions of the first rows, without memory; None if outputs, such as NaN, define no action."""
+        """The greedy actions of the first `rows` rows, without memory; None if a row's outputs define no action.
+
+        NaN, for example, defines no action.
+        """
         actions = self._modes(params, extra, {SampleBatch.OBS: obs})
         if isinstance(actions, jax.Array):  # the common case
             first = actions = np.asarray(actions)[:rows]
@@ -96,7 +99,7 @@ class Actor:
     def _modes(self, params: Columns, extra: Columns, columns: Columns) -> Any:
         """The greedy actions; the first leaf is marked in the rows whose outputs define no action.
 
-        Returning these rows as a second array would take as long as a small layer.
+        To return these rows as a second array would take as long as a small layer.
         """
         note_trace(self)
         actions, finite = self.traced_checked_greedy(params, extra, columns)
@@ -146,7 +149,7 @@ class Actor:
     def traced_actions(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any
     ) -> tuple[Any, Any, tuple]:
-        """`(actions, packed, state_out)`, with all fetched columns in `packed`; other arguments as for `actions`."""
+        """`(actions, packed, state_out)`, with all fetched columns in `packed`; arguments as for `actions`."""
         explore, exploration = noise is not None, self.algorithm.exploration
         model = self.split.merge(params, extra, exploring=explore and self.noisy, noise_seed=noise_seed)
         out = self.algorithm.forward(model, columns)
@@ -154,7 +157,7 @@ class Actor:
         rows, heads = len(out.policy), math.prod(self.algorithm.value_shape)
         values = jnp.zeros((rows, heads)) if out.value is None else out.value.reshape(rows, heads)
         fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values}
-        # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
+        # One array instead of three: each array that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
     def traced_greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, jax.Array, tuple]:

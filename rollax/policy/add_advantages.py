@@ -26,11 +26,13 @@ def add_advantages(
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:
-        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; gets the new columns.
-        values: computes the value after each segment, and of every row if the fragment has `critic_obs`.
+        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; the new columns are added
+            to it.
+        values: computes the value after each segment, and, if the fragment has `critic_obs`, the value of every row.
         gamma, lambda_, rewards, episodic: as for `generalized_advantages`.
     Raises:
-        PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
+        PolicyError: the fragment has `critic_obs` and a segment that does not terminate, but `after` has no
+            `critic_obs`.
     """
     check_critic_obs(fragment)
     if SampleBatch.CRITIC_OBS in fragment:
@@ -48,7 +50,7 @@ def add_advantages(
 
 
 def check_critic_obs(fragment: Fragment) -> None:
-    """PolicyError if a segment goes on and `critic_obs` has no entry in `after`."""
+    """Raises PolicyError if `after` lacks `critic_obs` for a segment that does not terminate."""
     if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
         return
     if fragment.goes_on.any():

@@ -107,5 +107,5 @@ class Algorithm(BaseAlgorithm):
 
 
 def _precise(output: jax.Array) -> jax.Array:
-    """Arrays of half precision as float32, because log-probabilities and errors would be inexact."""
+    """Returns an array of half precision as float32, because log-probabilities and errors would be inexact."""
     return output.astype(jax.numpy.float32) if output.dtype.itemsize < 4 else output

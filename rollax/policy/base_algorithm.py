@@ -1,4 +1,4 @@
-"""`BaseAlgorithm`: what algorithms in JAX and PyTorch have in common. It imports neither."""
+"""`BaseAlgorithm`: what algorithms in JAX and PyTorch have in common. This module imports neither library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMMON = frozenset(
         *("clip_actions", "normalize_actions", "train_batch_size"),
     }
 )
-"""The common config fields that an algorithm may read; the others configure how a run samples and reports."""
+"""The fields of `TrainerConfig` that an algorithm may read; all others configure how a run samples and reports."""
 _SAMPLED_FOR = {
     SampleBatch.ADVANTAGES: (SampleBatch.REWARDS,),
     SampleBatch.BOOTSTRAP: (),
@@ -71,35 +71,39 @@ class Values:
     statistics: Mapping[str, Any]
 
     def __call__(self, obs: Any, columns: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        """[N] or [N, H] state values for columns of N observations, and for the columns of their memory."""
+        """[N] or [N, H] state values for columns of N observations; `columns` are their memory, or `critic_obs`."""
         return self.compute_values(obs, columns)
 
 
 class BaseAlgorithm(ABC):
     """An algorithm: how a policy is made, what it reads, and its loss. See `Algorithm` for JAX.
 
-    In a training iteration its methods run in this order: `prepare` and `postprocess`, for each sampled fragment, where
-    it is sampled (NumPy); `loss_columns`, for each batch to learn from (NumPy); `targets` and `loss`, after the forward
-    pass, for each minibatch (compiled); `after_update`, after the last gradient step on the batch. With replay,
-    `replayed` draws the batches.
+    In a training iteration its methods run in this order:
 
-    An algorithm has the spaces and its config, and no attribute is set later. Algorithms of one class with equal spaces
-    and configs are equal, so they share compiled functions. Their results may depend only on the spaces and the config;
-    `make_policy` makes the policy that acts and learns by the algorithm.
+    1. `prepare` and `postprocess`, for each fragment, in the worker that sampled it (NumPy).
+    2. `loss_columns`, for each batch to learn from (NumPy). With replay, the `Draw` of `replayed` makes the batches.
+    3. `targets`, the forward pass and `loss`, for each minibatch (compiled).
+    4. `after_update`, after the last gradient step on the batch (Python).
+
+    An algorithm has the spaces and its config as attributes, and no attribute is set later. Algorithms of one class
+    with equal spaces and configs are equal, and share compiled functions; the results of their methods may therefore
+    depend only on the spaces, the config and the arguments. `make_policy` makes the policy that acts and learns by the
+    algorithm.
 
     Args:
         observation_space: space of one observation.
         action_space: space of one action.
-        config: a config of `config_class`, or a dict; the attribute `config` has only its fields for policies.
+        config: a config of `config_class`, or a dict. The attribute `config` lacks the fields that configure how a run
+            samples and reports.
     Raises:
         SpaceError, ConfigError: the algorithm does not support the spaces with this config.
     """
 
     config_class: ClassVar[Any] = None
-    """The class of its config; None for `TrainerConfig`."""
+    """The class of the config; None for `TrainerConfig`."""
 
     policy_class: ClassVar[Any] = None
-    """The class of its policies, called as `policy_class(algorithm, config)`."""
+    """The class of the policies, called as `policy_class(algorithm, config)`."""
 
     reads: tuple[str, ...] = (SampleBatch.OBS, SampleBatch.ACTIONS)
     """The columns of a batch that `targets` and `loss` read; see also `loss_columns`."""
@@ -108,10 +112,10 @@ class BaseAlgorithm(ABC):
     """Whether `loss` reads `Outputs.value` although `reads` has no column that is computed from values."""
 
     value_heads: int = 1
-    """H, the number of state values that its models return: `Outputs.value` is [B] for one, else [B, H]."""
+    """H, the number of state values that the models return: `Outputs.value` is [B] for one value head, else [B, H]."""
 
     own_columns: frozenset[str] = frozenset()
-    """The columns among `obs`, `new_obs` and `actions` that `postprocess` changes; they need not fit the spaces."""
+    """The columns among `obs`, `new_obs` and `actions` that `postprocess` changes, and that need not fit the spaces."""
 
     replayed_columns: tuple[str, ...] = ()
     """Columns that `postprocess` adds and a replay buffer stores, in addition to the columns of transitions."""
@@ -120,7 +124,7 @@ class BaseAlgorithm(ABC):
     """The names of the statistics of updates; see also `reported`."""
 
     learns_off_policy: ClassVar[bool] = False
-    """Whether it can learn from the actions of another policy."""
+    """Whether the algorithm can learn from the actions of another policy."""
 
     observation_space: Space
     action_space: Space
@@ -141,7 +145,7 @@ class BaseAlgorithm(ABC):
         vars(self).update(observation_space=observation_space, action_space=action_space, config=own, _content=content)
         self.check_spaces()
         check_sizes(observation_space, action_space, config, self.label)
-        assert self.masks is not None  # raises SpaceError for masks that fit no choices
+        assert self.masks is not None  # raises SpaceError for masks that do not fit the choices
 
     @classmethod
     def make_policy(cls, observation_space: Space, action_space: Space, config: Any = None) -> Any:
@@ -172,7 +176,7 @@ class BaseAlgorithm(ABC):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without attributes computed from these, such as functions.
+        # Without cached properties, which follow from these attributes and may be functions.
         state = {name: vars(self)[name] for name in ("observation_space", "action_space", "config")}
         return _restored, (type(self), state)
 
@@ -181,7 +185,7 @@ class BaseAlgorithm(ABC):
 
     @property
     def label(self) -> str:
-        """Its class, for errors."""
+        """The name of the class, for errors."""
         return f"algorithm {type(self).__name__}"
 
     @property
@@ -193,9 +197,9 @@ class BaseAlgorithm(ABC):
     def samples(self) -> frozenset[str] | None:
         """The columns to record while sampling; None records every column except `infos`.
 
-        By default they follow from `reads`: columns that rollax itself defines are sampled, or computed from sampled
-        columns. If `reads` has a column of the algorithm's own, which `postprocess` or `loss_columns` adds, every
-        column is sampled.
+        By default these are the columns in `reads`; for a column that rollax computes after sampling, such as
+        advantages, they are the columns that rollax computes it from. If `reads` has a column that rollax does not
+        define, every column is sampled.
         """
         replayed = isinstance(self.config, ReplayFields)
         columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()
@@ -222,10 +226,10 @@ class BaseAlgorithm(ABC):
 
     @property
     def sees_all_agents(self) -> bool:
-        """Whether its critic's input is the column `critic_obs`, with the observations and actions of all agents."""
+        """Whether the critic's input is the column `critic_obs`, with the observations and actions of all agents."""
         return getattr(self.config, "centralized_critic", False)
 
-    def check_spaces(self) -> None:  # noqa: B027  by default all are supported
+    def check_spaces(self) -> None:  # noqa: B027  by default all spaces are supported
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
 
     def make_masks(self) -> MaskChecks | GroupMaskChecks:
@@ -263,25 +267,25 @@ class BaseAlgorithm(ABC):
         """The result of `make_plan`."""
         return self.make_plan()
 
-    def check_model(self, model: Any) -> None:  # noqa: B027  by default any is
+    def check_model(self, model: Any) -> None:  # noqa: B027  by default all models are supported
         """Raises PolicyError if the loss cannot use this model, whose `Outputs` are already checked."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
-        """How its experience is drawn from a replay buffer: by default as single transitions."""
+        """Returns how batches are drawn from a replay buffer: by default as single transitions."""
         return SINGLE_ROWS
 
     def learning_rates(self, lr: float) -> Any:
-        """The learning rate: a number, or one for each part of the model with an optimizer of its own.
+        """Returns the learning rate: a number, or a dict with one for each part of the model with its own optimizer.
 
-        `lr` is the current value of the config key, by its schedule.
+        `lr` is the current value of the config key `lr`, which may have a schedule.
         """
         return lr
 
     def prepare(self, fragment: Fragment, values: Values) -> None:  # noqa: B027  by default there is nothing to do
         """Updates running statistics from a sampled fragment, and changes its rewards; then `postprocess` is called.
 
-        It is separate so that a subclass with a `postprocess` of its own keeps it. An override calls its parent's.
-        Arguments as for `postprocess`.
+        `prepare` is a separate method so that a subclass that overrides `postprocess` keeps it. An override calls
+        `super().prepare(fragment, values)`. Arguments as for `postprocess`.
         """
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
@@ -289,8 +293,8 @@ class BaseAlgorithm(ABC):
 
         Args:
             fragment: N rows, with the columns of `samples`, and the row after each segment.
-            values: computes state values with the current model, `values(obs)`, or with memory `values(obs, columns)`;
-                `values.run(name, columns)` calls another method of the algorithm. `values.statistics` has the running
+            values: `values(obs)`, or with memory `values(obs, columns)`, returns state values of the current model;
+                `values.run(name, columns)` calls another method of the algorithm; `values.statistics` has the running
                 statistics, which may be updated.
         """
         return fragment
@@ -298,20 +302,20 @@ class BaseAlgorithm(ABC):
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         """Returns name -> new running moments, which `prepare` or `postprocess` updates; by default none.
 
-        Each worker has its own; they are merged like observation filters, and stored in checkpoints. For rows that are
-        stored as they were sampled, the loss reads the current statistics from its coefficients.
+        Each worker has its own moments; they are merged like observation filters, and stored in checkpoints. The loss
+        can read the current statistics from its coefficients, for example to scale the rewards of replayed rows.
         """
         return {}
 
     def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        """The columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
+        """Returns the columns for `targets` and `loss`, from rows of a train batch or a replay buffer.
 
         By default these are the columns in `reads`, and `critic_obs` if the batch has it; replayed sequences have
         `target_steps` in the place of `new_obs`. An override may change columns and add others, such as noise.
 
         Args:
             batch: N rows that `postprocess` returned, or that a replay buffer returns.
-            rng: random numbers of the policy's learning.
+            rng: the random generator of the policy for learning.
         """
         following = SampleBatch.TARGET_STEPS if SampleBatch.TARGET_STEPS in batch else SampleBatch.NEW_OBS
         names = (following if name == SampleBatch.NEW_OBS else name for name in self.reads)
@@ -323,7 +327,7 @@ class BaseAlgorithm(ABC):
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns
     ) -> dict[str, Any]:
-        """Further columns [B, ...] for the loss, without gradient, if the plan has `updated_targets`.
+        """Returns further columns [B, ...] for the loss, without gradient; called if the plan has `updated_targets`.
 
         Both models are in evaluation mode; `target_model` has the target parameters.
         """
@@ -331,31 +335,31 @@ class BaseAlgorithm(ABC):
 
     @abstractmethod
     def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
-        """`(loss, statistics)` of one minibatch.
+        """Returns `(loss, statistics)` of one minibatch.
 
-        Two statistics are added, and replace any of the same name: `total_loss`, this loss, and `cur_lr`.
+        Two statistics are added, and replace any with the same name: `total_loss`, which is this loss, and `cur_lr`.
 
         Args:
             model: the model in training mode.
-            out: its outputs for the minibatch, from one forward pass; see `forward`.
+            out: the model's outputs for the minibatch, from one forward pass; see `forward`.
             batch: the columns of `loss_columns`, [B, ...], which the loss must not change; with memory also `state_in`,
                 one row for each sequence; if the plan has `updated_targets`, also the columns that `targets` returns.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
-                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one;
-                `running_statistics`, if there are any: name -> `mean` and `deviation`, for `RunningReturns` also
-                `largest`; `parts`, a frozenset of the parts of the model that make this step, by the plan's `every`:
-                the loss may leave out the terms and statistics of other parts.
+                numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. If there
+                are running statistics, `running_statistics` maps each name to `mean` and `deviation`, for
+                `RunningReturns` also `largest`. `parts` is a frozenset of the parts of the model that make this
+                gradient step, by the plan's `every`; the loss may leave out the terms and statistics of other parts.
         """
 
     def first_numbers(self) -> dict[str, float]:
-        """The initial values of numbers that adapt between updates, such as the weight of a penalty."""
+        """Returns the initial values of numbers that adapt between updates, such as the weight of a penalty."""
         return {}
 
     def after_update(
         self, numbers: Mapping[str, float], statistics: dict[str, Any]
     ) -> tuple[Mapping[str, float], dict[str, Any]]:
-        """The next values of the numbers, and the statistics to report, after the update of one batch.
+        """Returns the next values of the numbers, and the statistics to report, after the update of one batch.
 
         By default both are unchanged.
         """
@@ -363,7 +367,7 @@ class BaseAlgorithm(ABC):
 
 
 def rates_by_part(lr: float, **rates: float | None) -> dict[str, float]:
-    """Part of the model -> its learning rate, for `learning_rates`; a rate of None becomes `lr`."""
+    """Returns part of the model -> learning rate, for `learning_rates`; a rate of None becomes `lr`."""
     return {part: lr if rate is None else rate for part, rate in rates.items()}
 
 

@@ -15,10 +15,10 @@ from rollax.policy.recurrent_columns import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:
-    """The columns of a batch whose `state_in` is the model's state after the burn-in, as a constant.
+    """Returns the columns of a batch with `state_in` as the model's state after the burn-in, a constant.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
-        section 3: each network recomputes its own state from the stored one.
+        section 3: each network computes its own state from the stored state.
     """
     if not is_recurrent(model) or SampleBatch.BURN_IN not in columns:
         return columns
@@ -26,7 +26,8 @@ def after_burn_in(model: Any, columns: Columns) -> Columns:
     graph, arrays = nnx.split(model)
 
     def step(state: Any, row: BurnIn) -> tuple[Any, None]:
-        # Merges a new module: a step must not change the state of a module outside of the loop, such as random streams.
+        # A new module for each step, because a step must not change the state of a module outside of the loop, such as
+        # random streams.
         out = run_model(nnx.merge(graph, lax.stop_gradient(arrays)), {**row.inputs, SampleBatch.STATE_IN: state})
 
         def advanced(new: jax.Array, old: jax.Array) -> jax.Array:

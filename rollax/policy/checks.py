@@ -56,8 +56,8 @@ class ColumnShapes:
         self._space = space
 
     def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
-        """The first misfit in columns of N rows; None if all fit. N is by default the length of the first part."""
-        number: Any = "N" if rows is None else rows  # for errors: as many as the first part has
+        """The first misfit in columns of `rows` rows; None if all fit. By default the first part sets the number."""
+        number: Any = "N" if rows is None else rows  # for errors: the expected number of rows
         for path, shape, whole in self._parts:
             try:
                 column = at(columns, path)
@@ -75,7 +75,7 @@ class ColumnShapes:
         return None
 
     def rows_of(self, columns: trees.Tree) -> int:
-        """N of columns that fit; they may have further keys."""
+        """The number of rows of columns that fit; the columns may have further keys."""
         return len(at(columns, self._parts[0][0])) if self._parts else 0
 
     def _described(self, columns: trees.Tree, path: Path, shape: tuple[int | str, ...], whole: bool) -> Misfit:
@@ -112,10 +112,10 @@ class LearnedColumns:
         self._shapes = {name: shape for name, shape in shapes.items() if name not in changed}
 
     def check(self, columns: Mapping[str, Any], batch: SampleBatch, where: str) -> None:
-        """Raises BatchError for a column of another length than the batch, which padding would fill with zeros.
+        """Raises BatchError for a column whose length is not the batch's length: padding would fill it with zeros.
 
-        It is also raised for observations or actions of the batch that are not numbers, or whose shapes do not fit the
-        policy's spaces; values are not read.
+        It is also raised if observations or actions of the batch are not numbers, or if their shapes do not fit the
+        policy's spaces. The values of the numbers are not checked.
         """
         rows = len(batch)
         for name, column in columns.items():
@@ -154,7 +154,7 @@ def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
 
 
 def naming_missing_columns(method: Method) -> Method:
-    """Makes a policy's method of a batch raise MissingColumnError for a column that the loss does not find."""
+    """Decorates a `method(batch)` of a policy so that it raises MissingColumnError if the loss misses a column."""
 
     @wraps(method)
     def named(self: Any, batch: SampleBatch) -> Any:
@@ -169,7 +169,7 @@ def naming_missing_columns(method: Method) -> Method:
                 or not (name in _NAMES or name in batch)
                 or name in (self.algorithm.reads or ())
             ):
-                raise  # the key is of another dict
+                raise  # it is the key of another dict
             raise _missing(self.label, name, batch) from error
 
     return cast(Method, named)
@@ -191,9 +191,9 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
 
 def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
     """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
-    # A finite sum implies finite elements; one test is cheaper than testing each.
+    # A finite sum implies finite elements; one test is cheaper than a test of each element.
     if not math.isfinite(numbers.sum()):
-        # Row 0 if every number is finite and only their sum is not.
+        # Row 0 if every number is finite and only the sum is not.
         row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))
         raise NonFiniteError(
             "The model's outputs are not finite: no action can be chosen.",
@@ -206,7 +206,7 @@ def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
 
 
 def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:
-    """The error of an update: in gradient step `step`, `tensor` and `columns` of the batch are not finite."""
+    """Returns the error of an update in which `tensor` (and `columns` of the batch) in step `step` is not finite."""
     return NonFiniteError(
         "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
         f"{where}, gradient step {step}: {tensor}",
@@ -223,7 +223,7 @@ _SAME_NETWORK = (
 
 
 def check_gradients(gradients: Any, where: str) -> None:
-    """Raises PolicyError unless the gradients are a dict; `check_weights` checks the arrays."""
+    """Raises PolicyError unless the gradients are a dict; `check_weights` checks the arrays in it."""
     if not isinstance(gradients, Mapping):
         what = "The gradients are not a dict of arrays by name."
         fix = "gradients, statistics = policy.compute_gradients(batch); then policy.apply_gradients(gradients)"
@@ -256,7 +256,7 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
 
 
 def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
-    """`(loss, statistics)` from `loss`; PolicyError unless the loss is a number, as an array of this class."""
+    """Returns the result `(loss, statistics)` of a loss function; raises PolicyError unless the loss is one number."""
     fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     if fits and isinstance(result[0], array) and result[0].ndim == 0:
         return result
@@ -271,7 +271,7 @@ def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, 
 
 
 def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
-    """The statistic `td_error` [rows]; PolicyError for a loss without it, ShapeError for another shape."""
+    """Returns the statistic `td_error` [rows]; raises PolicyError if it is missing, ShapeError for another shape."""
     if SampleBatch.TD_ERROR not in statistics:
         raise PolicyError("The loss returns no error for each row.", where, sorted(statistics)).expected(
             f"the statistic {SampleBatch.TD_ERROR!r} [N]",
@@ -285,7 +285,7 @@ def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
 
 
 def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:
-    """The error of a statistic that is neither a number nor a column with one number for each row."""
+    """Returns the error for a statistic that is neither a number nor a column with one number for each row."""
     return ShapeError("A statistic by row has the wrong shape.", f"statistic {name!r} of the loss", got).expected(
         f"{expected}: one number for each row of the minibatch, with memory for each sequence",
         "return its mean, or with memory one number for each sequence",

@@ -1,4 +1,4 @@
-"""`GradientSteps`: the gradient steps of an update in one compiled call, with waiting parts and microbatches."""
+"""`GradientSteps`: the gradient steps of an update in one compiled call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Objective(Protocol):
     def optimizer(self) -> optax.GradientTransformation:
         """The direction of a step; the coefficient `lr`, a number or one for each part, scales it.
 
-        If its `update` takes further arguments, `lr` is one of them, for steps that depend on where they end.
+        If `update` of the optimizer takes extra arguments, it gets `lr` too: a projection depends on the new
+        parameters.
         """
         ...
 
@@ -40,7 +41,7 @@ class Objective(Protocol):
     def loss(
         self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
-        """`(loss, (statistics, the new extra))`; the coefficients have `num_updates` and `parts` too."""
+        """`(loss, (statistics, the new extra))`; the coefficients include `num_updates` and `parts`."""
         ...
 
     def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
@@ -60,7 +61,7 @@ class Variables(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientSteps:
-    """Pure functions of `Variables`, each one compiled call. It has no arrays: equal objects share compilations."""
+    """Compiled functions of `Variables`. It has no arrays: equal objects share compiled functions."""
 
     objective: Objective
     devices: Devices = field(default_factory=Devices)
@@ -77,7 +78,7 @@ class GradientSteps:
 
     @partial(jax.jit, static_argnums=0)
     def first_state(self, params: Columns) -> Any:
-        """The optimizer's state before the first step, in one call: op by op, JAX would compile for every shape."""
+        """The optimizer's state before the first step; without `jit`, JAX would compile operations for every shape."""
         return self.devices.replicated(self.objective.optimizer.init(params))
 
     @partial(jax.jit, static_argnums=0)
@@ -109,10 +110,12 @@ class GradientSteps:
     ) -> tuple[Variables, OneFetch]:
         """The variables after the plan, and `(taken, sums, counts, rows, finite)`.
 
-        `taken` is the number of gradient steps; `sums` are the statistics, summed over the last epoch that began;
-        `counts`, for statistics that only some steps have, are the numbers of these steps; `rows` are the statistics by
-        row. The loop ends after the first minibatch whose loss, gradients or new parameters are not `finite`. That step
-        has been applied to the variables but is not counted in `taken`.
+        - `taken` is the number of gradient steps.
+        - `sums` are the statistics, summed over the last epoch that began.
+        - `counts` are for statistics that only some steps have: in how many steps of that epoch they were.
+        - `rows` are the statistics by row.
+        - `finite` is false if a loss, gradient or new parameter was not finite. The loop then ends. `taken` does not
+          count this step. The variables include it, but not if the plan has `stops`.
         """
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one_gradient = jax.jit(self._one_gradient, inline=True)
@@ -125,7 +128,7 @@ class GradientSteps:
             if plan.ndim == 2 and stat.shape != plan.shape[1:]:
                 raise misshapen_statistic(name, stat.shape, plan.shape[1:])
         columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
-        # A sum in half precision stops growing, and a sum of booleans is no boolean.
+        # A sum in half precision stops growing, and a sum of booleans is not a boolean.
         wide = {name: jnp.promote_types(stat.dtype, jnp.float32) for name, stat in shapes.items() if not stat.ndim}
         zeros = {name: jnp.zeros((), dtype) for name, dtype in wide.items()}
         no_steps = {name: jnp.int32(0) for name in expected.found}
@@ -159,7 +162,7 @@ class GradientSteps:
             )
 
         start = (jnp.int32(0), variables, zeros, no_steps, columns, jnp.array(True), jnp.array(True))
-        # A loop copies all variables first, a twentieth of the time of a small update; a single step needs no loop.
+        # A single step needs no loop. A loop first copies all variables: a twentieth of the time of a small update.
         run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
         step, variables, sums, counts, columns, took_step, finite = run
         return variables, OneFetch((jnp.where(took_step, step, step - 1), sums, counts, columns, finite))
@@ -209,14 +212,14 @@ class GradientSteps:
         direction, optimizer_state = optimizer.update(gradients, optimizer_state, params, lr=lr)
         params = {name: value - rate_of(lr, name) * direction[name] for name, value in params.items()}
         if self.objective.plan.updated_targets is not None:
-            assert targets is not None  # `_everywhere` has filled them in
+            assert targets is not None  # `Learner._everywhere` replaced None by the parameters
             targets = self.objective.plan.updated_targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
         return after, jnp.isfinite(_squared_norm(gradients)) & jnp.isfinite(_squared_norm(params))
 
 
 def _like(new: Any, old: Any) -> Any:
-    """`new` in the shape and dtype of `old`: a model may assign state with others, such as a mean of float16."""
+    """`new` in the shape and dtype of `old`: a model may assign other state, such as a mean of float16."""
     if (new.shape, new.dtype) == (old.shape, old.dtype):
         return new
     return jnp.broadcast_to(new, old.shape).astype(old.dtype)
@@ -240,19 +243,19 @@ class Gradients(NamedTuple):
 def by_due_parts(
     every: Mapping[str, int], updates_before: Any, version_of: Callable[[frozenset[str]], Gradients]
 ) -> Gradients:
-    """The gradients of the step after `updates_before` others.
+    """Returns the gradients of the step after `updates_before` other steps.
 
-    A version is compiled for each set of waiting parts, and computes nothing for them.
+    A version is compiled for each set of waiting parts; it computes nothing for the waiting parts.
 
     Args:
-        every: part of the model -> k, for a part that makes each k-th step only.
+        every: part of the model -> k, for a part that makes only every k-th step.
         updates_before: [] the number of gradient steps so far.
-        version_of: waiting parts -> the gradients of a step.
+        version_of: `version_of(waiting_parts)` returns the gradients of a step.
     """
     intervals = sorted(set(every.values()) - {1})
     if not intervals:
         return version_of(frozenset())
-    # One for each set of intervals that are not due; the bits of a version's index are its intervals.
+    # One version for each set of intervals that are not due; each interval is one bit of the version's index.
     versions: list[Callable[[], Gradients]] = []
     for waits in itertools.product((False, True), repeat=len(intervals)):
         waiting = set(itertools.compress(intervals, waits))
@@ -281,10 +284,10 @@ Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
 
 
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
-    """The means over all valid rows [K, M], and the state from the last part with valid rows.
+    """Returns the means over all valid rows of K microbatches, and the state from the last one with valid rows.
 
-    mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without any
-    valid rows the means are 0.
+    mean = Σ_k n_k mean_k / Σ_k n_k. Microbatches without valid rows are skipped, even if their means are NaN; if no row
+    is valid, the means are 0. `rows` are [K, M] row indices.
     """
     shapes = jax.eval_shape(part, state, rows[0])[0]
     zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)

@@ -18,15 +18,15 @@ _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are a
 
 
 def adam(config: Any, *, b1: float = 0.9) -> optax.GradientTransformation:
-    """Adam without learning rate, with the config's `adam_epsilon`."""
-    # `identity` keeps the names in checkpoints, where Adam's state belongs to the second part.
+    """Returns Adam without a learning rate, with the config's `adam_epsilon`."""
+    # `identity` keeps the names in earlier checkpoints, where Adam is the second element of the chain.
     return optax.chain(optax.identity(), optax.scale_by_adam(b1, eps=config.adam_epsilon))
 
 
 def by_part(
     optimizers: Mapping[str, optax.GradientTransformation], every: Mapping[str, int] = MappingProxyType({})
 ) -> optax.GradientTransformation:
-    """An optimizer with a separate optimizer for each part of the model, by name of the attribute.
+    """Returns an optimizer with a separate optimizer for each part of the model, by name of the attribute.
 
     With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
     """
@@ -44,11 +44,11 @@ def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.Grad
 def with_projection(
     optimizer: optax.GradientTransformation, projection: Callable[[Columns], Columns]
 ) -> optax.GradientTransformationExtraArgs:
-    """Projected gradient descent: an optimizer that projects the new parameters of another optimizer.
+    """Returns an optimizer that projects the new parameters of another optimizer: projected gradient descent.
 
     Args:
-        optimizer: without a learning rate.
-        projection: parameters by name -> parameters that fulfil a constraint, such as a norm.
+        optimizer: an optimizer without a learning rate.
+        projection: maps parameters by name to parameters that fulfil a constraint, such as a norm.
     """
     inner = optax.with_extra_args_support(optimizer)
 
@@ -71,7 +71,7 @@ def with_projection(
 def clipped(
     optimizer: optax.GradientTransformation, limit: float | None, *, each_part: bool
 ) -> optax.GradientTransformation:
-    """The optimizer with gradients clipped to the norm `limit`: the norm of each part of the model, or of all parts.
+    """Returns the optimizer with gradients clipped to the norm `limit`, for each part of the model or for all together.
 
     Clipping adds nothing to the optimizer's state, so that a restored run may change the limit.
     """
@@ -92,7 +92,7 @@ def clipped(
 
 
 def checked_optimizer(optimizer: Any, where: str) -> Any:
-    """The optimizer; PolicyError for an object that is not an Optax optimizer."""
+    """Returns the optimizer; raises PolicyError for an object that is not an Optax optimizer."""
     if callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None)):
         return optimizer
     raise PolicyError(
@@ -105,7 +105,7 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
 
 
 def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
-    """The first step for gradients of 1, from parameters of 0, and [] the sum of all elements of the first 8 steps."""
+    """Returns the first step for gradients of 1 and parameters of 0, and [] the sum over the first 8 steps."""
     optimizer = optax.with_extra_args_support(optimizer)
     gradients, state, total, made = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(()), []
     for _ in range(_FIRST_STEPS):
@@ -116,9 +116,10 @@ def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[An
 
 
 def check_direction(steps: Any, where: str) -> None:
-    """PolicyError if `first_steps` are against the gradient.
+    """Raises PolicyError if `steps`, the sum of `first_steps`, is negative: the steps are against the gradient.
 
-    An optimizer with its own learning rate would increase the loss, because updates subtract `lr` times its steps.
+    An optimizer with its own learning rate, such as `optax.adam(lr)`, would increase the loss, because updates subtract
+    `lr` times its steps.
     """
     if steps < 0:
         raise PolicyError(
@@ -131,10 +132,10 @@ def check_direction(steps: Any, where: str) -> None:
 
 
 def check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
-    """PolicyError if the first step of an optimizer moves a part that waits for a later one, by `every` of a plan."""
+    """Raises PolicyError if the first step of an optimizer moves a part that waits in this step, by `every`."""
     if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
         raise PolicyError(
-            "The optimizer moves parts of the model in gradient steps that the plan leaves to the others.",
+            "The optimizer moves parts of the model in gradient steps in which the plan lets them wait.",
             where=f"{where}, make_optimizer",
             got=f"a first step of {moved}, and a plan with every={dict(every)}",
             expected="an optimizer for each part, which waits as the plan says",

@@ -48,7 +48,7 @@ class JaxPolicy(ModelPolicy):
 
     Args:
         algorithm: an `Algorithm`.
-        config: the whole config.
+        config: the whole config, of `algorithm.config_class`.
     """
 
     custom_state_attributes = frozenset({"params", "extra", "exploration"})
@@ -75,7 +75,7 @@ class JaxPolicy(ModelPolicy):
 
     @cached_property
     def actor(self) -> Actor:
-        """Chooses the actions; made at the first use, when the columns to fetch are known."""
+        """The `Actor` of this policy; made at the first use, when the columns to fetch are known."""
         return first_equal(Actor(self.algorithm, self.split, self._fetched_columns, self.noisy))
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -87,7 +87,7 @@ class JaxPolicy(ModelPolicy):
         return {name: array.shape for name, array in jax.eval_shape(arrays).items()}
 
     def _check_model(self, model: Any) -> None:
-        """PolicyError unless it is a module with the right outputs."""
+        """Raises PolicyError unless the model is a module with the right outputs."""
         check_module(model, f"{self.algorithm.label}, make_model")
         if self.algorithm not in _checked and not self.algorithm.overrides("forward"):
             check_model(
@@ -99,7 +99,7 @@ class JaxPolicy(ModelPolicy):
             _checked.add(self.algorithm)
 
     def _check_parts(self, model: Any) -> None:
-        """PolicyError unless targets, learning rates and steps by part fit the parts of the model."""
+        """Raises PolicyError unless targets, learning rates and intervals by part fit the parts of the model."""
         owners, rates, label = owners_of(model), self.algorithm.learning_rates(0.0), self.algorithm.label
         check_parts(owners, self.plan.updated_targets, label)
         parts = set(map(part_of, owners))
@@ -145,9 +145,9 @@ class JaxPolicy(ModelPolicy):
     def current_model(self) -> Any:
         """The model with the current weights, in evaluation mode, for outputs outside of the loss.
 
-        It is a new object: changes of it do not change the policy. `forward(current_model(), fragment)` returns the
-        outputs for the rows of a fragment, `forward(current_model(), fragment.after)` the outputs for the observations
-        after its segments.
+        The model is a new object, so that changes to it do not change the policy. `forward(current_model(), fragment)`
+        returns the outputs for the rows of a fragment; `forward(current_model(), fragment.after)` returns the outputs
+        for the observations after its segments.
         """
         return self.split.merge(self.params, self.extra)
 
@@ -163,7 +163,7 @@ class JaxPolicy(ModelPolicy):
         size = acting_bucket(rows)
         if size != rows:
             columns = trees.pad(columns, size)
-        # The host's random numbers are cheaper than the device's.
+        # Random numbers of the host are cheaper than random numbers of the device.
         noise, noise_seed = None, None
         params, extra = self._arrays_for(self.actor.outputs, columns)
         if explore:
@@ -172,7 +172,7 @@ class JaxPolicy(ModelPolicy):
                 noise, exploring = self.exploration.advance(noise[:rows], exploring)
                 noise = trees.pad(noise, size)
             params = self.exploration.acting_params(params, self.acting_rng)
-            # The model's own streams are the same in every process, because they are part of the weights.
+            # The model's own random streams are part of the weights, and therefore equal in every process.
             noise_seed = self._draw_noise_seed()
         actions, states, fetches = self.actor.actions(params, extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
@@ -199,17 +199,17 @@ class JaxPolicy(ModelPolicy):
         return actions, state
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
-        # The parameters that acted are unknown.
+        # A noisy model acted with random parameters that are not recorded.
         return {} if self.noisy else super().behaviour(actions, fetches, explore)
 
     def act_greedily(self, obs_batch: Any) -> Any:
-        """Only the greedy actions of `compute_actions`, in half of the time; for a policy without memory."""
+        """The greedy actions of `compute_actions` without fetches, in half of the time; for a policy without memory."""
         rows = self._checked_rows(obs_batch)
         size = acting_bucket(rows)
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
         params, extra = self._arrays_for(self.actor.outputs, {SampleBatch.OBS: obs})
         actions = self.actor.modes(params, extra, obs, rows)
-        # `compute_actions` raises the error, if any.
+        # If the outputs define no action, `compute_actions` raises the error.
         return self.compute_actions(obs_batch, explore=False)[0] if actions is None else actions
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
@@ -240,7 +240,7 @@ class JaxPolicy(ModelPolicy):
         rows = trees.length(obs_batch)
         if rows == 0:
             return np.empty((0, *self.algorithm.value_shape), np.float32)
-        # The number of trajectory ends varies between fragments: small numbers share one compiled version.
+        # The number of segments varies between fragments; small numbers share one compiled version.
         columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
         params, extra = self._arrays_for(self.actor.values, columns)
         return np.asarray(self.actor.values(params, extra, columns))[:rows]
@@ -260,7 +260,7 @@ class JaxPolicy(ModelPolicy):
 
     @naming_missing_columns
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of other state that changes.
+        """`(arrays, statistics)`; `arrays`: name -> gradient over the whole batch, or new value of other changed state.
 
         The policy's own weights do not change.
         """
@@ -272,7 +272,7 @@ class JaxPolicy(ModelPolicy):
     def apply_gradients(self, gradients: Any) -> None:
         """One optimizer step with the arrays of `compute_gradients`, from this or another process.
 
-        Raises NonFiniteError, without a change, if one of them, their norm or a new weight is not finite.
+        Raises NonFiniteError, without a change, if an array, the norm of the gradient or a new weight is not finite.
         """
         check_gradients(gradients, f"policy {self.name!r}")
         self._share()
@@ -283,7 +283,7 @@ class JaxPolicy(ModelPolicy):
         self._share()
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        # Copies, which the caller may change.
+        # The caller may change these copies.
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
@@ -294,12 +294,12 @@ class JaxPolicy(ModelPolicy):
 
     @property
     def targets(self) -> Columns:
-        """Name -> target parameter; empty if there are none."""
+        """Name -> target parameter; empty if the plan has no target parameters."""
         return self.learner.targets
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
-        num_updates = read_count(state, "num_updates", where, below=2**30)  # further ones must fit into an int32
+        num_updates = read_count(state, "num_updates", where, below=2**30)  # later counts must fit into an int32
         targets = read_dict(state, "targets", where)
         super().set_state(state)
         if targets:
@@ -307,8 +307,8 @@ class JaxPolicy(ModelPolicy):
         self.learner.set_state(read_dict(state, "optimizer", where), num_updates, targets, where)
 
     def compilations(self) -> int:
-        """The number of versions that JAX has compiled; bounded, because batches are padded to few sizes.
+        """The number of versions that JAX has compiled; it is bounded, because batches are padded to few sizes.
 
-        Equal policies have the same compiled functions, whose versions count for each of them.
+        Equal policies share compiled functions; the number of each policy includes all versions of these functions.
         """
         return sum(map(trace_count, (self.actor, self.learner.steps, self._objective)))

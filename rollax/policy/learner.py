@@ -23,13 +23,14 @@ from rollax.policy.update_plan import UpdateResult
 class Learner:
     """Holds the variables that gradient steps change.
 
-    An update is one compiled call, whose results are assigned at once: an interrupt or a lack of memory leaves the
-    variables unchanged. Several devices divide each minibatch and have a copy of the variables each; parameters for
-    acting are on the first one.
+    An update is one compiled call, whose results are assigned together: an interrupt or a lack of memory leaves the
+    variables unchanged. With several devices, each minibatch is divided among the devices and each device has a copy of
+    the variables; the parameters for acting are on the first device.
 
     Args:
         objective: what the steps minimize; target parameters exist if its plan updates them.
-        params, extra: name -> array, the first variables.
+        params, extra: name -> array, the initial variables.
+        devices: by default all local devices of JAX.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Learner:
 
     @property
     def targets(self) -> Columns:
-        """Name -> target parameter, the parameters before the first update; empty if there are none."""
+        """Name -> target parameter: the parameters before the first update; empty if the plan has no targets."""
         if not self.has_targets:
             return {}
         return self.variables.params if self.variables.targets is None else self.variables.targets
@@ -64,10 +65,10 @@ class Learner:
             return self.steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
 
         after, results = run(plan.steps)
-        # Waits for the device: errors there are raised before anything has changed.
+        # Waits for the device, whose errors are raised here, before anything has changed.
         taken, sums, counts, rows, finite = results.fetched()
         taken = int(taken)
-        # The last minibatch; it made no step if it ended the update.
+        # The last minibatch, which made no step if it ended the update early.
         last = min(taken, plan.steps - 1)
         if finite:
             counted = {**dict.fromkeys(sums, last % per_epoch + 1), **counts}
@@ -85,10 +86,10 @@ class Learner:
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
-        """Arrays by name, and statistics, of the plan's first minibatch; the variables do not change.
+        """`(arrays by name, statistics)` of the plan's first minibatch; the variables do not change.
 
         The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
-        batch statistics and random streams: `apply` may be called in another process.
+        batch statistics and random streams, because `apply` may be called in another process.
         """
         columns, plan = self._placed(batch, plan)
         before = self._everywhere()
@@ -104,7 +105,7 @@ class Learner:
     def apply(self, gradients: Columns, lr: Any, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if one of them, their norm or a new parameter is not finite.
+        Raises NonFiniteError, without a change, if an array, the norm of the gradient or a new parameter is not finite.
         """
         arrays = {name: value if hasattr(value, "dtype") else np.asarray(value) for name, value in gradients.items()}
         before, given = self._everywhere(), self.devices.everywhere(arrays)
@@ -158,7 +159,7 @@ class Learner:
         return not_finite(where, int(variables.num_updates), ", ".join(bad[:3]), columns)
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
-        """The optimizer's state by name."""
+        """The arrays of the optimizer's state, by name."""
         return arrays_in(self.variables.optimizer_state)
 
     def get_state(self) -> dict[str, Any]:
@@ -184,7 +185,7 @@ class Learner:
 
 
 def _too_large(gradients: Columns, params: Columns) -> list[str]:
-    """Names the norm of the gradient if it is infinite, else the largest parameter."""
+    """Returns the name of what is too large: the norm of the gradient if it is infinite, else the largest parameter."""
     if not np.isfinite(sum(np.vdot(value, value) for value in gradients.values())):
         return ["the norm of the gradient"]
     norms = {name: float(np.linalg.norm(np.asarray(value, np.float64))) for name, value in params.items()}

@@ -113,7 +113,8 @@ def refuse_nested_masks(observation_space: Space, action_space: Space, where: st
 class GroupMaskChecks:
     """Checks the action masks of a group's members. The observation of an absent member, with its mask, is all zeros.
 
-    If a filter may change zero observations (`filtered`), only a group in which no member has a valid action raises.
+    If an observation filter may change zeros (`filtered`), absent members cannot be recognized. EnvError is then raised
+    only if no member of a group has a valid action.
     """
 
     present = False  # no mask at the top level of the observation; the group's model applies the members' masks

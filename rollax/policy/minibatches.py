@@ -1,4 +1,4 @@
-"""`Minibatches`: the rows of each gradient step, epoch by epoch, and padding to a few sizes. Without JAX."""
+"""`Minibatches`: the rows of each gradient step, epoch by epoch, and padding to a few sizes. It imports no JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def acting_bucket(rows: int) -> int:
-    """The padded number of rows of a forward pass: the next power of two."""
+    """The padded number of rows of a forward pass: the least power of two that is not below `rows`."""
     return 1 << max(rows - 1, 0).bit_length()
 
 
@@ -22,9 +22,9 @@ def training_bucket(rows: int) -> int:
 class Minibatches:
     """The rows of each gradient step.
 
-    `rows` are [U, B] row indices; [U, K, M] with K microbatches. U depends on the padded sizes. Indices of padding are
-    negative: they count from the end of the `capacity` and select real rows of the same epoch, so that statistics over
-    a minibatch, for example in batch normalization, are computed from real rows.
+    `rows` are row indices [U, B], or [U, K, M] with K microbatches. U depends on the padded sizes. Indices of padding
+    are negative: as in NumPy, they count from the end of the `capacity` rows. They select real rows of the same epoch,
+    so that statistics over a minibatch, for example in batch normalization, are computed from real rows.
     """
 
     rows: np.ndarray
@@ -44,11 +44,13 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """A plan with each row once per epoch, by default in random order; sizes as in `UpdatePlan`.
+        """Returns a plan with each row once per epoch; sizes as in `UpdatePlan`.
+
+        Rows are in random order, unless `in_order` is set or `minibatch_size` is None.
 
         Args:
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
-            in_order: do not shuffle. If a replay sample has a transition twice, its last row then sets the priority.
+            in_order: do not shuffle. If a replayed batch has a transition twice, the last one then sets its priority.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
@@ -65,14 +67,14 @@ class Minibatches:
         return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
 
     def divisible(self, count: int) -> Minibatches:
-        """The same plan, padded so that its capacity and the rows of a pass are multiples of `count`."""
+        """The same plan, padded so that its capacity and the last axis of `rows` are multiples of `count`."""
         capacity, width = (-(-size // count) * count for size in (self.capacity, self.rows.shape[-1]))
         rows = np.where(self.rows < 0, self.rows + self.capacity - capacity, self.rows)
         return replace(self, rows=_widened(rows, width, capacity), capacity=capacity)
 
 
 def _widened(rows: np.ndarray, width: int, capacity: int) -> np.ndarray:
-    """The last axis padded with rows from its beginning."""
+    """`rows` with the last axis padded to `width` by entries from its beginning, as indices of padding."""
     wider = np.resize(np.arange(rows.shape[-1]), width)
     padded = rows[..., wider]
     more = padded[..., rows.shape[-1] :]

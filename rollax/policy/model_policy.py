@@ -1,4 +1,4 @@
-"""`ModelPolicy`: the base of policies with a model and a loss, in JAX and PyTorch. It imports neither."""
+"""`ModelPolicy`: the base of policies with a model and a loss, in JAX and PyTorch. It imports neither library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ModelPolicy(Policy):
 
     memory: RecurrentColumns
     learner: Any
-    """The `Learner` of its library, which holds the variables that gradient steps change."""
+    """The `Learner` of JAX or PyTorch, which holds the variables that gradient steps change."""
     noisy: bool
     """Whether the model explores with random numbers that it draws itself."""
 
@@ -99,7 +99,7 @@ class ModelPolicy(Policy):
         return self.algorithm.make_exploration()
 
     def _describe(self, model: Any) -> None:
-        """Sets what depends on the model: the memory, and the arguments and columns."""
+        """Sets the attributes that depend on the model: the memory, the arguments and the columns."""
         self.algorithm.check_model(model)
         self.memory = RecurrentColumns(model, self.action_space, self.config.model.max_seq_len)
         carried = {"state_batches"} if self._exploration_state else frozenset()
@@ -135,12 +135,12 @@ class ModelPolicy(Policy):
 
     @property
     def _in_sequences(self) -> bool:
-        """Whether it learns from padded sequences, not from single rows."""
+        """Whether the policy learns from padded sequences, not from single rows."""
         return self.memory.present or isinstance(self.replayed, SequenceDraw)
 
     @property
     def _sequence_length(self) -> int:
-        """Rows of a sequence that a gradient step counts; 1 for single rows."""
+        """The number of rows to learn from in a sequence, without burn-in; 1 for single rows."""
         return self.replayed.length if isinstance(self.replayed, SequenceDraw) else self.memory.max_seq_len
 
     @property
@@ -154,12 +154,12 @@ class ModelPolicy(Policy):
 
     @property
     def _fetched_columns(self) -> frozenset[str] | None:
-        """The columns that acting returns; None: all."""
+        """The columns that acting returns; None: all columns."""
         wanted = self.sampled_columns
         return None if wanted is None else wanted | self.recorded_columns
 
     def _check_model_size(self) -> None:
-        """PolicyError for a model that is larger than its stored weights; a custom model is not checked."""
+        """Raises PolicyError for a model that is larger than its stored weights; a custom model is not checked."""
         if self.config.model.custom_model is None:
             check_model_size(self._weight_shapes, self.label)
 
@@ -170,7 +170,7 @@ class ModelPolicy(Policy):
     def coefficients(self) -> dict[str, Any]:
         """Numbers that change between updates: each field that can have a schedule, `lr`, and `numbers`.
 
-        Also running statistics by name, if there are any; see `BaseAlgorithm.loss`.
+        If there are running statistics, `running_statistics` has them by name; see `BaseAlgorithm.loss`.
         """
         scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
         found = {**scheduled, **self.numbers, "lr": self.learning_rates()}
@@ -179,11 +179,11 @@ class ModelPolicy(Policy):
         return found
 
     def learning_rates(self) -> Any:
-        """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
+        """The current learning rate: a number, or a dict with one for each part of the model with its own optimizer."""
         return self.algorithm.learning_rates(self.scheduled("lr"))
 
     def reported_lr(self) -> float:
-        """The statistic `cur_lr`: the learning rate of the whole model; if its parts have several, the key `lr`."""
+        """The statistic `cur_lr`: the learning rate of the whole model; with one rate for each part, the key `lr`."""
         rates = self.learning_rates()
         return self.scheduled("lr") if isinstance(rates, Mapping) else rates
 
@@ -199,7 +199,7 @@ class ModelPolicy(Policy):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        # The exploration state is optional.
+        # Without the exploration state, which is optional in `compute_actions`.
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.memory.initial_state]
         return super().memory_of(rows, states, prev_actions, prev_rewards)
@@ -222,7 +222,7 @@ class ModelPolicy(Policy):
         return rows, columns, exploring
 
     def _checked_rows(self, obs_batch: Any) -> int:
-        """N of columns of observations; EnvError if they do not fit the space, or if a mask allows no action."""
+        """The number of rows; raises EnvError for observations that do not fit the space, or an empty action mask."""
         self._check_observations(obs_batch)
         self.check_masks(obs_batch)
         return self._shapes_of_obs.rows_of(obs_batch)
@@ -291,7 +291,7 @@ class ModelPolicy(Policy):
         """
 
     def _inputs_of_values(self, obs_batch: Any, memory: Mapping[str, Any]) -> dict[str, Any]:
-        """The model's columns for `compute_values`, checked; PolicyError without the memory that it needs."""
+        """The model's checked columns for `compute_values`; raises PolicyError if columns of its memory are missing."""
         self.memory.check(memory, f"policy {self.name!r}")
         if SampleBatch.CRITIC_OBS in memory:
             return {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
@@ -356,7 +356,8 @@ class ModelPolicy(Policy):
     def _checked_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads.
 
-        BatchError for a wrong class, no rows, padding for a policy without memory, or columns that misfit the spaces.
+        Raises BatchError if the batch has another class, no rows, padding for a policy that learns from single rows, or
+        columns that do not fit the spaces.
         """
         check_batch(batch, SampleBatch, self.label)
         if batch.seq_lens is not None and not self._in_sequences:
@@ -389,13 +390,13 @@ class ModelPolicy(Policy):
 
     def get_state(self) -> dict[str, Any]:
         learning_rng = self.learning_rng.bit_generator.state
-        # First: a number with the name of another part of the state must not replace it.
+        # The numbers come first: a number with the name of another part of the state must not replace that part.
         return {**self.numbers, **super().get_state(), "learning_rng": learning_rng, **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A run stores 0 if it does not use the number.
+        # A run that does not use the number stores 0.
         first = self.algorithm.first_numbers()
         numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)
@@ -418,5 +419,5 @@ class ModelPolicy(Policy):
 
     @property
     def _running_returns(self) -> dict[str, RunningReturns]:
-        """The running statistics with sums of each slot, which are not merged."""
+        """The running statistics that also have one sum for each slot; the sums are not merged."""
         return {name: one for name, one in self.running_statistics.items() if isinstance(one, RunningReturns)}

@@ -32,7 +32,7 @@ class AlgorithmObjective:
     Attributes:
         algorithm: has the loss, the targets, the plan and the optimizer.
         split: the model without its arrays.
-        state_parts: the number of arrays in the model's recurrent state; None if it learns from single rows.
+        state_parts: the number of arrays in the model's recurrent state; None if the policy learns from single rows.
     """
 
     algorithm: Algorithm
@@ -62,7 +62,7 @@ class AlgorithmObjective:
         return clipped(optimizer, algorithm.config.grad_clip, each_part=each_part)
 
     def check_optimizer(self, params: Columns) -> None:
-        """PolicyError for an optimizer whose steps are against the gradient, or that moves a part that waits."""
+        """Raises PolicyError for an optimizer whose steps are against the gradient, or that moves a waiting part."""
         first, total = self._first_steps(params)
         check_direction(total, self.algorithm.label)
         check_waiting(first, self.plan.every, self.algorithm.label)
@@ -100,7 +100,7 @@ class AlgorithmObjective:
         return td_error_of(statistics, len(mask), f"{self.algorithm.label}, td_errors")
 
     def _as_rows(self, batch: Columns, mask: jax.Array) -> tuple[Columns, jax.Array]:
-        """Sequences as rows, if it learns from sequences; `state_in` keeps the model's state, not the exploration's."""
+        """Sequences as rows, if the policy learns from sequences; exploration state is left out of `state_in`."""
         if self.state_parts is None:
             return batch, mask
         batch, mask = as_rows(batch, mask)

@@ -24,10 +24,10 @@ _DEPTH = 3
 
 
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays of all attributes with nnx modules, optimizers, variables or JAX arrays, also inside pytrees.
+    """Returns the arrays of all attributes with nnx modules, optimizers, variables or JAX arrays, also inside pytrees.
 
-    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError if an
-    attribute is another object that contains such arrays.
+    NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError if
+    modules or arrays are inside another object, which a checkpoint does not store.
     """
     found = {}
     apart = _NEVER | names_of_bases(type(policy), "custom_state_attributes")
@@ -52,7 +52,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
 def set_own_arrays(policy: Any, arrays: Arrays) -> None:
     """Restores what `own_arrays` of an equal policy returned; modules are updated in place.
 
-    Raises CheckpointError, without a change, for other attributes, or other names or shapes of arrays.
+    Raises CheckpointError, without a change, if the attributes, or the names or shapes of their arrays, differ.
     """
     own = own_arrays(policy)
     _check(policy, "The attributes with state", sorted(arrays), sorted(own))
@@ -65,7 +65,7 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
 
 
 def arrays_in(value: Any) -> dict[str, np.ndarray]:
-    """Path -> copy of each array in a pytree of nnx modules, variables and JAX arrays; random keys as plain arrays."""
+    """Returns path -> copy of each array in a pytree of nnx modules, variables and arrays; random keys as integers."""
     return {
         path: np.array(jax.random.key_data(array) if is_random_key(array) else array) for path, array in _arrays(value)
     }
@@ -101,7 +101,7 @@ def _arrays(value: Any) -> Iterator[tuple[str, jax.Array]]:
 
 
 def restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The value with the arrays that `arrays_in` returned; modules and variables are updated in place."""
+    """Returns the value with the arrays that `arrays_in` returned; modules and variables are updated in place."""
 
     def leaf_of(path: Any, leaf: Any) -> Any:
         prefix = jax.tree_util.keystr(path)

@@ -19,7 +19,7 @@ from rollax.policy.minibatches import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
 _Form = tuple[tuple[int, ...], Any, int] | None
-"""Shape, dtype and size of an action that is joined with the fetched columns; None if it is not joined."""
+"""Shape, dtype and size of an action that is joined with the fetched columns; None if actions are not joined."""
 
 _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
 """Actor -> (shape of an observation, whether it explores) -> form. Equal actors share forms and need no tracing."""
@@ -28,9 +28,10 @@ _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
 class PackedActing:
     """`compute_actions` of a policy without memory, for observations that the environment's adapter has checked.
 
-    Each array that a compiled call takes or returns costs as much as a small layer. So all parameters are one array,
-    joined once for each version of them; an observation and its random numbers are one row; an action and the other
-    columns that acting returns are one row, which `columns_of` splits. `compute_actions` returns the same numbers.
+    Each array that a compiled call takes or returns costs as much as a small layer. This class therefore joins arrays:
+    all parameters into one array, once after each update; observations and random numbers into one array, a row for
+    each observation; and actions and fetched columns into one array, which `columns_of` splits. The numbers are the
+    same as from `compute_actions`.
 
     Args:
         policy: a `JaxPolicy`.
@@ -80,7 +81,7 @@ class PackedActing:
         return self._actions_in(columns), columns
 
     def _row(self, obs: np.ndarray, noise: np.ndarray | None, size: int) -> np.ndarray:
-        """[size, D + K] the observations and their random numbers; written into the same array at each call."""
+        """[size, D + K] the observations and their random numbers; the array is the same object at each call."""
         rows = len(obs)
         width = obs.size // max(rows, 1)
         key = size, width if noise is None else width + noise.shape[1]

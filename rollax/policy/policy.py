@@ -27,8 +27,8 @@ ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
 class Policy(ABC):
     """Chooses actions for batches of observations, and may learn from batches of experience.
 
-    `compute_actions` may take fewer arguments: only those that it accepts are built and passed, by keyword. Actions and
-    states may be lists or arrays, weights may be plain numbers.
+    `compute_actions` may take fewer arguments: rollax passes only the arguments that it accepts, by keyword. Actions
+    and states may be lists or arrays; weights may be plain numbers.
 
     Args:
         observation_space: space of one observation, before the observation filter.
@@ -44,22 +44,22 @@ class Policy(ABC):
     """The class that validates a plain dict without a trainer; None for `TrainerConfig`."""
 
     arguments: frozenset[str] | None = None
-    """The arguments of `compute_actions` to fill; None: all that it accepts."""
+    """The arguments of `compute_actions` to pass; None: all that it accepts."""
 
     recorded_columns: frozenset[str] = frozenset()
-    """The columns that it fetches only for `behaviour`, when experience is written to files."""
+    """The columns that `compute_actions` returns only for `behaviour`, when experience is written to files."""
 
     sees_all_agents: bool = False
     """Whether the column `critic_obs` is filled with the observations and actions of all agents; see `JointRows`."""
 
     learns_off_policy: bool = False
-    """Whether it can learn from the actions of another policy."""
+    """Whether the policy can learn from the actions of another policy."""
 
     acts_while_learning: ClassVar[bool] = False
-    """Whether another thread may call `compute_actions` and `postprocess_rows` while this one learns."""
+    """Whether another thread may call `compute_actions` and `postprocess_rows` while the policy learns."""
 
     minibatch_size: int | None = None
-    """Rows of one update from a replay buffer, if `learn_on_batch` makes several updates; None: it makes one."""
+    """Rows of one update from a replay buffer, if `learn_on_batch` makes several updates; None if it makes one."""
 
     worker_index: int = 0
     """The rollout worker that the policy acts in: from 1 to `num_workers`, 0 in the driver's process."""
@@ -68,7 +68,7 @@ class Policy(ABC):
     """The number of remote rollout workers."""
 
     replayed: Draw = SINGLE_ROWS
-    """How its experience is drawn from a replay buffer."""
+    """How batches for this policy are drawn from a replay buffer."""
 
     replayed_columns: tuple[str, ...] = ()
     """Columns that `postprocess_rows` adds and a replay buffer stores, in addition to the columns of transitions."""
@@ -77,8 +77,8 @@ class Policy(ABC):
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
     custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
-    """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to the attributes that
-    the base classes name; all others are stored by `own_arrays`."""
+    """Attributes with networks or JAX arrays that an override of `get_state` stores. The names of all base classes are
+    added to this set; `own_arrays` stores all other attributes."""
 
     running_statistics: Mapping[str, RunningMoments] = MappingProxyType({})
     """Name -> running moments that `prepare_rows` or `postprocess_rows` updates. They are merged over workers like
@@ -104,12 +104,12 @@ class Policy(ABC):
 
     @property
     def made_by(self) -> type:
-        """The class whose `make_policy` makes such a policy: the policy's class, or the class of its algorithm."""
+        """The class whose `make_policy` makes this kind of policy: the policy's class, or its algorithm's class."""
         return type(self)
 
     @property
     def label(self) -> str:
-        """Its id and class, for errors."""
+        """The id and the class of the policy, for errors."""
         return f"policy {self.name!r}, class {type(self).__name__}"
 
     @property
@@ -153,7 +153,7 @@ class Policy(ABC):
         prev_action: Any = None,
         prev_reward: float | None = None,
     ) -> Any:
-        """The action for one observation; `(action, state_out, extra_fetches)` of a policy with memory.
+        """The action for one observation; `(action, state_out, extra_fetches)` with memory, or if `state` is passed.
 
         Observation filter, `normalize_actions` and `clip_actions` are not applied here, but by
         `Trainer.compute_single_action` and the policy of `load_policy`.
@@ -162,7 +162,7 @@ class Policy(ABC):
             state, prev_action, prev_reward: the `state_out`, action and reward of the previous step; None at the start
                 of a trajectory.
         Raises:
-            EnvError, NonFiniteError: an observation that is not in the observation space.
+            EnvError, NonFiniteError: the observation does not fit the observation space.
         """
         columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
@@ -179,7 +179,7 @@ class Policy(ABC):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        """The arguments of `compute_actions` about the previous steps of N rows; None: the initial state, zeros."""
+        """The arguments of `compute_actions` about the previous steps of N rows; None: initial state, or zeros."""
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.get_initial_state()]
         return {
@@ -189,7 +189,7 @@ class Policy(ABC):
         }
 
     def packed_acting(self) -> Any:
-        """A `PackedActing`, which acts faster for the rows of a sampler than `compute_actions`; None if it has none."""
+        """A `PackedActing`, which is faster than `compute_actions` for a sampler; None if the policy cannot use it."""
         return None
 
     def get_initial_state(self) -> list[Any]:
@@ -208,7 +208,7 @@ class Policy(ABC):
 
         Args:
             actions: what `compute_actions` returned.
-            fetches: the further columns that it returned.
+            fetches: the `extra_fetches` that `compute_actions` returned.
             explore: false for greedy actions, which have no probability.
         """
         names = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -227,7 +227,7 @@ class Policy(ABC):
         other_agent_batches: Mapping[Any, tuple[Policy, Fragment]] | None = None,
         episode: Any = None,
     ) -> SampleBatch:
-        """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
+        """Adds columns to one trajectory segment of one agent. An override costs a Python call per segment.
 
         An override may fill the column `critic_obs` and, unless the episode terminates,
         `sample_batch.after["critic_obs"]`: the critic's observations, if they differ from the actor's.
@@ -267,7 +267,7 @@ class Policy(ABC):
         raise self._cannot("learn_on_batch")
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[Any, dict[str, Any]]:
-        """`(gradients, statistics)` of a batch; `gradients` is any value that `apply_gradients` takes.
+        """`(gradients, statistics)` of a batch; `gradients` may be any value that `apply_gradients` accepts.
 
         Raises:
             PolicyError: the policy has no gradients.
@@ -294,8 +294,8 @@ class Policy(ABC):
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: nested dicts of arrays, numbers, strings, lists and None.
 
-        It contains networks, optimizer states and JAX arrays in attributes, or raises CheckpointError if they cannot be
-        stored. An override adds NumPy arrays and counters.
+        It contains networks, optimizer states and JAX arrays in attributes; CheckpointError is raised if they cannot
+        be stored. An override adds NumPy arrays and counters.
         """
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
         return {**state, "own": self._own_arrays()}
@@ -321,7 +321,7 @@ class Policy(ABC):
 
     def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """The state in attributes, without the weights: attribute -> path in it -> array."""
-        from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
+        from rollax.policy.own_state import own_arrays  # imports JAX, which a policy in plain NumPy acts without
 
         return own_arrays(self)
 

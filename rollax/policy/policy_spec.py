@@ -13,7 +13,7 @@ from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.policy import Policy
 
 PolicyClass = type[Policy] | type[BaseAlgorithm]
-"""What makes a policy: a class of policies, or of algorithms."""
+"""A class with `make_policy`: a class of policies or of algorithms."""
 
 
 class PolicySpec(NamedTuple):
@@ -33,7 +33,7 @@ class PolicySpec(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any, policy_id: str) -> PolicySpec:
-        """The spec of a config's entry: a spec, a class, None, or a tuple in the order of the fields.
+        """Returns the spec for an entry of the config: a spec, a class, None, or a tuple in the order of the fields.
 
         Raises PolicyError for any other entry.
         """

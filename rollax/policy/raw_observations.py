@@ -15,18 +15,18 @@ from rollax.errors import EnvError, NonFiniteError
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
-    """Columns of one observation in the space's dtypes, without keys that are not in the space.
+    """Returns columns of one observation in the space's dtypes, without keys that are not in the space.
 
-    Raises EnvError for a missing key or a wrong length or shape, NonFiniteError for a NaN, or an infinity in a bounded
-    space.
+    Raises EnvError for a missing key, a wrong length or shape, or a discrete value outside of its bounds, and
+    NonFiniteError for a NaN, or for an infinity in a bounded space.
     """
     return _columns(space, obs, where, one=True)
 
 
 def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
-    """Columns of N observations, from a list of them or from columns; see `columns_of_one`.
+    """Returns columns of N observations, from a list of observations or from columns; see `columns_of_one`.
 
-    Raises EnvError also for columns of different lengths, or no observation.
+    Raises EnvError also for columns of different lengths, and if there is no observation.
     """
     if isinstance(observations, list):
         columns = _stacked(space, observations, where) if observations else None
@@ -59,7 +59,7 @@ def _columns(space: Space, value: Any, where: str, *, one: bool) -> trees.Tree:
 
 
 def _check_parts(where: str, one: bool, space: Any, path: Path, value: Any) -> None:
-    """Raises EnvError for a value with other parts than a Dict or Tuple space."""
+    """Raises EnvError for a value that lacks a key of a Dict space, or whose length differs from a Tuple space."""
     place = where + path_text(path)
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not value.keys() >= space.spaces.keys():

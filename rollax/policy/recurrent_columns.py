@@ -1,4 +1,4 @@
-"""`RecurrentColumns`: the columns of a model's memory for acting, and sequences of rows for learning. Without JAX."""
+"""`RecurrentColumns`: the columns of a model's memory for acting, and sequences of rows for learning, without JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENT_OF = {
     SampleBatch.PREV_ACTIONS: "prev_action_batch",
     SampleBatch.PREV_REWARDS: "prev_reward_batch",
 }
-"""The columns of a memory -> the arguments of `compute_actions` with them."""
+"""Column of a memory -> the argument of `compute_actions` for this column."""
 _INPUTS = (SampleBatch.OBS, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
 _TRAJECTORY = (
     SampleBatch.EPS_ID,
@@ -49,7 +49,7 @@ class RecurrentColumns:
 
     @property
     def arguments(self) -> frozenset[str]:
-        """The arguments of `compute_actions` with the memory."""
+        """The arguments of `compute_actions` that belong to the memory."""
         return frozenset(ARGUMENT_OF[name] for name in self.columns)
 
     @property
@@ -58,7 +58,7 @@ class RecurrentColumns:
         return frozenset((*self.columns, SampleBatch.TRAJECTORY_ID)) if self.present else frozenset()
 
     def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
-        """The columns for acting, by default at the start of a trajectory; PolicyError for wrong shapes of states."""
+        """The columns for acting, by default at the start of a trajectory; raises PolicyError for wrong shapes."""
         if not len(states):
             states = [np.broadcast_to(part, (rows, *part.shape)) for part in self.initial_state]
         state_in = tuple(np.asarray(part) for part in states)
@@ -82,7 +82,7 @@ class RecurrentColumns:
         return columns
 
     def _check_previous(self, columns: Columns, rows: int, where: str) -> None:
-        """PolicyError if previous actions or rewards do not have one row per observation: padding would hide this."""
+        """Raises PolicyError unless previous actions and rewards have one row per observation; padding hides this."""
         for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
             shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
             numbers = name == SampleBatch.PREV_REWARDS
@@ -96,11 +96,11 @@ class RecurrentColumns:
                 )
 
     def of(self, stored: Columns) -> Columns:
-        """The columns that are inputs of the model."""
+        """The stored columns that are inputs of the model's memory."""
         return self.without_noise({name: stored[name] for name in self.columns})
 
     def without_noise(self, columns: Columns) -> Columns:
-        """The columns with only the model's state in `state_in`; a policy may append the state of its noise to it."""
+        """The columns with only the model's state in `state_in`, to which a policy may append its exploration state."""
         if not self.present:
             return columns
         return {**columns, SampleBatch.STATE_IN: columns[SampleBatch.STATE_IN][: len(self.initial_state)]}
@@ -120,7 +120,7 @@ class RecurrentColumns:
     def sequences(self, columns: Columns, batch: SampleBatch, length: int) -> tuple[dict[str, Any], int]:
         """`(columns, S)`: the loss's columns [N, ...] as [S, length, ...], with `seq_lens` and `state_in`.
 
-        The sequences of a padded batch are kept, by default with the initial state.
+        The sequences of a padded batch are kept; without `state_in` they begin with the initial state.
         """
         if batch.seq_lens is not None:
             return self._as_padded(columns, batch), len(batch.seq_lens)
@@ -159,7 +159,7 @@ class BurnIn(NamedTuple):
 
 
 def with_burn_in_apart(sequences: Columns, arange: Callable[[int], Any]) -> Columns:
-    """Sequences [B, M + T, ...] as [B, T, ...], with their burn-in rows in the column `burn_in`, as a `BurnIn`."""
+    """Returns sequences [B, M + T, ...] as [B, T, ...], with the burn-in rows as a `BurnIn` in the column `burn_in`."""
     if SampleBatch.BURN_IN not in sequences:
         return sequences
     present = sequences[SampleBatch.BURN_IN]
@@ -176,10 +176,10 @@ def with_burn_in_apart(sequences: Columns, arange: Callable[[int], Any]) -> Colu
 
 
 def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.arange) -> tuple[dict[str, Any], Any]:
-    """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too.
+    """Returns sequences [B, T, ...] as rows [B·T, ...], and their mask [B] as a mask [B·T] that is 0 on padding too.
 
     Rows of burn-in are moved to a `BurnIn`. `target_steps`, positions in a sequence, become `target_rows`, positions in
-    all rows. `arange` is the function of NumPy, or of the library of the sequences.
+    all rows. `arange` is the function of NumPy, JAX or PyTorch, as the sequences are.
     """
     sequences = with_burn_in_apart(sequences, arange)
     lengths = sequences[SampleBatch.SEQ_LENS]

@@ -1,4 +1,4 @@
-"""What a policy learns from if its experience is replayed: a `Draw` makes transitions, or sequences of rows."""
+"""`Draw`: what a policy learns from if its experience is replayed, transitions or sequences of rows."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS,
 class Draw:
     """How the experience of an update is drawn from a replay buffer: here as single transitions.
 
-    An algorithm returns it from `replayed`. A subclass may override `draw`, to change goals and rewards, to normalize,
-    or to add columns. It is the same for every buffer: uniform, prioritized, mixed, in files, and in replay shards, to
-    which it is pickled. All of its random numbers come from the `rng` of `draw`, so that a run can be repeated.
+    An algorithm returns a draw from `replayed`. A subclass may override the method `draw`, to change goals and rewards,
+    to normalize, or to add columns. The same draw works with every buffer: uniform, prioritized, mixed, in files, and
+    in replay shards, to which it is sent by pickle. All random numbers must come from the argument `rng`, so that a run
+    can be repeated.
 
     Attributes:
-        columns: the columns that a buffer stores for it, in addition to the columns of transitions.
+        columns: the columns that a buffer stores in addition to the columns of transitions.
     """
 
     _: KW_ONLY
     columns: tuple[str, ...] = ()
 
     def in_run(self, config: TrainerConfig) -> Draw:
-        """This draw for a run with this config of the policy: an override may add what depends on the environment."""
+        """Returns the draw for a run with this config; an override may add what depends on the environment."""
         return self
 
     def units(self, rows: int) -> int:
@@ -49,10 +50,10 @@ class Draw:
         return rows
 
     def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
-        """A batch for the updates of a policy.
+        """Returns a batch for the updates of a policy.
 
         Args:
-            replay: the buffer, or one of the buffers, with at least one transition.
+            replay: the buffer, or one of several buffers, with at least one transition.
             count: B, the number of transitions or sequences.
             rng: random generator.
             beta: exponent of the importance weights.
@@ -78,13 +79,14 @@ class SequenceDraw(Draw):
         too, with fewer burn-in rows or none; the last sequence of a trajectory may be shorter.
 
     Args:
-        length: T, rows of each sequence to learn from; fewer if the trajectory ends, or its next row is not stored yet.
-        burn_in: rows before these, which only advance the recurrent state, without a gradient.
-        overlap: rows that a sequence has in common with the next one.
+        length: T, the number of rows of a sequence to learn from; a sequence has fewer rows if the trajectory ends, or
+            if the next row is not stored yet.
+        burn_in: the number of rows before a sequence that only advance the recurrent state, without a gradient.
+        overlap: the number of rows that a sequence has in common with the next sequence.
         columns: as for `Draw`; with `state_in`, a sequence begins with the state in which the policy acted, otherwise
             with the initial state.
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: a number is out of range.
     """
 
     length: int
@@ -108,15 +110,15 @@ class SequenceDraw(Draw):
 
 
 def draw_for(memory: RecurrentColumns, burn_in: int = 0, overlap: int = 0, *, stored_state: bool = True) -> Draw:
-    """Returns single transitions, and for a model with memory sequences of `max_seq_len` rows.
+    """Returns a draw of single transitions, or of sequences of `max_seq_len` rows for a model with memory.
 
     Args:
         memory: describes the model.
-        burn_in: rows before a sequence, which only advance the recurrent state.
-        overlap: rows that a sequence has in common with the next one.
+        burn_in: the number of rows before a sequence that only advance the recurrent state.
+        overlap: the number of rows that a sequence has in common with the next sequence.
         stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
     Raises:
-        ConfigError: rows of burn-in for a model without memory.
+        ConfigError: `burn_in` is not 0 for a model without memory.
     """
     if not memory.present and burn_in:
         raise ConfigError(

@@ -23,11 +23,11 @@ class RunningReturns(RunningMoments):
     stay in the process that samples.
 
     Source: if `episodic`, VecNormalize of Stable-Baselines3 (Raffin et al., 2021); otherwise Burda et al. (2018),
-        section 2.4, arXiv:1810.12894. Deviation: all rewards of a fragment are added before one of them is scaled.
+        section 2.4, arXiv:1810.12894. Deviations: all rewards of a fragment are added before any reward is scaled.
 
     Args:
         gamma: γ in [0, 1].
-        episodic: whether the sum of a slot begins at 0 with each trajectory; otherwise it goes on.
+        episodic: whether the sum of a slot starts at 0 in each trajectory; otherwise it continues over trajectories.
     """
 
     part_names: ClassVar[tuple[str, ...]] = (*RunningMoments.part_names, LARGEST)
@@ -36,15 +36,15 @@ class RunningReturns(RunningMoments):
         super().__init__()
         self._gamma, self._episodic = gamma, episodic
         self._sums: dict[int, tuple[int, float]] = {}  # slot -> (trajectory id if episodic, else slot; latest sum)
-        self._largest = np.zeros(2)  # [0] of all sums, [1] of the recent ones
+        self._largest = np.zeros(2)  # index 0 is for all sums, index 1 for the recent sums
 
     @property
     def largest(self) -> NDArray[np.float64]:
-        """[] the largest |R| so far; 0 without sums."""
+        """[] the largest |R| so far; 0 before the first reward."""
         return np.array(self._largest[0])
 
     def add_rewards(self, fragment: Fragment, rewards: NDArray[np.floating]) -> None:
-        """Adds the sums after each of [N] rewards.
+        """Adds N sums, one after each of [N] rewards.
 
         Args:
             fragment: N rows with the column `slot`, and `trajectory_id` if the sums are episodic.
@@ -87,13 +87,13 @@ class RunningReturns(RunningMoments):
         self._largest = np.array([self._largest[0], 0.0])
 
     def get_sums(self) -> dict[str, NDArray]:
-        """The sums of the slots, for the checkpoint of a process that samples."""
+        """Returns the latest sum of each slot, for the checkpoint of a process that samples."""
         rows = [(slot, stream, total) for slot, (stream, total) in self._sums.items()]
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         return {name: np.array(column, kind) for (name, kind), column in zip(_PARTS.items(), columns, strict=True)}
 
     def set_sums(self, state: Mapping[str, Any], where: str) -> None:
-        """Restores what `get_sums` returned; CheckpointError for an invalid state."""
+        """Restores what `get_sums` returned; raises CheckpointError for an invalid state."""
         count = np.size(read_value(state, "slots", where))
         columns = (read_array(state, name, where, shape=(count,), dtype=kind) for name, kind in _PARTS.items())
         self._sums = {slot: (stream, total) for slot, stream, total in zip(*(c.tolist() for c in columns), strict=True)}

@@ -21,11 +21,11 @@ class _Group:
 
 
 class SharedVariables:
-    """When the shared arrays of a policy change, assigns them to the other policies of the group without copying.
+    """Assigns the shared arrays of a policy to the other policies of its group whenever they change, without copying.
 
-    Optimizer states are not shared. All policies of a group start with the arrays of its first policy. Policies replace
-    `params` and `extra`, name -> array, as a whole, and then call `on_new_variables`. They also call it before
-    learning, in case an interrupt has prevented the first call.
+    Optimizer states are not shared. All policies of a group start with the arrays of its first policy. A policy
+    replaces `params` and `extra`, name -> array, as a whole, and then calls `on_new_variables`. It calls
+    `on_new_variables` before learning too, in case an interrupt has prevented the previous call.
 
     Raises ConfigError for a group of fewer than two policies, an unknown policy or part, parts that differ, or a
     variable in two groups; PolicyError for a policy without named variables.
@@ -48,7 +48,7 @@ class SharedVariables:
         return tuple(self._holders)
 
     def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """The weights by policy id and name, with one array object for each shared array: it is stored once."""
+        """The weights by policy id and name, with one array object for each shared array, so that it is stored once."""
         once = dict(weights)
         for group in self._groups:
             ids = [policy_id for policy_id in group.policy_ids if policy_id in once]
@@ -66,7 +66,7 @@ class SharedVariables:
                     _refuse_conflict(name, one, weights[one][name], other, weights[other][name])
 
     def synchronize(self) -> None:
-        """Assigns the new arrays of a policy to the others; repeats an assignment that an interrupt has stopped."""
+        """Assigns the new arrays of a policy to the other policies; repeats an assignment that an interrupt stopped."""
         source = self._unfinished
         if source is None:
             source = next((id_ for id_, held in self._held().items() if not _same(held, self._assigned[id_])), None)
@@ -81,7 +81,7 @@ class SharedVariables:
 
     def _assign_from(self, policy_id: str) -> None:
         source = self._holders[policy_id]
-        newer = {**source.params, **source.extra}  # what one policy trains may be fixed in another
+        newer = {**source.params, **source.extra}  # a parameter of one policy may be fixed, in `extra`, in another
         for group in self._groups:
             if policy_id in group.policy_ids:
                 for other_id in group.policy_ids:
@@ -146,7 +146,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
 
 
 def _shapes(policy: Policy, policy_id: str, parts: Sequence[str], key: str) -> dict[str, tuple]:
-    """Name -> (shape, dtype, device) of the variables in these parts of one policy's model; JAX chooses its device."""
+    """Name -> (shape, dtype, device) of the variables in these parts of one policy's model; device None for JAX."""
     holder = _holder(policy, policy_id)
     device = getattr(holder, "device", None)
     arrays = {**holder.params, **holder.extra}

@@ -1,4 +1,4 @@
-"""Checks of settings of layers that a policy does not have, and of layers, batches and models that are too large."""
+"""Refuses settings for layers that a policy does not have, and layers, batches and models that are too large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROW = 16  # reward, value, log-probability and flags
 
 
 def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False) -> None:
-    """Raises ConfigError for a setting that only `ActorCritic` has; `memory`: whether the policy has memory."""
+    """Raises ConfigError for a setting of `ActorCritic` models; `memory` allows the settings of recurrent layers."""
     for name in _OF_ACTOR_CRITICS if memory else (*_OF_MEMORY, *_OF_ACTOR_CRITICS):
         if getattr(config, name):
             raise ConfigError(
@@ -90,7 +90,7 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
 
 def check_layers_fit(observation_space: Space, widths: Iterable[int], where: str) -> None:
     """Raises ConfigError if a layer of a network from observations to layers of `widths` cannot fit into the memory."""
-    # Convolutions encode images, of rank 3 and more.
+    # Leaves of rank 3 or more are images, which convolutions encode.
     inputs = sum(_width(leaf) for _, leaf in leaves(observation_space) if len(leaf.shape or ()) < 3)
     largest = max(pairwise([inputs, *widths]), key=math.prod)
     check_fits(
@@ -107,8 +107,8 @@ def _width(leaf: Space) -> int:
     return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
 
 
-_ANYWAY = 64 << 20  # bytes always allowed
-_USES = 2  # evaluation may have policies of its own
+_ANYWAY = 64 << 20  # bytes that are always allowed
+_USES = 2  # an evaluator may build the policies a second time
 
 
 @dataclass
@@ -127,10 +127,10 @@ def weights_in(state: Any) -> Mapping[str, Any]:
 
 @contextmanager
 def models_as_large_as(weights: Iterable[Mapping[str, Any]]) -> Iterator[None]:
-    """Context that refuses policies of rollax whose models are much larger than all of these weights together.
+    """A context in which `check_model_size` refuses models that are much larger than all of these weights together.
 
     Args:
-        weights: of each policy, name -> array.
+        weights: for each policy, name -> array.
     """
     sizes = [math.prod(array.shape) * 4 for policy in weights for array in policy.values() if hasattr(array, "shape")]
     token = _LEFT.set(_Left(_ANYWAY + _USES * sum(sizes)))
@@ -141,7 +141,9 @@ def models_as_large_as(weights: Iterable[Mapping[str, Any]]) -> Iterator[None]:
 
 
 def check_model_size(shapes: Callable[[], Mapping[str, tuple[int, ...]]], where: str) -> None:
-    """Raises PolicyError if a model is larger than the weights in the file that describes it.
+    """Raises PolicyError if a model is too large for the weights in the file that describes it.
+
+    Outside of `models_as_large_as` it does nothing.
 
     Args:
         shapes: returns name -> shape of the arrays of the model, without building it.

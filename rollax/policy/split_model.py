@@ -27,10 +27,10 @@ def owners_of(model: nnx.Module) -> dict[str, set[str]]:
 
 
 class SplitModel:
-    """The graph of a model, and name -> shape and dtype of its arrays: `params` are trained, `extra` are all others.
+    """The graph of a model, with the shapes and dtypes of its parameters, `params`, and of all other arrays, `extra`.
 
-    It has no arrays, so that models with equal graphs can share compiled functions. `nnx.jit` instead walks the
-    module's graph at every call, which costs more than a small forward pass.
+    It has no arrays, so that models with equal graphs can share compiled functions. It replaces `nnx.jit`, which walks
+    the module's graph at every call; this costs more than a small forward pass.
     """
 
     def __init__(self, model: nnx.Module) -> None:
@@ -47,13 +47,13 @@ class SplitModel:
         self.params, self.extra = _shapes(param_arrays), _shapes(self._without_keys(extra_arrays))
 
     def arrays_of(self, model: nnx.Module) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """`(params, extra)` of a model of this graph: name -> array."""
+        """`(params, extra)` of a model with this graph, each name -> array."""
         _, params, extra = nnx.split(model, nnx.Param, ...)
         return {name: _typed(value) for name, value in _named(params)[1].items()}, self._without_keys(_named(extra)[1])
 
     @cached_property
     def _content(self) -> Any:
-        """Equal for equal graphs; a graph with a constant that cannot be hashed is equal to itself only."""
+        """A hash, and the content to compare; a graph with a constant that cannot be hashed is equal only to itself."""
         graphs = self._acting_graph, self._exploring_graph, self._learning_graph
         arrays = tuple((name, a.shape, str(a.dtype)) for name, a in {**self.params, **self.extra}.items())
         content = graphs, self._params_tree, self._extra_tree, arrays, tuple(map(str, self._keys.values()))
@@ -103,7 +103,7 @@ class SplitModel:
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
         """The state after a forward pass, without the parameters: batch statistics and random streams.
 
-        Values that the pass has added to the model, as `sow` does, are left out.
+        New values that the pass has added to the model, for example with `sow`, are left out.
         """
         if not self.extra:
             return {}

@@ -1,4 +1,4 @@
-"""`StackedActing`: greedy actions of many parameter vectors, each for an observation of its own."""
+"""`StackedActing`: greedy actions of many parameter vectors, each for its own observation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class StackedActing:
     """Acts in slots, each with its own parameters.
 
     Slots are padded to blocks of one fixed size, and each block is one call of the same compiled function. A slot's
-    actions are therefore the same, bit for bit, for any number of acting slots: a product over all slots may be rounded
-    differently for another number of slots.
+    actions are therefore the same, bit for bit, for any number of acting slots. A single product over all slots may be
+    rounded differently if the number of slots changes.
 
     Args:
         shapes: name -> shape of a parameter.
         greedy: chooses and checks the actions; see `Actor.traced_checked_greedy`.
         slots: the number of slots.
-        device: the device of JAX that acts; None for its default.
+        device: the device of JAX that acts; None for the default device.
     Attributes:
         blocks: name -> parameters [BLOCK, ...], for each block of slots.
     """
@@ -53,19 +53,19 @@ class StackedActing:
         self._put = jax.jit(self._put_into_block)
 
     def set_vector(self, slot: int, vector: NDArray[np.float32]) -> None:
-        """Gives a slot its parameters, as one vector."""
+        """Sets the parameters of a slot from one vector."""
         block, place = divmod(slot, BLOCK)
         self.blocks[block] = self._put(self.blocks[block], place, vector)
 
     def set_obs(self, slots: NDArray | slice, obs: trees.Tree) -> None:
-        """Gives slots their observations: columns [N, ...]."""
+        """Sets the observations of N slots: columns [N, ...]."""
         if self._obs is None:
             rows = BLOCK * len(self.blocks)
             self._obs = trees.zeros_like(obs, rows)
         trees.put(self._obs, slots, obs)
 
     def actions(self, slots: NDArray, extra: Mapping[str, Any]) -> tuple[trees.Tree, NDArray[np.bool_]]:
-        """`(actions of these slots, whether the model's outputs define the action)`.
+        """`(columns of N actions, [N] whether the model's outputs define the action)` for these slots.
 
         Args:
             slots: [N].
@@ -102,7 +102,7 @@ class StackedActing:
 
 
 def vector_parts(shapes: Mapping[str, tuple[int, ...]], vector: Any) -> dict[str, Any]:
-    """Name -> array of these shapes, from the vector that holds them one after another."""
+    """Returns name -> array of these shapes, from a vector that contains the arrays one after another."""
     parts, start = {}, 0
     for name, shape in shapes.items():
         size = int(np.prod(shape))

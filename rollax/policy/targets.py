@@ -1,4 +1,4 @@
-"""Target parameters after gradient steps: copies at intervals, or averages (Polyak). Without JAX."""
+"""Updates of target parameters: copies at intervals, or Polyak averages. JAX is imported only in compiled functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax.policy.update_plan import UpdatedTargets, check_whole, part_of
 
 
 def periodic_copy(interval: int) -> UpdatedTargets:
-    """Targets that become a copy of the parameters every `interval` gradient steps, a whole number from 1 on."""
+    """Returns a function that copies the parameters to the targets every `interval` gradient steps, at least 1."""
     check_whole(interval, "periodic_copy, interval")
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
@@ -24,12 +24,17 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 def polyak_average(
     tau: float, parts: Sequence[str], *, interval: int = 1, projection: Callable[[Columns], Columns] | None = None
 ) -> UpdatedTargets:
-    """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
+    """Returns a function that sets targets to (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    `parts` are attributes of the model; other targets are constant. If parameters fulfil a constraint that averages do
-    not, such as a norm, `projection` makes the average fulfil it, a function of variables by name. PolicyError is
-    raised for τ outside 0 to 1, by the constructor of a policy whose model shares parameters of a part with another
-    attribute, and by an update if the model has no parameters in a part.
+    Args:
+        tau: τ in [0, 1].
+        parts: the attributes of the model whose targets are averaged; all other targets are constant.
+        interval: gradient steps between updates of the targets, at least 1.
+        projection: maps averages by name to values that fulfil a constraint, such as a norm, which the parameters
+            fulfil but their averages do not.
+    Raises:
+        PolicyError: τ or `interval` is out of range. It is raised later, by the constructor of the policy, if the model
+            shares parameters of a part with another attribute, and by an update if a part has no parameters.
     """
     check_whole(interval, "polyak_average, interval")
     if not 0 <= tau <= 1:

@@ -16,7 +16,7 @@ from rollax.policy.policy import Policy
 
 
 class Decisions(NamedTuple):
-    """What a policy returns for B rows; `TracedActing.fetches` takes `packed` [B, W] apart."""
+    """What a policy returns for B rows; `TracedActing.fetches` splits `packed` [B, W] into columns."""
 
     actions: Any
     packed: Any
@@ -24,18 +24,18 @@ class Decisions(NamedTuple):
 
 
 class TracedActing:
-    """Acts as `compute_actions` does, for a policy against which `why_only_stepwise` has no reason.
+    """Acts as `compute_actions` does, for a policy for which `why_only_stepwise` returns an empty text.
 
-    It reads private attributes of the policy, because policy and environment are compiled into one function.
+    This class reads private attributes of the policy, because policy and environment are compiled into one function.
     """
 
     def __init__(self, policy: JaxPolicy) -> None:
         self._policy = policy
 
     def draw_noise(self, calls: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The random numbers of `calls` calls of `compute_actions` with exploration.
+        """Returns the random numbers of `calls` calls of `compute_actions` with exploration.
 
-        [calls, rows, K] numbers, and [calls] seeds for a noisy model, None for any other model.
+        They are [calls, rows, K] numbers, and [calls] seeds for a noisy model, or None for any other model.
         """
         policy, size = self._policy, acting_bucket(rows)
         draw = policy.exploration.noise
@@ -44,10 +44,10 @@ class TracedActing:
         return np.stack(noise)[:, :rows], np.stack(seeds) if policy.actor.noisy else None
 
     def act(self, params: Columns, extra: Columns, columns: Columns, noise: Any) -> Decisions:
-        """The decisions for any number of rows; traced by JAX.
+        """Returns the decisions for any number of rows; traced by JAX.
 
-        `noise` is one call's part of `draw_noise`, None for greedy actions. Other arguments are as for
-        `JaxPolicy.greedy_actions`, but the last parts of `state_in` are the exploration state, if there is one.
+        `noise` has the numbers and the seed of one call, from `draw_noise`; None for greedy actions. Other arguments
+        are as for `JaxPolicy.greedy_actions`, but the last parts of `state_in` are the exploration state, if any.
         """
         policy, parts = self._policy, len(self._policy.memory.initial_state)
         state, seed = columns.get(SampleBatch.STATE_IN, ()), None
@@ -68,7 +68,7 @@ class TracedActing:
 
 
 def why_only_stepwise(policy: Policy) -> str:
-    """Why a policy cannot act for several steps in one compiled call; empty if it can."""
+    """Returns why a policy cannot act for several steps in one compiled call; an empty text if it can."""
     if not isinstance(policy, JaxPolicy):
         return "a policy that is no JaxPolicy"
     if overrides(type(policy), JaxPolicy, "compute_actions"):

@@ -20,10 +20,12 @@ StopsUpdate = Callable[[Columns], Any]
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """How a batch becomes gradient steps; PolicyError for sizes, epochs or intervals that are no integers from 1 on.
+    """How a batch becomes gradient steps.
 
-    `every` maps an attribute of the model to k: this part makes a step at every k-th gradient step. At other steps its
-    weights, its optimizer state and its other state, such as batch statistics, do not change.
+    `every` maps an attribute of the model to k: this part makes a step only at every k-th gradient step. At other steps
+    its weights, its optimizer state and its other state, such as batch statistics, do not change.
+
+    Raises PolicyError for a size, a number of epochs or an interval that is not an integer of at least 1.
     """
 
     minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
@@ -45,19 +47,19 @@ class UpdatePlan:
 class UpdateResult(NamedTuple):
     """The result of an update."""
 
-    statistics: dict[str, float]  # means over the steps with the statistic in the last epoch that began
+    statistics: dict[str, float]  # name -> mean in the last epoch that began, over the steps that have the statistic
     rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
     error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
 def check_whole(value: Any, where: str) -> None:
-    """Raises PolicyError unless the value is an integer from 1 on."""
+    """Raises PolicyError unless the value is an integer of at least 1."""
     if not (is_whole(value) and value >= 1):
         raise PolicyError("The value is not an integer of at least 1.", where=where, got=value)
 
 
 def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, where: str) -> None:
-    """Raises PolicyError for an interval that belongs to no part of the model with a learning rate of its own.
+    """Raises PolicyError for an interval of a part of the model that has no learning rate of its own.
 
     Args:
         parts: the model's attributes with trained parameters.
@@ -77,7 +79,7 @@ def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, wh
 
 
 def due_parts(parts: Collection[str], every: Mapping[str, int], updates_before: int) -> frozenset[str]:
-    """The parts of the model that make the gradient step after this number of others."""
+    """Returns the parts of the model that make a step in the gradient step after `updates_before` others."""
     return frozenset(part for part in parts if (updates_before + 1) % every.get(part, 1) == 0)
 
 
@@ -105,7 +107,7 @@ def part_of(name: str) -> str:
 
 
 def rate_of(lr: Any, name: str) -> Any:
-    """The step size of one parameter, for `lr` a number, or one for each part of the model."""
+    """Returns the step size of one parameter; `lr` is a number, or a dict with one for each part of the model."""
     return lr[part_of(name)] if isinstance(lr, Mapping) else lr
 
 
@@ -113,7 +115,8 @@ def check_parts(owners: Mapping[str, Collection[str]], targets: UpdatedTargets |
     """Refuses parts of `polyak_average` that share parameters with another attribute of the model.
 
     Args:
-        owners: name of a parameter -> all attributes of the model that contain it; the name begins with one of them.
+        owners: name of a parameter -> all attributes of the model that contain the parameter. The name begins with one
+            of these attributes.
         targets: the plan's `updated_targets`.
         where: the algorithm, for errors.
     Raises:

@@ -27,7 +27,7 @@ class WideIntegers:
                     self._parts.append((path, leaf, low, high))
 
     def check(self, columns: trees.Tree, policy_id: str) -> None:
-        """Raises EnvError for an integer of N observations that JAX would change."""
+        """Raises EnvError for an integer in columns of observations that JAX would change."""
         for path, leaf, low, high in self._parts:
             column: Any = at(columns, path)
             if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
@@ -56,4 +56,4 @@ def check_columns(columns: Columns, where: str) -> None:
                     f"{where}, column {name!r}",
                     f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
                     expected=f"numbers from {limits.min} to {limits.max}",
-                ).fix("let drawn number the ids: np.unique(ids, return_inverse=True)[1]; or return floats")
+                ).fix("number the ids in loss_columns: np.unique(ids, return_inverse=True)[1]; or return floats")

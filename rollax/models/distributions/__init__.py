@@ -1,1 +1,1 @@
-"""Action distributions: pure JAX functions of a flat array of parameters, by action space."""
+"""Action distributions for each action space: pure functions of a flat array of parameters."""

@@ -1,6 +1,6 @@
 """`ActionDistribution`: the interface of all action distributions, with their parameters, in JAX and in PyTorch.
 
-It imports neither.
+This module imports neither library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from rollax.errors import ShapeError, SpaceError
 
 Array = Any
-"""An array of JAX, or of the library of the subclass."""
+"""An array of the library of the subclass: JAX or PyTorch."""
 
 Actions = Any
 """Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.core.spaces`)."""
@@ -25,12 +25,12 @@ MASKED_LOGIT = -1e30
 """Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
 
 LOWEST_LOGIT = 0.5 * MASKED_LOGIT
-"""The least logit, or value, of a valid choice: still so high that masked choices are never drawn."""
+"""The least logit or value of a valid choice, so far above `MASKED_LOGIT` that masked choices are never drawn."""
 
 PADDING_LOGIT = 2 * MASKED_LOGIT
-"""The logit of padding: so low that padding is never drawn, even if all choices are masked."""
+"""The logit of padding, so far below `MASKED_LOGIT` that padding is never drawn, even if all choices are masked."""
 
-# Uniform noise may be 0 or 1 after rounding to float32; between these limits no transform of it is infinite.
+# Uniform noise may be 0 or 1 after rounding to float32; its transforms are finite between these limits.
 NOISE_MIN = 2.0**-24
 NOISE_MAX = 1.0 - 2.0**-24
 
@@ -40,7 +40,7 @@ ACTION_LIMIT = 1.0 - 1e-6
 
 
 class ActionDistribution(ABC):
-    """Distributions over the actions of one space; a row of `inputs` [B, num_inputs] has the parameters of one.
+    """Distributions over the actions of one space; each row of `inputs` [B, num_inputs] has one set of parameters.
 
     Instances are immutable and hashable, so that they can be static arguments of compiled functions. Methods are
     batch-first, pure and differentiable in `inputs`; they raise ShapeError for wrong shapes, at trace time.
@@ -49,7 +49,7 @@ class ActionDistribution(ABC):
     one_choice: ClassVar[bool] = False
     """Whether `inputs` are the logits of a single choice."""
     bounded: ClassVar[bool] = False
-    """Whether actions lie within bounds, so that none is clipped to them."""
+    """Whether all actions are in [-1, 1], so that they need not be clipped to bounds."""
 
     @property
     @abstractmethod
@@ -59,7 +59,7 @@ class ActionDistribution(ABC):
     @property
     @abstractmethod
     def num_noise(self) -> int:
-        """Number of uniform numbers to sample one row."""
+        """Number of uniform random numbers that `sample` needs for one row."""
 
     @property
     def num_mask(self) -> int:
@@ -72,7 +72,8 @@ class ActionDistribution(ABC):
         Gaussian samples are differentiable in `inputs` (reparametrized).
 
         Args:
-            noise: [B, num_noise] independent uniform float32 numbers in [0, 1]; Gaussians clip them by 2**-24.
+            noise: [B, num_noise] independent uniform float32 numbers in [0, 1]; Gaussians clip them to
+                [2**-24, 1 - 2**-24].
         Returns:
             Columns of the action space, [B, ...], without masked choices.
         """
@@ -83,7 +84,7 @@ class ActionDistribution(ABC):
     def sample_and_logp(
         self, inputs: Float[Array, "B N"], noise: Float[Array, "B U"]
     ) -> tuple[Actions, Float[Array, "B"]]:
-        """`sample` and its log-probability; for Gaussians cheaper and more accurate than two calls.
+        """A sample and its log-probability; for Gaussians cheaper and more accurate than `sample` and `logp`.
 
         A SquashedGaussian's value differs from `logp` where tanh rounds to ±1. Importance ratios use `logp` for both
         policies, reparametrized gradients use this method.
@@ -106,7 +107,7 @@ class ActionDistribution(ABC):
         return self._logp(inputs, actions)
 
     def entropy(self, inputs: Float[Array, "B N"]) -> Float[Array, "B"]:
-        """Entropy of each row in nats; approximate for SquashedGaussian only."""
+        """Entropy of each row in nats; it is exact except for squashed Gaussians."""
         self._check_inputs(inputs)
         return self._entropy(inputs)
 
@@ -121,7 +122,7 @@ class ActionDistribution(ABC):
     ) -> Float[Array, "B N"]:
         """Inputs with a probability of exactly 0 for masked choices, whose logits have a gradient of 0.
 
-        Logits of valid choices are raised to `LOWEST_LOGIT`, so that this holds for any logits.
+        Logits of valid choices are at least `LOWEST_LOGIT`, so that this is true for any logits.
 
         Args:
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
@@ -159,7 +160,7 @@ class ActionDistribution(ABC):
     def _kl(self, inputs: Array, other_inputs: Array) -> Array: ...
 
     def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        raise NotImplementedError  # of distributions with `num_mask`
+        raise NotImplementedError  # subclasses with `num_mask` above 0 override this method
 
     def _check_inputs(self, inputs: Array) -> None:
         self._check("inputs", inputs, (*np.shape(inputs)[:1], self.num_inputs))

@@ -1,4 +1,4 @@
-"""From an action space to its distribution, for any library of arrays; `Composite`, of a Dict or Tuple space."""
+"""The distribution of an action space, for any library of arrays; `Composite`, for a Dict or Tuple space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kinds(NamedTuple):
 
 
 def distribution_of(action_space: spaces.Space, kinds: Kinds, *, squash: bool) -> ActionDistribution:
-    """The distribution over the actions of a space; see `make_distribution`."""
+    """Returns the distribution over the actions of a space; see `make_distribution`."""
     check_space(action_space, "action_space")
     return _make(action_space, kinds, squash, "action_space")
 
@@ -62,9 +62,9 @@ def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) ->
 
 
 def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
-    """Raises SpaceError for a Box of integers, whose actions would be rounded after their log-probabilities.
+    """Raises SpaceError for a Box of integers: its actions would be rounded, which changes their log-probabilities.
 
-    With `bounded` also for a Box without finite bounds, whose actions cannot be scaled from (-1, 1).
+    With `bounded` it is also raised for a Box without finite bounds, to which actions in (-1, 1) cannot be scaled.
     """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError("The action space is a Box of integers.", where, space).expected(
@@ -78,7 +78,7 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
 
 
 def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or SAC") -> None:
-    """Raises SpaceError for all but bounded Boxes of floats; the error advises `discrete` for Discrete actions."""
+    """Raises SpaceError unless the space is a bounded Box of floats; the error advises `discrete` for Discrete."""
     if not isinstance(space, spaces.Box):
         raise SpaceError("The actions are not continuous.", where, space).expected(
             "a Box of floats with finite bounds", f"use {discrete} for Discrete actions, PPO for other ones"
@@ -87,7 +87,7 @@ def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or
 
 
 def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
-    """Raises SpaceError for all but bounded Boxes of floats and Discrete spaces; the error advises `composite`."""
+    """Raises SpaceError unless the space is a bounded Box of floats or Discrete; the error advises `composite`."""
     if isinstance(space, spaces.Box):
         check_box(space, where, bounded=True)
     elif not isinstance(space, spaces.Discrete):

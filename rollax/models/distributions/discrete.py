@@ -51,11 +51,12 @@ class Categorical(OneChoice):
 class MultiCategorical(Choices):
     """A distribution over several choices; see `Choices`.
 
-    The choices are padded to the largest, so the number of operations does not grow with their number.
+    All choices are padded to the size of the largest, so that the number of operations does not depend on how many
+    choices there are.
     """
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
-        # With NaN logits the padding is NaN too; the minimum keeps the choice in range.
+        # If a logit is NaN, padding may be drawn; the minimum keeps the choice in range.
         return self._actions(jnp.minimum(_inverse_cdf(self._padded(inputs), noise), np.array(self.nvec, np.int32) - 1))
 
     def _mode(self, inputs: Array) -> Array:
@@ -80,7 +81,7 @@ class MultiCategorical(Choices):
         rows, width = inputs.shape[0], max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(rows, -1, width)
-        # A split, because its gradient is a concatenation; the gradient of a gather is a slow scatter.
+        # A split, whose gradient is a concatenation; a gather has a slow scatter as gradient.
         parts = lax.split(inputs, self.nvec, axis=1)
         padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=PADDING_LOGIT) for p in parts]
         return jnp.stack(padded, axis=1)
@@ -128,7 +129,7 @@ def masked(logits: Float[Array, "*S K"], valid: Bool[Array, "*S K"]) -> Float[Ar
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
     logits = jnp.maximum(logits, PADDING_LOGIT)  # a model may mask with minus infinity, and 0 · ∞ is NaN
-    # The shift changes no probability, so its gradient is zero.
+    # The shift does not change probabilities, so that it needs no gradient.
     return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
 
 
@@ -140,23 +141,25 @@ def _log_probs(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
 def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Float[Array, "*S"]:
     """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
     size = logits.shape[-1]
-    # Not a gather: a comparison fuses with the softmax, and its gradient is not a scatter.
+    # A comparison instead of a gather: it is fused with the softmax, and its gradient is not a scatter.
     taken = choices[..., None] == np.arange(size, dtype=np.int32)
     logp = jnp.where(taken, _log_probs(logits), 0.0).sum(axis=-1)
     return jnp.where((choices >= 0) & (choices < size), logp, MASKED_LOGIT)
 
 
 def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
-    """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one.
+    """Returns the first choice of positive probability whose cumulative probability exceeds the noise.
 
-    It needs one uniform number per action, Gumbel-max needs K. The noise may be 1, and a cumulative sum computed
-    as a tree may, by rounding, decrease, rise at a masked choice, or end too low.
+    If there is none, it is the last choice of positive probability: the noise may be 1, and a cumulative sum that is
+    computed as a tree may, by rounding, decrease, rise at a masked choice, or end too low. This method needs one
+    uniform number per action; the Gumbel-max trick needs K.
     """
     size = logits.shape[-1]
     weights = jnp.exp(_shifted(logits))
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = noise[..., None] * cumulative[..., -1:]
-    # The choice has the lowest key: 3K if its probability is 0, else k if its sum exceeds the noise, else 2K - k.
+    # The choice with the lowest key is returned. The key of choice k is 3K if its probability is 0, else k if its
+    # cumulative sum exceeds the noise, else 2K - k.
     # NaN weights count as positive, so that the action is in range until the model's outputs are checked.
     index = np.arange(size, dtype=np.int32)
     key = jnp.where(weights != 0, jnp.where(cumulative > threshold, index, 2 * size - index), 3 * size).min(axis=-1)

@@ -1,4 +1,4 @@
-"""From an action space to its distribution in JAX; `Joint`, the distribution over a Dict or Tuple space."""
+"""The distribution of an action space in JAX; `Joint`, the distribution over a Dict or Tuple space."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
     """Returns the distribution over the actions of a space.
 
-    Discrete gives Categorical, MultiDiscrete MultiCategorical, MultiBinary Bernoulli, a float Box of any shape
-    DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of their parts. Actions are columns of the space (see
-    `rollax.core.spaces`), in JAX's 32-bit types; actions of a Box are not mapped to its bounds.
+    | space | distribution |
+    |---|---|
+    | Discrete | Categorical |
+    | MultiDiscrete | MultiCategorical |
+    | MultiBinary | Bernoulli |
+    | Box of floats | DiagGaussian, or SquashedGaussian with `squash` |
+    | Dict, Tuple | Joint, of the distributions of the parts |
+
+    Actions are columns of the space (see `rollax.core.spaces`), in JAX's 32-bit types; actions of a Box are not mapped
+    to its bounds.
 
     Args:
         squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) for any bounds.
     Raises:
-        SpaceError: a missing, unsupported or empty space, a Box of integers, or `squash` for a Box without finite
-            bounds.
+        SpaceError: the space is missing, unsupported or empty, or has a Box of integers, or with `squash` a Box without
+            finite bounds.
     """
     return distribution_of(action_space, _KINDS, squash=squash)
 

@@ -71,7 +71,7 @@ class SquashedGaussian(DiagGaussian):
         log π(a|s) = log μ(u|s) - Σ_i log(1 - tanh²(u_i)),  a = tanh(u)
     Deviations: log(1 - tanh²(u)) = 2 (log 2 - u - softplus(-2u)), which does not cancel for large |u|; `log_std` is
     clipped to [-20, 2]; `logp` clips actions to ±(1 - 1e-6), so that an action that tanh rounds to ±1 has a finite
-    density (|u| <= 7.25). `sample_and_logp` has u and clips nothing.
+    density (|u| <= 7.25). `sample_and_logp` computes the density from u, without clipping.
 
     `mode` is tanh of the mean, which is the median. `kl` equals the divergence of the two normals, because tanh is
     invertible.
@@ -106,8 +106,8 @@ class SquashedGaussian(DiagGaussian):
 
 
 def _normal(noise: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """Inverse normal CDF of uniform noise, within ±5.3 (a probability of 2**-24 is cut off on each side)."""
-    # Not erf_inv: XLA's has errors up to 3e-4 in the tails and vectorizes badly on the CPU.
+    """Inverse normal CDF of uniform noise, within ±5.3: a probability of 2**-24 is cut off on each side."""
+    # Not erf_inv: in XLA it has errors up to 3e-4 in the tails, and is badly vectorized on the CPU.
     return ndtri(jnp.clip(noise, NOISE_MIN, NOISE_MAX))
 
 

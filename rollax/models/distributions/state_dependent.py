@@ -19,8 +19,8 @@ class StateDependentGaussian(ActionDistribution):
     """The distribution of μ + φᵀ θ, for F features φ and a matrix θ of independent normal numbers with deviations σ.
 
     Source: generalized state-dependent exploration, Raffin, Kober and Stulp (2021), arXiv:2005.05719: for one action,
-    θ is integrated out, so that number d is normal, with mean μ_d and variance Σ_f φ_f² σ_fd² + 1e-6. `explored` are
-    the actions for a matrix that several steps have in common.
+    θ is integrated out, so that element d of the action is normal, with mean μ_d and variance Σ_f φ_f² σ_fd² + 1e-6.
+    `explored` returns the actions for a matrix θ that several steps have in common.
 
     `inputs` are D means μ, F features φ, and F · D logarithms of σ.
 
@@ -50,7 +50,7 @@ class StateDependentGaussian(ActionDistribution):
         return self.features * self.num_noise
 
     def explored(self, inputs: Float[Array, "B N"], matrices: Float[Array, "B M"]) -> Array:
-        """The actions of each row for its matrix of standard normal numbers, which θ = σ ∘ matrix has as factors."""
+        """Returns the action of each row for its matrix Z of standard normal numbers, with θ = σ ∘ Z."""
         self._check_inputs(inputs)
         self._check("matrices", matrices, (inputs.shape[0], self.matrix_size))
         means, features, deviations = self._split(inputs)

@@ -18,7 +18,7 @@ GREEDY_ACTIONS = "greedy_actions"
 
 
 class Deterministic(Exploration):
-    """The model's outputs are the actions of the given shape, flattened."""
+    """Acts greedily: the model's outputs are the flattened actions, which have this shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
@@ -73,7 +73,7 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         sigma: float = 0.2,
     ) -> None:
         super().__init__(inner, shape, scale)
-        self.own_numbers = self.width + 1  # the last one is the scale
+        self.own_numbers = self.width + 1  # the last number is the scale
         self.theta, self.sigma = np.float32(theta), np.float32(sigma)
 
     def initial_state(self) -> list[np.ndarray]:
@@ -106,7 +106,7 @@ class RandomAtFirst(ExplorationWrapper):
         self._shape = action_space.shape or ()
         self._start = int(action_space.start) if isinstance(action_space, spaces.Discrete) else None
         self._width = math.prod(self._shape)
-        self.own_numbers = self._width + 1  # the last one is 1 for random actions
+        self.own_numbers = self._width + 1  # the last number is 1 for random actions
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
         own = np.zeros((rows, self.own_numbers), np.float32)
@@ -155,8 +155,9 @@ def with_action_noise(
 ) -> Exploration:
     """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`.
 
-    With `config.longest_repeat` sampled actions and `GaussianNoise` keep their noise; `OrnsteinUhlenbeckNoise` is
-    correlated by itself. A policy that has learned before (`is_pretrained`) does not begin with random actions.
+    If `config.longest_repeat` is above 1, sampled actions and `GaussianNoise` keep their noise for several steps.
+    `OrnsteinUhlenbeckNoise` is not repeated, because it is correlated over time anyway. A policy that has learned
+    before (`is_pretrained`) does not begin with random actions.
     """
     exploration = greedy
     if config.exploration == "GaussianNoise":

@@ -14,11 +14,11 @@ from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
 
 CHOICE = "choice"
-"""[N, 2] whether the action is the greedy one, and the number of valid actions."""
+"""[N, 2] 1 if the action is the greedy action, else 0; and the number of valid actions."""
 
 
 class ValueExploration(Exploration):
-    """The best valid action of a Discrete space; subclasses explore."""
+    """Chooses the best valid action of a Discrete space; subclasses explore."""
 
     outputs_are_values = True
 
@@ -35,7 +35,7 @@ class ValueExploration(Exploration):
 
 
 class EpsilonGreedy(ValueExploration):
-    """The best action, or with probability ε any valid one.
+    """Chooses the best action, or with probability ε a random valid action.
 
     Source: Watkins (1989), "Learning from delayed rewards", chapter 7; ε, a function of the timestep, as in Mnih et al.
         (2015).
@@ -74,7 +74,7 @@ class EpsilonGreedy(ValueExploration):
 
 
 class SoftQ(ValueExploration):
-    """Actions with probabilities proportional to exp(Q / τ).
+    """Chooses actions with probabilities proportional to exp(Q / τ).
 
     Source: Boltzmann exploration; Sutton and Barto (2018), section 13.1, with action values as preferences. Drawn by
         the Gumbel-max trick: argmax_a Q(a) / τ + G_a, with independent Gumbel numbers G_a.
@@ -105,7 +105,7 @@ class SoftQ(ValueExploration):
 
     def _preferences(self, outputs: Any) -> Any:
         """Q / τ; minus infinity for invalid actions, whatever τ is."""
-        invalid = outputs <= MASKED_LOGIT  # false for NaN, which stays
+        invalid = outputs <= MASKED_LOGIT  # false for NaN, which is kept
         return namespace(outputs).where(invalid, -np.inf, outputs / self.temperature).astype(outputs.dtype)
 
 

@@ -1,6 +1,7 @@
 """`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution.
 
-The choice is written for arrays of NumPy and JAX, whose library is `namespace(array)`. JAX is not imported here.
+The methods work with arrays of NumPy and JAX; `namespace(array)` is the library of an array. This module does not
+import JAX.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Exploration(ABC):
 
     Attributes:
         num_inputs: width of the model's outputs.
-        fetched: the columns that it adds to the rows, name -> width. If the outputs are not finite, neither is the
-            first column.
+        fetched: the columns that the exploration adds to the rows, name -> width. If the outputs are not finite, the
+            first of these columns is not finite either.
     """
 
     num_inputs: int
@@ -54,14 +55,14 @@ class Exploration(ABC):
         return np.zeros((rows, 0), np.float32)
 
     def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The noise [B, K] and the next state, from the drawn numbers and the state of B rows; traced by JAX.
+        """Returns the noise [B, K] and the next state, from the drawn numbers and the state of B rows; traced by JAX.
 
         By default both are unchanged.
         """
         return noise, state
 
     def sample(self, outputs: Any, noise: Any) -> Any:
-        """Columns of actions [B, ...] for outputs [B, num_inputs], by default greedy actions; traced by JAX.
+        """Returns columns of actions [B, ...] for outputs [B, num_inputs], by default greedy actions; traced by JAX.
 
         `noise` is the result of `advance`.
         """
@@ -76,21 +77,21 @@ class Exploration(ABC):
         """The columns of `fetched`, each [B, width]; traced by JAX."""
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
-        """[N, n] the probability with which each of n discrete actions is explored; None if it is unknown.
+        """[N, n] the probability of each of n discrete actions with exploration; None if it is unknown.
 
         `outputs` are [N, num_inputs], with invalid actions masked.
         """
         return None
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
-        """`action_logp` and `action_dist_inputs` of explored actions, as far as they are known, in NumPy.
+        """Returns `action_logp` and `action_dist_inputs` of actions with exploration, as far as they are known.
 
-        The names are the same at every call. `fetches` are the columns of `fetched`.
+        The names are the same at every call. `fetches` are the columns of `fetched`, in NumPy.
         """
         return {}
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
-        """The model parameters to explore with."""
+        """Returns the model parameters to explore with, by default `params`."""
         return params
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
@@ -110,7 +111,7 @@ class Exploration(ABC):
 
 
 class FromDistribution(Exploration):
-    """Draws from the distribution whose parameters are the outputs."""
+    """Draws actions from the distribution whose parameters are the model's outputs."""
 
     from_distribution = True
     recorded = frozenset({SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS})
@@ -141,7 +142,7 @@ class FromDistribution(Exploration):
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards to another exploration; its own `own_numbers` columns of noise come after the inner columns."""
+    """Forwards to another exploration, `inner`, and appends `own_numbers` columns to the noise of `inner`."""
 
     own_numbers = 0
 
@@ -165,7 +166,7 @@ class ExplorationWrapper(Exploration):
         return namespace(noise).concatenate([inner, own], axis=1), state
 
     def parts(self, noise: Any) -> tuple[Any, Any]:
-        """The inner columns of noise, and its own."""
+        """Returns the columns of noise of `inner`, and the appended columns."""
         first = noise.shape[1] - self.own_numbers
         return noise[:, :first], noise[:, first:]
 
@@ -180,7 +181,7 @@ class ExplorationWrapper(Exploration):
 
 
 def uniform_choice(outputs: Any, uniform: Any) -> Any:
-    """[B] the indices of valid choices, with equal probabilities; `uniform` are random numbers [B] in [0, 1].
+    """[B] a random valid choice for each row, all with equal probability; `uniform` are random numbers [B] in [0, 1].
 
     Invalid choices have an output of `MASKED_LOGIT`.
     """

@@ -1,4 +1,4 @@
-"""Exploration by normal numbers that are multiplied with features of the observation."""
+"""Exploration by normal numbers that are multiplied by features of the observation."""
 
 from __future__ import annotations
 

@@ -19,14 +19,18 @@ _STEPS = 50  # steps between adaptations
 
 
 class ParameterNoise(ExplorationWrapper):
-    """Acts with parameters θ + σ n; the normal numbers n are redrawn about once per episode.
+    """Acts with parameters θ + σ n, with normal numbers n that are drawn again about once per episode.
 
     Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ if
-        d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
+        d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and by
         default models have no layer normalization; sub-environments of one process share n; d is measured after a
-        fragment, on its observations; n is drawn again once at least as many trajectories have ended as still run.
+        fragment, on its observations; n is drawn again when at least as many trajectories have ended as are running.
 
-    `distance` is d of outputs [N, num_inputs] and perturbed ones, `scale` is timestep -> δ, `sigma` is the initial σ.
+    Args:
+        inner: the exploration to perturb.
+        distance: `distance(outputs, perturbed)` returns d for outputs [N, num_inputs] with θ and with θ + σ n.
+        scale: `scale(timestep)` returns δ.
+        sigma: the initial σ.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class ParameterNoise(ExplorationWrapper):
         self._seed = 0  # of n; 0: not drawn yet
         self._steps = self._ended = 0  # steps since the last adaptation, trajectories that ended since n was drawn
         self._directions: dict[str, np.ndarray] = {}
-        self._perturbed: tuple[Params, Params] | None = None  # parameters, and the perturbed ones
+        self._perturbed: tuple[Params, Params] | None = None  # parameters, and perturbed parameters
         self._perturb = jax.jit(_perturb)
 
     @property
@@ -50,7 +54,7 @@ class ParameterNoise(ExplorationWrapper):
         return self.inner.traced
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
-        """Nothing, because the perturbed parameters that acted are unknown."""
+        """Returns an empty dict, because the perturbed parameters are not recorded."""
         return {}
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
@@ -94,18 +98,18 @@ class ParameterNoise(ExplorationWrapper):
 
 
 def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
-    """The mean Kullback-Leibler divergence between the softmax of masked values [N, A] and of perturbed ones.
+    """Returns the mean Kullback-Leibler divergence between the softmax of masked values [N, A] and perturbed values.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π = softmax(Q).
     """
-    # A model may mask by minus infinity: ∞ - ∞ is NaN.
+    # A model may mask with minus infinity, and ∞ - ∞ would be NaN.
     finite = (np.maximum(outputs.astype(np.float64), MASKED_LOGIT) for outputs in (values, perturbed))
     logp, perturbed_logp = map(log_softmax, finite)
     return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())
 
 
 def epsilon_distance(epsilon: float, num_actions: int) -> float:
-    """The distance between ε-greedy and greedy actions, used as the limit δ of `softmax_distance`.
+    """Returns the distance between ε-greedy and greedy actions, the limit δ of `softmax_distance`.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  δ = -log(1 - ε + ε / |A|).
     """
@@ -113,7 +117,7 @@ def epsilon_distance(epsilon: float, num_actions: int) -> float:
 
 
 def action_distance(actions: np.ndarray, perturbed: np.ndarray) -> float:
-    """The root mean square difference of actions [N, width], comparable to the standard deviation of action noise.
+    """Returns the root mean square difference of actions [N, width], on the scale of the deviation of action noise.
 
     Source: Plappert et al. (2018), appendix C.2, arXiv:1706.01905:  d = √(1/N Σ_i E[(π(s)_i - π̃(s)_i)²]),  δ = σ.
     """

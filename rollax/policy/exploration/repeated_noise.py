@@ -1,4 +1,4 @@
-"""Exploration whose random numbers stay the same for several steps, so that its effects add up."""
+"""Exploration whose random numbers stay the same for several steps, so that their effects add up."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RepeatedNoise(ExplorationWrapper):
 
     Args:
         inner: draws noise without a state, such as `FromDistribution`.
-        lengths: each possible k, finite.
-        probabilities: their probabilities.
+        lengths: the possible values of k.
+        probabilities: the probability of each value.
     """
 
-    own_numbers = 1  # the k of noise that begins at this step
+    own_numbers = 1  # k, for noise that begins at this step
 
     def __init__(self, inner: Exploration, lengths: ArrayLike, probabilities: ArrayLike) -> None:
         super().__init__(inner)
@@ -38,7 +38,7 @@ class RepeatedNoise(ExplorationWrapper):
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
         inner = self.inner.noise(rng, rows, timestep)
-        # The last of the sums may be a little below 1.
+        # The sum of all probabilities may be a little below 1.
         places = np.minimum(np.searchsorted(self._up_to, rng.random(rows), side="right"), len(self._lengths) - 1)
         return np.concatenate([inner, self._lengths[places][:, None]], axis=1)
 
@@ -55,7 +55,7 @@ class RepeatedNoise(ExplorationWrapper):
 
 
 def repeat_probabilities(longest: int) -> np.ndarray:
-    """[longest] the probabilities of k = 1, 2, ..., in proportion to k⁻².
+    """Returns [longest] probabilities of k = 1, 2, ..., in proportion to k⁻².
 
     Source: Dabney et al. (2021), "Temporally-extended ε-greedy exploration", arXiv:2006.01782.
     """
