@@ -9,7 +9,7 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 from rollax import PPOTrainer
-from rollax.tune import checkpoint_in, trainable
+from rollax.ray_tune import checkpoint_in, trainable
 
 CONFIG = {
     "env": "CartPole-v1",

@@ -26,6 +26,7 @@ from rollax.cli import (
     serve,
     share,
     train,
+    tune,
     zoo,
 )
 from rollax.cli.console import EachOptionOnce, readable_errors, search_current_folder
@@ -36,6 +37,7 @@ from rollax.runs.interrupts import no_lost_interrupts
 # Python's own tracebacks, which debuggers and editors can parse.
 app = typer.Typer(name="rollax", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("train", cls=EachOptionOnce)(train.train)
+app.command("tune", cls=EachOptionOnce)(tune.tune)
 app.command("resume", cls=EachOptionOnce)(resume.resume)
 app.command("check", cls=EachOptionOnce)(commands.check)
 app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)

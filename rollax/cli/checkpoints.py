@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollax.core.importing import import_object, path_of
+from rollax.algorithms.named_trainers import trainer_class_named
+from rollax.core.importing import path_of
 from rollax.core.storage import newest
-from rollax.errors import CheckpointError, ConfigError
+from rollax.errors import CheckpointError
 from rollax.runs.results import RESULTS_NAME
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, newest_saved
 
@@ -27,23 +28,6 @@ def newest_checkpoint(path: Path) -> Path:
         fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"
         raise CheckpointError("The run has no checkpoint.", where=path, expected=f"a folder {PREFIX}…", fix=fix)
     return found or path
-
-
-def trainer_class_named(run: str) -> type[Trainer]:
-    """Returns the trainer class of `--run`: a built-in algorithm, or `module:Class` for a custom one."""
-    from rollax.algorithms.registry import get_trainer_class, refuse_incomplete
-
-    if ":" not in run:
-        return get_trainer_class(run, "--run")
-    from rollax.algorithms.trainer import Trainer
-
-    found = import_object(run, "--run")
-    if not (isinstance(found, type) and issubclass(found, Trainer) and found is not Trainer):
-        raise ConfigError.is_not("This", "a trainer class", "--run", run).expected(
-            "the path of a subclass of Trainer", "name your trainer class, not its policy: --run=my_module:MyTrainer"
-        )
-    refuse_incomplete(found)
-    return found
 
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.batch import DEFAULT_POLICY
-from rollax.cli.checkpoints import newest_checkpoint, open_trainer, trainer_class_named
+from rollax.cli.checkpoints import newest_checkpoint, open_trainer
 from rollax.cli.completion import complete_env, complete_run
 from rollax.cli.console import (
     CheckpointArgument,

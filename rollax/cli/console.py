@@ -44,6 +44,9 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("output", "out_dir", "log_dir", "local_dir", "storage_path"), "--out"),
     **dict.fromkeys(("save_freq", "checkpoint_freq"), "--checkpoint-frequency"),
     **dict.fromkeys(("num_seeds", "n_seeds", "num_experiments"), "--seeds"),
+    **dict.fromkeys(("n_trials", "num_samples", "max_trials", "num_trials"), "--trials"),
+    **dict.fromkeys(("timeout", "max_total_time"), "--time"),
+    **dict.fromkeys(("study_name", "storage"), "--study"),
     "n_jobs": "--parallel",
 }
 """Options of RLlib, Stable-Baselines3's zoo and CleanRL -> the same option of rollax."""

@@ -21,7 +21,7 @@ def doctor(
     traceback: TracebackOption = False,
 ) -> None:
     """Say what is wrong in a run, by which numbers, and what to change. Exit code 1: problems or warnings."""
-    from rollax.cli.checkpoints import trainer_class_named
+    from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.doctor.diagnose import diagnose
 
     with readable_errors(traceback, imports):

@@ -1,18 +1,17 @@
-"""Settings of the command line: parsed, and merged with the experiment of a file."""
+"""Settings of the command line, parsed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
 
-from rollax.config.json_form import decode_config, missing_code
+from rollax.config.json_form import decode_config
 from rollax.core.plain_yaml import parse_yaml
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
-from rollax.runs.experiment import Experiment
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
@@ -65,13 +64,15 @@ def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
             raise ConfigError.is_not("The logger", "a name with settings", "--logger", text).expected(
                 "NAME or NAME:KEY=VALUE,...", "write --logger csv or --logger wandb:project=mine"
             )
-        loggers.append({name: _parsed_pairs(settings, "--logger", text)})
+        loggers.append({name: parse_pairs(settings, "--logger", text)})
     return loggers
 
 
-def _parsed_pairs(pairs: Iterable[str], where: str, text: str) -> dict[str, Any]:
+def parse_pairs(pairs: Iterable[str], where: str, option: str | None = None) -> dict[str, Any]:
+    """Returns the YAML values of texts KEY=VALUE, which are parts of the text of one `option`, or each an option."""
     values: dict[str, Any] = {}
     for pair in pairs:
+        text = pair if option is None else option
         key, _, value = pair.partition("=")
         if key in values:
             raise ConfigError.twice(key, where, text)
@@ -82,37 +83,3 @@ def _parsed_pairs(pairs: Iterable[str], where: str, text: str) -> dict[str, Any]
                 "quote it for the shell, and text with special characters once more"
             ) from error
     return values
-
-
-def override(
-    base: Experiment,
-    *,
-    run: str | None,
-    env: str | None,
-    config: Mapping[str, Any],
-    stop: Mapping[str, float],
-    preset: str | None = None,
-) -> Experiment:
-    """Returns `base` updated by the command line; nested config sections are merged key by key."""
-    whole = merged(base.config, config)
-    used_env = base.env if env is None else env  # instead of the env in the config
-    for code in missing_code(whole if used_env is None else {**whole, "env": used_env}):
-        raise code.error()
-    return Experiment(
-        run=base.run if run is None else run,
-        env=used_env,
-        config=whole,
-        stop={**base.stop, **stop},
-        preset=base.preset if preset is None else preset,
-        loggers=base.loggers,
-        given=None if base.given is None else [*base.given, *config],
-    )
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `base` updated by `over`, recursively."""
-    result = dict(base)
-    for key, value in over.items():
-        old = result.get(key)
-        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -18,6 +19,8 @@ from rollax.config.trainer import TrainerConfig
 from rollax.config.validation_errors import belonging, keys_with_parts, nested_models, range_text
 from rollax.core.frozen import fields_by_key, union_members
 from rollax.errors import ConfigError, nearest, without_links
+from rollax.tune.distributions import Space
+from rollax.tune.space import SEARCHED_BY_DEFAULT, default_space
 
 _MOST_NAMED = 8
 
@@ -40,8 +43,8 @@ def explain(
     traceback: TracebackOption = False,
 ) -> None:
     """Show what a config key means: default, range, conditions, algorithms, and its names in other libraries."""
+    from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.algorithms.registry import ALGORITHMS
-    from rollax.cli.checkpoints import trainer_class_named
 
     with readable_errors(traceback, imports):
         names = list(ALGORITHMS) if algo is None else [algo]
@@ -127,6 +130,10 @@ def _of_key(fields: Mapping[str, _Field], configs: Configs) -> list[str]:
     for why, algorithms in _grouped({name: found.why_never or "" for name, found in fields.items()}):
         if why:
             lines.append(f"  not in     {', '.join(algorithms)}: {why}")
+    spaces = {name: _searched(configs[name]) for name in used if key in SEARCHED_BY_DEFAULT}
+    searched = {name: str(space[key].in_words()) for name, space in spaces.items() if key in space}
+    for distribution, algorithms in _grouped(searched):
+        lines.append(f"  searched   {distribution} by `rollax tune`{_in(algorithms, shown)}")
     lines += [f"  elsewhere  {names}" for names in _names_elsewhere(key)]
     return lines
 
@@ -147,6 +154,11 @@ def _of_other_name(name: str, configs: Configs) -> list[str]:
     if rest and name in ADVICE:
         lines.append(f"  {ADVICE[name]}{_in(rest, configs)}")
     return [f"{name} ({', '.join(libraries) or 'other libraries'}) is in rollax:", *lines] if lines else []
+
+
+@cache
+def _searched(config_class: type[TrainerConfig]) -> Space:
+    return default_space(config_class, {})
 
 
 def _names_elsewhere(key: str) -> Iterator[str]:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
+from rollax.algorithms.named_trainers import trainer_class_named
+from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.completion import complete_run
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, readable_errors
-from rollax.cli.experiment import merged, parse_config, parse_settings
+from rollax.cli.experiment import parse_config, parse_settings
 from rollax.cli.train import new_folder
 from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
+from rollax.runs.experiment import merged
 from rollax.runs.run_lock import RunLock
 from rollax.serving.security import read_token
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import open_trainer, trainer_class_named
+from rollax.algorithms.named_trainers import trainer_class_named
+from rollax.cli.checkpoints import open_trainer
 from rollax.cli.completion import complete_run
 from rollax.cli.console import (
     CheckpointArgument,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
+from rollax.algorithms.named_trainers import trainer_class_named
+from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer
 from rollax.cli.completion import complete_algorithm, complete_env, complete_run
 from rollax.cli.console import (
     MISSED_GOAL,
@@ -30,7 +31,7 @@ from rollax.cli.console import (
     readable_errors,
 )
 from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
-from rollax.cli.experiment import merged, override, parse_config, parse_loggers, parse_settings
+from rollax.cli.experiment import parse_config, parse_loggers, parse_settings
 from rollax.cli.seeds import refuse_seeds, train_seeds
 from rollax.cli.training_options import (
     CheckpointFrequency,
@@ -60,7 +61,7 @@ from rollax.core.importing import named_by_caller
 from rollax.core.storage import newest
 from rollax.errors import ConfigError
 from rollax.runs.display import cells, shown_path
-from rollax.runs.experiment import Experiment, read_experiment
+from rollax.runs.experiment import Experiment, merged, override, read_experiment
 from rollax.runs.loggers.table import make_loggers
 from rollax.runs.loggers.tensorboard import EVENTS
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in

@@ -45,6 +45,11 @@ def encode_config(config: BaseModel) -> dict[str, Any]:
     return {**_encode_fields(config), GIVEN: sorted(config.model_fields_set)}
 
 
+def encode_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Some keys of a config with their values, as `decode_config` reads them."""
+    return {key: _code_as_path(key, _encode(value)) for key, value in values.items()}
+
+
 def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list[str]:
     """The fields that were set in a config encoded by `encode_config`."""
     names = data.get(GIVEN, list(config_class.model_fields))
@@ -111,10 +116,13 @@ def _encode_fields(model: BaseModel) -> dict[str, Any]:
         value, field = getattr(model, name), type(model).model_fields[name]
         # A field of tuples converts JSON's lists to tuples; a field of any type does not.
         part = _encode(value if _holds_anything(field.annotation) else _tuples_as_lists(value))
-        if name in IMPORTED_WHERE_USED and isinstance(part, dict):
-            part = part.get("$code") or part
-        encoded[key] = part
+        encoded[key] = _code_as_path(name, part)
     return encoded
+
+
+def _code_as_path(name: str, part: Any) -> Any:
+    """Code in `IMPORTED_WHERE_USED` as a plain path."""
+    return part.get("$code") or part if name in IMPORTED_WHERE_USED and isinstance(part, dict) else part
 
 
 def _encode(value: Any) -> Any:

@@ -21,8 +21,8 @@ _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 class Registrations:
     """Registrations that another process may need to make the same environments, each pickled on its own.
 
-    Unpickling runs code: registrations are sent only from a driver to the processes that it starts with Ray, and are
-    never read from files or requests.
+    Unpickling runs code: registrations are sent only from a driver to the processes that it starts, and are never read
+    from files or requests.
     """
 
     creators: Mapping[str, bytes]

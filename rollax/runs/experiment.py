@@ -11,7 +11,7 @@ import yaml
 
 from rollax.config import TrainerConfig
 from rollax.config.field_group import refuse_two_envs
-from rollax.config.json_form import GIVEN, Trust, cluster_in, decode_config, given_fields
+from rollax.config.json_form import GIVEN, Trust, cluster_in, decode_config, given_fields, missing_code
 from rollax.core.importing import StoredCode, named_by_caller
 from rollax.core.plain_yaml import read_yaml
 from rollax.errors import ConfigError, corrected, nearest
@@ -23,8 +23,8 @@ _OTHER_NAMES = {
 }
 
 
-OF_ZOO = ("zoo", "measured")
-"""Sections that an entry of the zoo has besides its experiment; see `rollax.zoo.entry`."""
+OTHER_SECTIONS = ("search", "zoo", "measured")
+"""Sections that a file may have besides its experiment: of `rollax tune`, and of an entry of the zoo."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +71,40 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     )
 
 
+def override(
+    base: Experiment,
+    *,
+    run: str | None,
+    env: str | None,
+    config: Mapping[str, Any],
+    stop: Mapping[str, float],
+    preset: str | None = None,
+) -> Experiment:
+    """Returns `base` updated by arguments or options; nested config sections are merged key by key."""
+    whole = merged(base.config, config)
+    used_env = base.env if env is None else env  # instead of the env in the config
+    for code in missing_code(whole if used_env is None else {**whole, "env": used_env}):
+        raise code.error()
+    return Experiment(
+        run=base.run if run is None else run,
+        env=used_env,
+        config=whole,
+        stop={**base.stop, **stop},
+        preset=base.preset if preset is None else preset,
+        loggers=base.loggers,
+        given=None if base.given is None else [*base.given, *config],
+    )
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `base` updated by `over`, recursively."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def read_stop(path: Path) -> dict[str, float]:
     """Returns the stop conditions of a YAML or JSON file, such as the `config.json` of a run."""
     return checked_stop(_read_sections(path).get("stop") or {}, f"{path}: stop")
@@ -109,7 +143,7 @@ def _refuse_unknown(content: Mapping[Any, Any], where: str) -> None:
     """Raises ConfigError for the first key that an experiment does not have."""
     known = [field.name for field in dataclasses.fields(Experiment) if field.name != GIVEN]
     for key, value in content.items():
-        if key in known or key in OF_ZOO:
+        if key in known or key in OTHER_SECTIONS:
             continue
         fix = _OTHER_NAMES.get(key)
         if fix is None and isinstance(value, Mapping) and "run" in value:

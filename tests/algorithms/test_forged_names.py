@@ -20,12 +20,11 @@ import pytest
 
 from rollax import DQNTrainer, PolicyServerEnv, PPOConfig, PPOTrainer, Trainer, load_policy, open_dataset
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.cli.experiment import override
 from rollax.cli.train import make_trainer
 from rollax.config import TrainerConfig
 from rollax.config.json_form import decode_config, missing_code
 from rollax.errors import RollaxError
-from rollax.runs.experiment import read_experiment
+from rollax.runs.experiment import override, read_experiment
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description
 from tests.algorithms.forging import paths_in, replaced, write

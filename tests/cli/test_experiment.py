@@ -8,12 +8,12 @@ from collections import OrderedDict
 import pytest
 
 from rollax import A2CConfig, PPOConfig
-from rollax.cli.experiment import merged, override, parse_config, parse_settings
+from rollax.cli.experiment import parse_config, parse_settings
 from rollax.cli.train import make_trainer
 from rollax.config.json_form import missing_code
 from rollax.core.importing import ImportPath, StoredCode
 from rollax.errors import ConfigError
-from rollax.runs.experiment import Experiment, read_experiment
+from rollax.runs.experiment import Experiment, merged, override, read_experiment
 
 
 def read(tmp_path, text):

@@ -32,6 +32,7 @@ def test_a_key_of_one_algorithm():
     assert facts("lambda", {"PPO": PPOConfig}) == {
         "default": ["0.95"],
         "values": ["0 <= lambda <= 1"],
+        "searched": ["{'choice': [0.8, 0.9, 0.95, 0.98, 1.0]} by `rollax tune`"],
         "elsewhere": ["gae_lambda (Stable-Baselines3)", "lam, q_lambda (others)"],
     }
     assert explanation("lambda_", CONFIGS) == explanation("lambda", CONFIGS)

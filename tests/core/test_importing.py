@@ -23,7 +23,7 @@ def test_nested_names():
 
 def test_no_module_is_imported_for_a_name_of_a_file_that_can_be_no_class_of_rollax(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", lambda name: pytest.fail(f"{name} was imported"))
-    for base, path in (((), "rollax.tune:TunedTrainer"), (POLICY, "rollax:TunedTrainer"), (POLICY, "json:Policy")):
+    for base, path in (((), "rollax.ray_tune:TunedTrainer"), (POLICY, "rollax:TunedTrainer"), (POLICY, "json:Policy")):
         assert isinstance(named_by_file(path, "env", base=base, trusted=False), StoredCode)
 
 

@@ -150,4 +150,4 @@ def test_only_registrations_from_the_driver_are_unpickled():
     )
     assert [name for name, source in sources.items() if unpickling.search(source)] == ["env/registrations.py"]
     calling = {name for name, source in sources.items() if re.search(r"(?<!def )register_all\(", source)}
-    assert calling == {"rollout/remote_workers.py", "env/remote/env_host.py", "tune.py"}
+    assert calling == {"rollout/remote_workers.py", "env/remote/env_host.py", "ray_tune.py", "tune/runners.py"}

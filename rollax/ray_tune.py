@@ -1,4 +1,7 @@
-"""Ray Tune: any trainer as a `ray.tune.Trainable`. Requires the extra `tune`."""
+"""Ray Tune: any trainer as a `ray.tune.Trainable`. Requires the extra `ray-tune`.
+
+`rollax tune`, which needs no Ray, is in `rollax.tune`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ try:
     from ray.tune import PlacementGroupFactory, Trainable
 except ImportError as error:
     package = "ray with its extra tune"
-    raise not_installed("Ray Tune", error, where="import rollax.tune", package=package, extra="tune") from error
+    raise not_installed("Ray Tune", error, where="import rollax.ray_tune", package=package, extra="ray-tune") from error
 
 _EVALUATION, _MOST_BYTES = "evaluation.json", 64 << 20
 """The last evaluation, which is repeated in the results until the next one."""
@@ -148,7 +151,7 @@ def checkpoint_in(folder: str | Path) -> Path:
     if found is None:
         raise CheckpointError("The folder contains no checkpoint of a trainer.", str(folder)).expected(
             f"a folder {PREFIX}… in it",
-            "pass the folder of a checkpoint that Tune saved for a trial of rollax.tune.trainable(...)",
+            "pass the folder of a checkpoint that Tune saved for a trial of rollax.ray_tune.trainable(...)",
         )
     return found
 

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from ray.tune.schedulers import PopulationBasedTraining
     from ray.tune.utils import flatten_dict
 
-from rollax.tune import checkpoint_in, trainable
+from rollax.ray_tune import checkpoint_in, trainable
 
 SHARE = {"num_cpus_for_driver": 0.25}
 

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # warnings of Ray's modules at import
     from ray.tune.trainable import trainable as module_of_trainable
 
-from rollax.tune import TunedTrainer, checkpoint_in, keep_to_reserved, plain, trainable
+from rollax.ray_tune import TunedTrainer, checkpoint_in, keep_to_reserved, plain, trainable
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ class TestClass:
 
     @pytest.mark.long
     def test_without_tune_the_error_has_the_command_to_install_it(self):
-        script = "import sys; sys.modules['ray.tune'] = None; import rollax.tune"
+        script = "import sys; sys.modules['ray.tune'] = None; import rollax.ray_tune"
         done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=False)
-        assert "pip install 'rollax[tune]'" in done.stderr
+        assert "pip install 'rollax[ray-tune]'" in done.stderr
 
 
 class TestResources:

@@ -1,0 +1,152 @@
+"""`rollax tune`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rollax.cli.completion import complete_algorithm, complete_env, complete_run
+from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, command_name, readable_errors
+from rollax.cli.experiment import parse_pairs, parse_settings
+from rollax.cli.train import new_folder
+from rollax.cli.training_options import (
+    QuietOption,
+    SettingsOption,
+    StopIterations,
+    StopTime,
+    StopTimesteps,
+    stop_of_options,
+)
+from rollax.core.importing import named_by_caller
+from rollax.errors import ConfigError
+from rollax.runs.display import shown_path
+
+
+def tune(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|ALGO]",
+            help="A YAML file as `rollax train -f` reads it, with a section `search`; or an algorithm.",
+            autocompletion=complete_algorithm,
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Argument(
+            help="A Gymnasium id, a registered name, or module:Class; may be left out if the file has one.",
+            autocompletion=complete_env,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of trials of the study, earlier ones included; by default 20."),
+    ] = None,
+    time: Annotated[float | None, typer.Option(help="Seconds after which no further trial begins.")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search",
+            metavar="KEY=DISTRIBUTION",
+            help="What is searched, as in 'lr={log: [1e-5, 1e-2]}' or 'gamma={choice: [0.9, 0.99]}'; may be repeated.",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str | None, typer.Option(help="How values are chosen: tpe (the default), random, cmaes or grid.")
+    ] = None,
+    pruner: Annotated[
+        str | None, typer.Option(help="Which trials end early: median (the default), halving or none.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds of a trial, whose scores are averaged; by default 1.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The first seed of a trial, and that of the sampler; by default 1000.")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="Number of evaluations of a trial, after each of which it may be pruned.")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help="evaluation (the default): greedy episodes; training: the training episodes.")
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the study, which goes on there; by default a new one below runs."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with the study in this folder, with its settings.", autocompletion=complete_run),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of trials at the same time, each in a process.")] = 1,
+    settings: SettingsOption = None,
+    stop_timesteps: StopTimesteps = None,
+    stop_iterations: StopIterations = None,
+    stop_time: StopTime = None,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    quiet: QuietOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Search for good settings of an algorithm, and write the best ones as an experiment file."""
+    with readable_errors(traceback, imports):
+        if (run is None) == (resume is None):
+            got = f"{run}, --resume={resume}"
+            raise ConfigError("Either settings or a study is needed.", "rollax tune", got).expected(
+                "a YAML file, an algorithm with an environment, or --resume", "as in rollax tune PPO CartPole-v1"
+            )
+        from rollax.tune.report import summary
+        from rollax.tune.settings import is_study
+        from rollax.tune.study import run_study
+
+        if resume is not None and not is_study(resume):
+            raise ConfigError("The folder has no study.", "--resume", str(resume)).expected(
+                "a folder that `rollax tune` has written", "check the path"
+            )
+        made = None
+        if resume is None and study is None:
+            made = study = new_folder(f"tune-{Path(run or '').stem}-{env or ''}")
+        options: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seeds": seeds, "seed": seed}
+        try:
+            found = run_study(
+                resume if resume is not None else named_by_caller(run),
+                None if env is None else named_by_caller(env),
+                parse_settings(settings or ()),
+                stop=stop_of_options(None, None, stop_timesteps, stop_iterations, stop_time, None),
+                search=parse_pairs(search, "--search") if search else None,
+                trials=trials,
+                time_s=time,
+                **options,
+                evaluations=evaluations,
+                score=score,  # type: ignore[arg-type]  checked there
+                study=study,
+                jobs=jobs,
+                trust_code=trust_code,
+                show=_silent if quiet else _show,
+            )
+        finally:
+            if made is not None:
+                with suppress(OSError):  # it is not empty, unless the study was refused before it began
+                    made.rmdir()
+        print(f"\n{summary(found.ranked, found.importances)}\n")
+        assert found.folder is not None
+        where = shown_path(found.folder)
+        print(f"Study:  {where}  (go on: {command_name()} tune --resume {where} --trials N)")
+        if found.best_file is not None:
+            best = shown_path(found.best_file)
+            print(f"Best:   {best}  (train: {command_name()} train -f {best})")
+            print(
+                f"        The best of many trials is optimistic: {command_name()} zoo measure {best} uses other seeds."
+            )
+    if found.signal is not None:
+        raise typer.Exit(SIGNALLED + found.signal)
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
+def _silent(line: str) -> None:
+    pass

@@ -1,0 +1,267 @@
+"""The trials of a study, kept by Optuna: which values a trial gets, whether it is pruned, and what became of it.
+
+Source: Akiba et al. (2019), arXiv:1907.10902. The samplers are TPE (Bergstra et al., 2011), CMA-ES (Hansen, 2016,
+arXiv:1604.00772), random values and a grid; the pruners the median rule (Golovin et al., 2017) and asynchronous
+successive halving (Li et al., 2018, arXiv:1810.05934). Importances are those of PED-ANOVA (Watanabe et al., 2023,
+arXiv:2304.10255), which needs no further package.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rollax.core.atomic_files import replace_file
+from rollax.errors import ConfigError, not_installed
+from rollax.tune.distributions import Choice, Distribution, Range, Space
+from rollax.tune.settings import Pruner, Sampler, Settings
+
+try:
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.storages import InMemoryStorage, JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import FrozenTrial, Trial, TrialState
+except ImportError as error:
+    raise not_installed("A study", error, where="rollax tune", package="optuna", extra="tune") from error
+
+State = Literal["finished", "pruned", "failed", "running"]
+
+_NAME = "rollax"
+_FAILURE, _STEPS = "failure", "steps"
+_HALVING = 3
+_MOST_POINTS = 10_000
+_FEWEST_FOR_IMPORTANCE = 10
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What became of one trial.
+
+    Args:
+        number: from 0 on; repeated trials have further numbers.
+        state: "finished", "pruned", "failed" or "running".
+        score: the mean score of its seeds, of a finished trial.
+        values: config key -> value.
+        scores: share of the limit -> mean score of the seeds there; the shares are counted from 1 on.
+        steps: environment steps of one seed, of a finished trial.
+        reason: why it failed.
+        seconds: its duration.
+    """
+
+    number: int
+    state: State
+    score: float | None
+    values: Mapping[str, Any]
+    scores: Mapping[int, float]
+    steps: int | None = None
+    reason: str | None = None
+    seconds: float | None = None
+
+
+class Record:
+    """The trials of one study, in a file or in memory.
+
+    The values of a trial depend only on `seed`, on its position among the trials, and on the trials before it. So a
+    study that was interrupted goes on as if it had not been.
+
+    Args:
+        file: JSON lines, continued if it exists; None for a study in memory.
+        settings: the space, the sampler, its seed and the pruner.
+    Raises:
+        ConfigError: a grid of distributions without a finite number of values.
+    """
+
+    def __init__(self, file: Path | None, settings: Settings) -> None:
+        self._space, self._options = settings.space, settings.options
+        self._distributions = {key: _in_optuna(distribution) for key, distribution in self._space.items()}
+        points = _grid(self._space) if self._options.sampler == "grid" else []
+        self.points = len(points)
+        """The number of trials of a grid."""
+        with _quiet():
+            self._study = optuna.create_study(
+                storage=InMemoryStorage() if file is None else _storage(file),
+                study_name=_NAME,
+                direction="maximize",
+                load_if_exists=True,
+                pruner=_pruner(self._options.pruner),
+            )
+            self._running: dict[int, Trial] = {}
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                self._end_interrupted(trial.number, trial.params)  # of a process that was killed
+            if not self._study.get_trials(deepcopy=False):
+                for point in points:
+                    self._study.enqueue_trial(point)
+
+    @property
+    def begun(self) -> int:
+        """The number of trials that have ended or run; interrupted ones, which are repeated, do not count."""
+        return sum(trial.state != TrialState.WAITING for trial in self._counted())
+
+    def begin(self) -> tuple[int, dict[str, Any]]:
+        """Begins a trial, and returns its number and its values by config key."""
+        words = (self._options.seed, self.begun)
+        self._study.sampler = _sampler(self._options.sampler, int(np.random.SeedSequence(words).generate_state(1)[0]))
+        with _quiet():
+            trial = self._study.ask(self._distributions)
+        self._running[trial.number] = trial
+        return trial.number, self._values(trial.params)
+
+    def report(self, number: int, part: int, score: float) -> bool:
+        """Stores a score of a running trial, and returns whether it is to be pruned."""
+        trial = self._running[number]
+        trial.report(score, part)
+        return trial.should_prune()
+
+    def finish(self, number: int, score: float, steps: int) -> None:
+        trial = self._running.pop(number)
+        trial.set_user_attr(_STEPS, steps)
+        self._study.tell(trial, score)
+
+    def prune(self, number: int) -> None:
+        self._study.tell(self._running.pop(number), state=TrialState.PRUNED)
+
+    def fail(self, number: int, reason: str, *, by_settings: bool) -> None:
+        """Ends a trial that has no score; a sampler avoids the values only of a failure `by_settings`."""
+        trial = self._running.pop(number)
+        trial.set_user_attr(_FAILURE, reason)
+        self._study.tell(trial, state=TrialState.PRUNED if by_settings else TrialState.FAIL)
+
+    def interrupt(self, number: int) -> None:
+        """Ends a trial that is begun again when the study goes on."""
+        self._end_interrupted(number, self._running.pop(number).params)
+
+    def results(self) -> list[TrialResult]:
+        """Returns all trials but interrupted ones, by number."""
+        return [self._result(trial) for trial in self._counted() if trial.state != TrialState.WAITING]
+
+    def importances(self) -> dict[str, float]:
+        """Returns the share of each key in what distinguishes the best tenth of the trials, the largest first.
+
+        Empty for few trials.
+        """
+        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(finished) < _FEWEST_FOR_IMPORTANCE or len({trial.value for trial in finished}) == 1:
+            return {}
+        with _quiet():
+            return dict(optuna.importance.get_param_importances(self._study))
+
+    def _counted(self) -> Iterator[FrozenTrial]:
+        trials = self._study.get_trials(deepcopy=False)
+        return (t for t in trials if t.state != TrialState.FAIL or _FAILURE in t.user_attrs)
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        values = {}
+        for key, param in params.items():
+            distribution = self._space[key]
+            values[key] = distribution.value_of(param)
+        return values
+
+    def _result(self, trial: FrozenTrial) -> TrialResult:
+        states: dict[TrialState, State] = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned"}
+        state = states.get(trial.state, "running" if trial.state == TrialState.RUNNING else "failed")
+        reason = trial.user_attrs.get(_FAILURE)
+        return TrialResult(
+            number=trial.number,
+            state=state if reason is None else "failed",
+            score=trial.value if state == "finished" else None,
+            values=self._values(trial.params),
+            scores=dict(trial.intermediate_values),
+            steps=trial.user_attrs.get(_STEPS),
+            reason=reason,
+            seconds=None if trial.duration is None else trial.duration.total_seconds(),
+        )
+
+    def _end_interrupted(self, number: int, params: Mapping[str, Any]) -> None:
+        # Without a reason, by which `_counted` tells it from a trial that failed.
+        self._study.tell(number, state=TrialState.FAIL)
+        self._study.enqueue_trial(dict(params))
+
+
+def _grid(space: Space) -> list[dict[str, Any]]:
+    values = {key: _points(key, distribution) for key, distribution in space.items()}
+    number = math.prod(map(len, values.values()))
+    if number > _MOST_POINTS:
+        raise ConfigError.out_of_range("The number of points of the grid", "sampler", number, f"at most {_MOST_POINTS}")
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
+def _points(key: str, distribution: Distribution) -> list[Any]:
+    if isinstance(distribution, Choice):
+        return list(distribution.labels)
+    step = distribution.step or (1 if distribution.whole and not distribution.log else None)
+    if step is None:
+        raise ConfigError(
+            "A grid needs a finite number of values.", f"search: {key}", distribution.in_words()
+        ).expected("a choice, whole numbers, or a range with a step", "write {choice: [...]}, or use another sampler")
+    return [distribution.low + step * count for count in range(_steps(distribution, step) + 1)]
+
+
+def _steps(distribution: Range, step: float) -> int:
+    return int((distribution.high - distribution.low) / step + 1e-9)
+
+
+def _in_optuna(distribution: Distribution) -> Any:
+    if isinstance(distribution, Choice):
+        return CategoricalDistribution(distribution.labels)
+    low, high, step = distribution.low, distribution.high, distribution.step
+    if step is not None:
+        high = low + step * _steps(distribution, step)
+    if distribution.whole:
+        return IntDistribution(int(low), int(high), log=distribution.log, step=int(step or 1))
+    return FloatDistribution(low, high, log=distribution.log, step=step)
+
+
+def _sampler(sampler: Sampler, seed: int) -> Any:
+    match sampler:
+        case "tpe":
+            return optuna.samplers.TPESampler(seed=seed)
+        case "cmaes":
+            # Choices and the first values are random: they have no covariance.
+            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case "random" | "grid":
+            return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _pruner(pruner: Pruner) -> Any:
+    match pruner:
+        case "median":
+            return optuna.pruners.MedianPruner()
+        case "halving":
+            return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_HALVING)
+        case "none":
+            return optuna.pruners.NopPruner()
+
+
+def _storage(file: Path) -> JournalStorage:
+    """Returns the storage of a file, without what a killed process has left: half a line, or a lock.
+
+    The caller has the lock of the study's folder.
+    """
+    for left in file.parent.glob(f"{file.name}.lock*"):
+        left.unlink()
+    if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
+        replace_file(file, content[: content.rfind(b"\n") + 1])
+    return JournalStorage(JournalFileBackend(str(file)))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines that Optuna logs, and its warnings of features that may change."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", category=UserWarning, module="optuna")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)

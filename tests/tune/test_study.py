@@ -1,0 +1,238 @@
+"""Studies of a fake algorithm: which trials there are, their scores, failures, pruning, interruptions."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+
+import pytest
+
+from rollax import ConfigError, RollaxError
+from rollax.tune import run_study
+from rollax.tune.settings import BEST, JOURNAL, OPTIONS
+from tests.tune.fake import BEST_LR, FakeTrainer
+
+GRID = {"lr": {"choice": [1e-4, 1e-3, 1e-2, 1e-1]}}
+
+
+def values(study):
+    return [trial.values for trial in study.trials]
+
+
+def test_the_best_trial_is_the_one_with_the_highest_score(search):
+    study = search(search=GRID, sampler="grid")
+    # 10 - |log10(lr / 1e-3)| after 10 iterations
+    assert [trial.score for trial in study.trials] == pytest.approx([9, 10, 9, 8])
+    assert [trial.steps for trial in study.trials] == [1000] * 4
+    assert study.best.values == {"lr": BEST_LR}
+    assert [trial.number for trial in study.ranked] == [1, 0, 2, 3]
+    assert study.best_config["lr"] == BEST_LR
+    assert (study.folder, study.best_file, study.signal) == (None, None, None)
+
+
+def test_evaluations_are_at_equal_shares_of_the_limit(search):
+    trial = search(trials=1, evaluations=4, search={"gamma": {"choice": [0.9, 0.99]}}).trials[0]
+    # Of 10 iterations 2.5 are a quarter: the first iterations at or after it are 3, 5, 8 and 10. lr is 1e-3.
+    assert trial.scores == {1: 3, 2: 5, 3: 8, 4: 10}
+    assert FakeTrainer.evaluations == 4
+
+
+def test_iterations_that_are_longer_than_a_share_are_evaluated_once(search):
+    trial = search(trials=1, evaluations=5, stop={"training_iteration": 2}).trials[0]
+    assert list(trial.scores) == [2, 5]
+
+
+def test_the_score_is_the_mean_of_the_seeds(search):
+    study = search(trials=1, search={"gamma": {"choice": [0.9, 0.99]}}, seeds=3, seed=1, env_config={"bonus": 6})
+    # Seeds 1, 2, 3; two of them are odd: (16 + 10 + 16) / 3.
+    assert study.best.score == pytest.approx(14)
+    assert FakeTrainer.made == 3
+
+
+def test_the_training_episodes_score_where_none_are_evaluated(search):
+    asked = search(trials=1, score="training", seed=3)
+    needed = search(trials=1, env_config={"evaluates": False}, seed=3)
+    greedy = search(trials=1, seed=3)
+    # The mean reward of training is 100 lower.
+    assert asked.best.score == needed.best.score == pytest.approx(greedy.best.score - 100)
+
+
+def test_goals_do_not_end_trials(search):
+    study = search(trials=1, stop={"timesteps_total": 1000, "evaluation_reward_mean": 1, "episode_reward_mean": -99})
+    assert study.best.steps == 1000
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+def test_studies_repeat(search, sampler):
+    space = {"lr": {"log": [1e-5, 1e-1]}, "gamma": {"uniform": [0.9, 1]}, "train_batch_size": {"choice": [100, 200]}}
+    first, second = (search(trials=14, sampler=sampler, search=space) for _ in range(2))
+    assert values(first) == values(second)
+    assert len({json.dumps(found) for found in values(first)}) > 10
+    assert values(search(trials=2, sampler=sampler, search=space, seed=5)) != values(first)[:2]
+
+
+def test_tpe_comes_nearer_than_random_values(search):
+    tpe, random = (search(trials=40, sampler=sampler).best.values["lr"] for sampler in ("tpe", "random"))
+    assert abs(math.log10(tpe / BEST_LR)) < abs(math.log10(random / BEST_LR))
+
+
+def test_a_grid_ends_after_its_points(search):
+    space = {"lr": {"choice": [1e-3, 1e-2]}, "train_batch_size": {"int": [100, 200], "step": 50}}
+    study = search(sampler="grid", search=space)
+    expected = [{"lr": lr, "train_batch_size": size} for lr in (1e-3, 1e-2) for size in (100, 150, 200)]
+    assert values(study) == expected
+    with pytest.raises(ConfigError, match="lr"):
+        search(sampler="grid")
+
+
+def test_a_divergence_ends_its_trial_with_a_reason(search):
+    study = search(sampler="grid", search=GRID, env_config={"diverges_above": 5e-2})
+    assert [trial.state for trial in study.trials] == ["finished", "finished", "finished", "failed"]
+    assert "step 3" in study.trials[3].reason
+    assert study.trials[3].score is None
+
+
+def test_a_refused_combination_ends_its_trial_with_a_reason(search):
+    space = {"lr": {"choice": [1e-3, 1e-2]}, "lr_schedule": {"choice": [None, [[0, 1e-3], [100, 0.0]]]}}
+    study = search(sampler="grid", search=space)
+    # A schedule replaces lr, whose default is 1e-3.
+    assert [trial.state for trial in study.trials] == ["finished", "finished", "finished", "failed"]
+    assert "lr has no effect" in study.trials[3].reason
+
+
+def test_a_study_whose_first_trials_all_fail_ends(search, tmp_path):
+    with pytest.raises(RollaxError, match="the simulator is gone"):
+        search("study", trials=20, env_config={"breaks": True})
+    assert FakeTrainer.made == 5
+    assert not (tmp_path / "study" / BEST).exists()
+
+
+def test_the_sampler_avoids_values_that_diverge(search):
+    study = search(trials=60, env_config={"diverges_above": 1e-2})
+    late = [trial.values["lr"] > 1e-2 for trial in study.trials[20:]]
+    # A quarter of random values would diverge.
+    assert sum(late) < len(late) / 8
+
+
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_pruned_trials_end_early(search, pruner):
+    study = search(trials=20, sampler="random", pruner=pruner, evaluations=5)
+    pruned = [trial for trial in study.trials if trial.state == "pruned"]
+    assert pruned
+    assert all(len(trial.scores) < 5 and trial.score is None for trial in pruned)
+    finished = [trial.score for trial in study.trials if trial.state == "finished"]
+    assert len(finished) + len(pruned) == 20
+    # What a pruned trial would have reached: its scores grow by 1 with each iteration, 2 for each share.
+    assert all(max(t.scores.values()) + 2 * (5 - max(t.scores)) < max(finished) for t in pruned)
+
+
+def test_importance(search):
+    space = {"lr": {"log": [1e-5, 1e-1]}, "gamma": {"uniform": [0.9, 1]}}
+    shares = search(trials=40, sampler="random", search=space).importances
+    assert shares["lr"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1)
+    assert search(trials=3).importances == {}
+
+
+def test_a_study_goes_on_to_a_larger_number_of_trials(search):
+    whole = search(trials=15)
+    search("study", trials=6)
+    made = FakeTrainer.made
+    study = search("study", trials=15)
+    assert FakeTrainer.made - made == 9
+    assert values(study) == values(whole)
+    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+    again = run_study(study.folder, trials=15, show=lambda line: None)
+    assert again.trials == study.trials
+
+
+@pytest.mark.parametrize("number", [1, 13])
+def test_a_trial_that_was_interrupted_is_repeated(search, number):
+    whole = search(trials=15)
+    # The trainers of `whole` have the numbers 1 to 15.
+    stopped = search("study", trials=15, env_config={"kill": 15 + number})
+    assert stopped.signal == signal.SIGINT
+    assert len(stopped.trials) == number - 1
+    study = search("study", trials=15, env_config={"kill": 15 + number})
+    assert study.signal is None
+    assert values(study) == values(whole)
+    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+
+
+def test_a_killed_process_leaves_a_trial_that_is_repeated(search, tmp_path):
+    whole = search(trials=4)
+    search("study", trials=4)
+    journal = tmp_path / "study" / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    # op_code 6 sets the state of a trial, for the last time when it ends. The process is killed while it writes this.
+    last = max(number for number, line in enumerate(lines) if json.loads(line)["op_code"] == 6)
+    journal.write_bytes(b"".join(lines[:last]) + lines[last][:20])
+    (tmp_path / "study" / f"{JOURNAL}.lock").symlink_to("nowhere")
+    study = search("study", trials=4)
+    assert values(study) == values(whole)
+    assert all(trial.state == "finished" for trial in study.trials)
+
+
+def test_no_trial_begins_after_the_time(search):
+    assert len(search(time_s=1e-9).trials) == 0
+    assert len(search(time_s=60, trials=3).trials) == 3
+
+
+def test_trials_in_processes(search):
+    alone = search(sampler="grid", search=GRID, env_config={"diverges_above": 5e-2})
+    study = search("study", sampler="grid", search=GRID, env_config={"diverges_above": 5e-2}, jobs=2)
+    assert values(study) == values(alone)
+    assert [trial.score for trial in study.trials] == [trial.score for trial in alone.trials]
+    assert study.trials[3].reason == alone.trials[3].reason
+
+
+def test_the_end_of_a_process_is_a_failure_of_its_trial(search):
+    study = search(sampler="grid", search=GRID, env_config={"exits": 1}, jobs=3)
+    # The first trainer of each process ends it.
+    assert {trial.state for trial in study.trials} == {"failed"}
+    assert "exit code 7" in study.trials[0].reason
+
+
+def test_pruning_in_processes(search):
+    study = search(trials=20, sampler="random", pruner="halving", jobs=2)
+    assert {trial.state for trial in study.trials} == {"finished", "pruned"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"trials": 0}, "trials"),
+        ({"time_s": -1}, "time"),
+        ({"jobs": 0}, "jobs"),
+        ({"seeds": 0}, "seeds"),
+        ({"evaluations": 0}, "evaluations"),
+        ({"seed": -1}, "seed"),
+        ({"sampler": "bayes"}, "tpe"),
+        ({"pruner": "hyperband"}, "median"),
+        ({"score": "loss"}, "evaluation"),
+        ({"stop": {}}, "timesteps_total"),
+        ({"stop": {"episode_reward_mean": 1}}, "timesteps_total"),
+        ({"search": {"learning_rate": {"log": [1, 2]}}}, "lr"),
+    ],
+)
+def test_mistakes_are_refused(search, arguments, named):
+    with pytest.raises(ConfigError, match=named):
+        search("study", **arguments)
+    assert FakeTrainer.made == 0
+
+
+def test_other_settings_for_a_folder_are_refused(search, tmp_path):
+    search("study", trials=1)
+    for other in ({"seeds": 2}, {"search": GRID}, {"stop": {"timesteps_total": 2000}}):
+        with pytest.raises(ConfigError, match="other settings"):
+            search("study", trials=2, **other)
+    with pytest.raises(ConfigError, match="seeds"):
+        run_study(tmp_path / "study", seeds=2)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        search("full", trials=1)
+    (tmp_path / "study" / OPTIONS).write_text("{")
+    with pytest.raises(ConfigError, match="no study"):
+        run_study(tmp_path / "study")
