@@ -126,11 +126,10 @@ class DDPG(Hindsight, ReplayLearning):
     def learning_rates(self, lr: float) -> dict[str, float]:
         return rates_by_part(lr, actor=self.config.actor_lr, critics=self.config.critic_lr)
 
-    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        columns = super().loss_columns(batch, rng)
-        if self.config.smooth_target_policy:
-            columns[_NOISE] = rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
-        return columns
+    def noise_columns(self, rows: int, rng: np.random.Generator) -> dict[str, Any]:
+        if not self.config.smooth_target_policy:
+            return {}
+        return {_NOISE: rng.standard_normal((rows, *(self.action_space.shape or ())), np.float32)}
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -89,6 +89,10 @@ class ExplorationBonus(Algorithm):
         """γ of the bonuses."""
         return self.config.gamma
 
+    def changes_rows(self) -> bool:
+        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
+        return self.gives_bonuses
+
     def prepare(self, fragment: Fragment, values: Values) -> None:
         super().prepare(fragment, values)
         if self.gives_bonuses:

@@ -46,6 +46,10 @@ class Hindsight(Algorithm):
             )
         return desired
 
+    def changes_rows(self) -> bool:
+        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
+        return bool(self.config.hindsight_goals)
+
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         if self.config.hindsight_goals:
             fragment[NEXT_ACHIEVED] = fragment.following(SampleBatch.OBS)[ACHIEVED]

@@ -209,14 +209,13 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
         config = self.config
         return rates_by_part(lr, actor=config.actor_lr, critics=config.critic_lr, log_alpha=config.alpha_lr)
 
-    def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        columns = super().loss_columns(batch, rng)
+    def noise_columns(self, rows: int, rng: np.random.Generator) -> dict[str, Any]:
+        columns: dict[str, Any] = {}
         if isinstance(self.action_space, spaces.Box):
-            shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):
-                columns[name] = rng.random(shape, np.float32)
+                columns[name] = rng.random((rows, self.distribution.num_noise), np.float32)
         if self.config.target_critics is not None:
-            order = rng.random((len(batch), self.num_critics), np.float32).argsort(axis=1)
+            order = rng.random((rows, self.num_critics), np.float32).argsort(axis=1)
             columns[_SUBSET] = order[:, : self.config.target_critics].astype(np.int32)
         return columns
 

@@ -16,6 +16,7 @@ from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
+from rollax.rollout.worker import RolloutWorker
 
 _MOST_UPDATES = 1024  # the most updates in one compiled call
 
@@ -25,7 +26,8 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     An update includes each policy that has rows to draw; a policy with late experience does not catch up. A
     policy that learns in minibatches makes all updates of a step in one call, with rows drawn before the first of them.
-    A policy without `minibatch_size` is called once per update, with rows drawn for it.
+    A policy without `minibatch_size` is called once per update, with rows drawn for it. With an environment in JAX,
+    the constructor returns a `CompiledReplayOptimizer` where that is possible.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
@@ -35,6 +37,15 @@ class SyncReplayOptimizer(ReplayOptimizer):
     """
 
     config_class = ReplayFields
+
+    def __new__(cls, local_worker: Any, remote_workers: Any = (), config: Any = None, **keys: Any) -> Any:
+        in_jax = isinstance(local_worker, RolloutWorker) and local_worker.samples and local_worker.env.in_jax
+        if cls is SyncReplayOptimizer and in_jax and not remote_workers:
+            from rollax.optimizers import compiled_replay  # loaded only where it is used
+
+            if not compiled_replay.why_not(local_worker):
+                return compiled_replay.CompiledReplayOptimizer(local_worker, remote_workers, config, **keys)
+        return super().__new__(cls)
 
     def _set_up(self) -> None:
         super()._set_up()

@@ -322,7 +322,19 @@ class BaseAlgorithm(ABC):
         columns = {name: batch[name] for name in names}
         if SampleBatch.CRITIC_OBS in batch:
             columns[SampleBatch.CRITIC_OBS] = batch[SampleBatch.CRITIC_OBS]
-        return columns
+        return {**columns, **self.noise_columns(len(batch), rng)}
+
+    def changes_rows(self) -> bool:
+        """Whether `prepare`, `postprocess` or `loss_columns` change rows, other than by noise.
+
+        A class that defines one of these methods, and changes nothing with some configs, has a `changes_rows` of its
+        own, which says whether its methods do. Where no class changes rows, replay may stay on the device.
+        """
+        return False
+
+    def noise_columns(self, rows: int, rng: np.random.Generator) -> dict[str, Any]:
+        """Random numbers for `targets` and `loss`, columns of `rows` rows that `loss_columns` adds; by default none."""
+        return {}
 
     def targets(
         self, model: Any, target_model: Any, batch: Columns, mask: Any, coefficients: Columns

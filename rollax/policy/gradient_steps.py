@@ -83,9 +83,10 @@ class GradientSteps:
 
     @partial(jax.jit, static_argnums=0)
     def update(self, *args: Any) -> tuple[Variables, OneFetch]:
-        """See `_run_plan`."""
+        """See `run_plan`."""
         note_trace(self)
-        return self.devices.replicated(self._run_plan(*args))
+        after, results = self.run_plan(*args)
+        return self.devices.replicated((after, OneFetch(results)))
 
     @partial(jax.jit, static_argnums=0)
     def gradients(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
@@ -99,7 +100,7 @@ class GradientSteps:
         note_trace(self)
         return self.devices.replicated(self._one_step(variables, gradients, lr))
 
-    def _run_plan(
+    def run_plan(
         self,
         variables: Variables,
         batch: Columns,
@@ -107,7 +108,7 @@ class GradientSteps:
         steps: jax.Array,
         per_epoch: jax.Array,
         coefficients: Columns,
-    ) -> tuple[Variables, OneFetch]:
+    ) -> tuple[Variables, tuple]:
         """The variables after the plan, and `(taken, sums, counts, rows, finite)`.
 
         - `taken` is the number of gradient steps.
@@ -165,7 +166,7 @@ class GradientSteps:
         # A single step needs no loop. A loop first copies all variables: a twentieth of the time of a small update.
         run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
         step, variables, sums, counts, columns, took_step, finite = run
-        return variables, OneFetch((jnp.where(took_step, step, step - 1), sums, counts, columns, finite))
+        return variables, (jnp.where(took_step, step, step - 1), sums, counts, columns, finite)
 
     def _one_gradient(self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns) -> Gradients:
         """The gradients of the parts of the model that make the step."""
@@ -212,7 +213,7 @@ class GradientSteps:
         direction, optimizer_state = optimizer.update(gradients, optimizer_state, params, lr=lr)
         params = {name: value - rate_of(lr, name) * direction[name] for name, value in params.items()}
         if self.objective.plan.updated_targets is not None:
-            assert targets is not None  # `Learner._everywhere` replaced None by the parameters
+            assert targets is not None  # `Learner.everywhere` replaced None by the parameters
             targets = self.objective.plan.updated_targets(targets, params, num_updates + 1)
         after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
         return after, jnp.isfinite(_squared_norm(gradients)) & jnp.isfinite(_squared_norm(params))

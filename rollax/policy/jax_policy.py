@@ -175,7 +175,7 @@ class JaxPolicy(ModelPolicy):
             # The model's own random streams are part of the weights, and therefore equal in every process.
             noise_seed = self._draw_noise_seed()
         actions, states, fetches = self.actor.actions(params, extra, columns, noise, rows, noise_seed)
-        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
+        check_finite(fetches[self.checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
 
     def packed_acting(self) -> PackedActing | None:

@@ -59,7 +59,7 @@ class Learner:
     def learn(self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str) -> UpdateResult:
         """Runs the plan until `stops` ends it, or a loss, gradient or new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
-        before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
+        before, per_epoch = self.everywhere(), plan.steps - plan.last_epoch
 
         def run(steps: int) -> tuple[Variables, OneFetch]:
             return self.steps.update(before, columns, plan.rows, steps, per_epoch, coefficients)
@@ -82,7 +82,7 @@ class Learner:
                 if not results.fetched()[-1]:  # on a GPU, sums may differ by rounding
                     after, taken, last = before, 0, 0
             update = UpdateResult({}, {}, self._diagnose(after, columns, plan.rows[last], coefficients, where))
-        self._assign(after, self.num_updates + taken)
+        self.assign(after, self.num_updates + taken)
         return update
 
     def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
@@ -92,7 +92,7 @@ class Learner:
         batch statistics and random streams, because `apply` may be called in another process.
         """
         columns, plan = self._placed(batch, plan)
-        before = self._everywhere()
+        before = self.everywhere()
         made = self.steps.gradients(before, columns, plan.rows[0], coefficients)
         changed = {name: value for name, value in made.extra.items() if not np.array_equal(value, before.extra[name])}
         stats, found = jax.device_get((made.statistics, made.found))
@@ -108,7 +108,7 @@ class Learner:
         Raises NonFiniteError, without a change, if an array, the norm of the gradient or a new parameter is not finite.
         """
         arrays = {name: value if hasattr(value, "dtype") else np.asarray(value) for name, value in gradients.items()}
-        before, given = self._everywhere(), self.devices.everywhere(arrays)
+        before, given = self.everywhere(), self.devices.everywhere(arrays)
         extra = {name: given.pop(name) for name in before.extra.keys() & given.keys()}
         bad = [f"the gradient of {name}" for name, value in given.items() if not np.isfinite(value).all()]
         bad += [f"the new value of {name}" for name, value in extra.items() if not np.isfinite(value).all()]
@@ -116,7 +116,7 @@ class Learner:
             before = before._replace(extra={**before.extra, **extra})
             after, finite = self.steps.apply(before, given, lr)
             if finite:  # waits for the device
-                self._assign(after, self.num_updates + 1)
+                self.assign(after, self.num_updates + 1)
                 return
             bad = _too_large(given, after.params)
         raise not_finite(where, self.num_updates, bad[0])
@@ -125,12 +125,12 @@ class Learner:
         """Sets the target parameters."""
         self.variables = self.variables._replace(targets=self.devices.everywhere(dict(targets)))
 
-    def _everywhere(self) -> Variables:
+    def everywhere(self) -> Variables:
         """The variables as arguments of the compiled functions."""
         variables = self.variables._replace(targets=self.targets, num_updates=np.int32(self.num_updates))
         return self.devices.everywhere(variables)
 
-    def _assign(self, after: Variables, num_updates: int) -> None:
+    def assign(self, after: Variables, num_updates: int) -> None:
         """Sets the variables that a compiled function has returned."""
         params, extra = self.devices.first((after.params, after.extra))
         self.variables = after._replace(params=params, extra=extra, num_updates=num_updates)

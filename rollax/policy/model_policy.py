@@ -69,7 +69,7 @@ class ModelPolicy(Policy):
         self.running_statistics = self._checked_statistics(algorithm.make_running_statistics())
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
-        self._checked_fetch = next(iter(self.exploration.fetched))
+        self.checked_fetch = next(iter(self.exploration.fetched))
         self.on_new_variables: Callable[[], Any] | None = None
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class ModelPolicy(Policy):
         self.replayed = self.algorithm.replayed(self.memory)
         self.minibatch_size = self.plan.minibatch_size
         if self.sampled_columns is not None and self.config.recording_key is not None:
-            self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
+            self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self.checked_fetch}
 
     def _needs_value(self, model: Any) -> bool:
         """Whether the model must return values: learning reads values, and no centralized critic estimates them."""
@@ -330,11 +330,14 @@ class ModelPolicy(Policy):
         if update.error is not None:
             raise update.error
         by_row = {name: column[:count] for name, column in update.rows.items()}
-        steps = {name: self.learner.num_updates - before for name in ("num_gradient_steps",) if name in self.statistics}
+        return self.reported_after({**update.statistics, **by_row}, self.learner.num_updates - before)
+
+    def reported_after(self, statistics: dict[str, Any], steps: int) -> dict[str, Any]:
+        """The statistics of an update of some gradient steps, after which the algorithm's numbers adapt."""
+        taken = {name: steps for name in ("num_gradient_steps",) if name in self.statistics}
         # None: no gradient step of this batch had the statistic.
-        found = {**dict.fromkeys(self.algorithm.reported), **update.statistics, **by_row, **steps}
-        numbers, statistics = self.algorithm.after_update(self.numbers, found)
-        self.numbers = numbers
+        found = {**dict.fromkeys(self.algorithm.reported), **statistics, **taken}
+        self.numbers, statistics = self.algorithm.after_update(self.numbers, found)
         return {**statistics, "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], int, Minibatches]:

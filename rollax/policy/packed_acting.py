@@ -107,7 +107,7 @@ class PackedActing:
         else:
             actions, fetched = self._actions_in(columns), columns[:, self._action[2] :].view(np.float32)
         fetches = policy.actor.fetches_of(fetched)
-        check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)
+        check_finite(fetches[policy.checked_fetch], policy.name, policy.timestep)
         return {
             SampleBatch.ACTIONS: trees.tree_map(np.ascontiguousarray, actions),
             **{name: np.ascontiguousarray(column) for name, column in fetches.items()},

@@ -63,7 +63,7 @@ class TracedActing:
         """The `fetches` of `compute_actions`, with the same NonFiniteError, for any number of rows."""
         policy = self._policy
         fetches = policy.actor.fetches_of(packed)
-        check_finite(fetches[policy._checked_fetch], policy.name, policy.timestep)
+        check_finite(fetches[policy.checked_fetch], policy.name, policy.timestep)
         return fetches
 
 

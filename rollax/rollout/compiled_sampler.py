@@ -31,14 +31,14 @@ _EVALUATION_STEPS = 64
 """Steps of one compiled call in an evaluation with greedy actions."""
 
 
-class _Carry(NamedTuple):
+class Carry(NamedTuple):
     """The carry between steps: the running episodes, and the carry of each policy."""
 
     running: EpisodeState
     policies: dict[str, PolicyCarry]
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """The rows of T steps: rewards [N, A, T], flags [N, T], and the columns of each policy."""
 
     rewards: Any
@@ -55,6 +55,8 @@ class CompiledSampler(Sampler):
     """
 
     env: JaxBaseEnv
+    compiled: dict[str, CompiledPolicy]
+    """Policy id -> the policy inside of compiled loops; only of policies with an agent."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -63,17 +65,17 @@ class CompiledSampler(Sampler):
         self.episodes.policies = mapped if len(ids) > 1 else {}
         self._numbers = np.array([ids.index(mapped[agent]) for agent in agents])
         agents_of = {i: [agent for agent in agents if mapped[agent] == i] for i in ids}
-        self._policies = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
+        self.compiled = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
         self._everyone = np.arange(self.env.num_envs)
         self._trajectories = np.full(shape, -1)  # the number of each running trajectory
         self._returns = np.zeros(shape)  # the sum of its rewards so far
         self._begun = False
-        self._roll = jax.jit(self._traced_rollout, static_argnames=("steps", "learning"))
+        self._roll = jax.jit(self.traced_rollout, static_argnames=("steps", "learning"))
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         rows = self._play(self.fragment_length)
         played = self._record(rows)
-        fragments = {i: one.fragment(rows.columns[i], played) for i, one in self._policies.items()}
+        fragments = {i: one.fragment(rows.columns[i], played) for i, one in self.compiled.items()}
         self.episodes.take_finished()  # drops the list, which only `complete_episodes` uses and which would grow
         self._begun = True
         return fragments, played.over.size
@@ -81,7 +83,7 @@ class CompiledSampler(Sampler):
     def step(self) -> None:
         # With exploration each step draws random numbers, so surplus steps would shift the numbers of later episodes.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
-        for i, one in self._policies.items():
+        for i, one in self.compiled.items():
             one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
         self._record(rows)
         self._begun = True
@@ -90,31 +92,56 @@ class CompiledSampler(Sampler):
         self._begun = False
         self.episodes.drop_running()
 
-    def _play(self, steps: int) -> _Rows:
+    @property
+    def runs(self) -> bool:
+        """Whether episodes run that go on at the next call."""
+        return self._begun
+
+    def begun(self, learning: frozenset[str] = frozenset()) -> Carry:
+        """The carry at the start of a compiled call; fresh episodes begin if none run.
+
+        `learning` has the policies whose filter learns. A caller that advances the carry itself returns it to `played`,
+        with all rows; if it does not, because it was interrupted, fresh episodes begin at the next call.
+        """
+        check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
+        if not self._begun:
+            self._begin(learning)
+        self._begun = False
+        assert self.env.running is not None
+        return Carry(self.env.running, {i: one.carry() for i, one in self.compiled.items()})
+
+    def played(self, carry: Carry, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
+        """Goes on from a carry, and records the outcomes, as in `Rows`, of the steps that led to it."""
+        self._advanced(carry)
+        self._record(self._on_host(Rows(rewards, terminateds, truncateds, {}), frozenset()))
+        self.env.ended(np.flatnonzero((terminateds | truncateds).any(axis=1)))
+        self.episodes.take_finished()
+        self._begun = True
+
+    def _advanced(self, carry: Carry) -> None:
+        self.env.running = carry.running
+        for i, one in self.compiled.items():
+            one.inputs = carry.policies[i].inputs
+
+    def _play(self, steps: int) -> Rows:
         """Plays a number of steps.
 
         If the caller is interrupted before it has recorded these steps, the next call begins fresh episodes.
         """
-        check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
-        policies = self._policies
+        policies = self.compiled
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
-        if not self._begun:
-            self._begin(learning)
-        self._begun = False
+        carry = self.begun(learning)
         noise = {i: one.draw_noise(steps) for i, one in policies.items()} if self.explore else None
         params = {i: one.policy.params for i, one in policies.items()}
         extra = {i: one.policy.extra for i, one in policies.items()}
-        assert self.env.running is not None
-        carry = _Carry(self.env.running, {i: one.carry() for i, one in policies.items()})
-        (self.env.running, carries), rows = self._roll(params, extra, carry, noise, steps=steps, learning=learning)
-        for i, one in policies.items():
-            one.inputs = carries[i].inputs
+        carry, rows = self._roll(params, extra, carry, noise, steps=steps, learning=learning)
+        self._advanced(carry)
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
         rows = self._on_host(rows, learning)
         self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
         return rows
 
-    def _needed(self, rows: _Rows) -> _Rows:
+    def _needed(self, rows: Rows) -> Rows:
         """The steps up to the end of the last episode that counts; an evaluation then drops the running episodes."""
         left, over = self.episodes.left, rows.terminateds | rows.truncateds
         ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
@@ -126,9 +153,9 @@ class CompiledSampler(Sampler):
             return column.reshape(-1, steps, *column.shape[1:])[:, :needed].reshape(-1, *column.shape[1:])
 
         outcomes = (column[..., :needed] for column in rows[:3])
-        return _Rows(*outcomes, columns=jax.tree.map(first, rows.columns))
+        return Rows(*outcomes, columns=jax.tree.map(first, rows.columns))
 
-    def _on_host(self, rows: _Rows, learning: frozenset[str]) -> _Rows:
+    def _on_host(self, rows: Rows, learning: frozenset[str]) -> Rows:
         """Checks rows and gives them the dtypes of the host."""
         agents, steps = rows.rewards.shape[1:]
 
@@ -138,13 +165,13 @@ class CompiledSampler(Sampler):
 
         rewards = checks.reward_column(rows.rewards.ravel(), where).reshape(rows.rewards.shape)
         over = rows.terminateds | rows.truncateds
-        columns = {i: one.on_host(rows.columns[i], over, i in learning) for i, one in self._policies.items()}
+        columns = {i: self.compiled[i].on_host(mine, over, i in learning) for i, mine in rows.columns.items()}
         return rows._replace(rewards=rewards, columns=columns)
 
     def _begin(self, learning: frozenset[str]) -> None:
         self.episodes.drop_running()
         rows = self.env.reset_rows(self._everyone, self.episodes.seeds())
-        for i, one in self._policies.items():
+        for i, one in self.compiled.items():
             one.begin(rows, i in learning)
         self._begin_episodes(self._everyone)
 
@@ -155,7 +182,7 @@ class CompiledSampler(Sampler):
         self._trajectories[env_index] = np.arange(first, self.next_trajectory).reshape(shape)
         self._returns[env_index] = 0.0
 
-    def _record(self, rows: _Rows) -> Played:
+    def _record(self, rows: Rows) -> Played:
         """Records rewards and ends of episodes in the episode table; returns the outcomes by sub-environment."""
         over = rows.terminateds | rows.truncateds
         (count, steps), left = over.shape, self.episodes.left
@@ -175,16 +202,16 @@ class CompiledSampler(Sampler):
         trajectories = np.moveaxis(numbers[place], 2, 1)
         return Played(rows.rewards, rows.terminateds, rows.truncateds, ids[place], trajectories, t)
 
-    def _traced_rollout(
-        self, params: Any, extra: Any, carry: _Carry, noise: Any, steps: int, learning: frozenset[str]
-    ) -> tuple[_Carry, _Rows]:
+    def traced_rollout(
+        self, params: Any, extra: Any, carry: Carry, noise: Any, steps: int, learning: frozenset[str]
+    ) -> tuple[Carry, Rows]:
         """Traced by JAX; `noise` has the random numbers of `steps` steps, or is None for greedy actions.
 
         `params`, `extra` and `noise` are by policy, and `learning` has the policies whose filter learns.
         """
-        functions, policies = self.env.functions, self._policies
+        functions, policies = self.env.functions, self.compiled
 
-        def step(carry: _Carry, noise: Any) -> tuple[_Carry, _Rows]:
+        def step(carry: Carry, noise: Any) -> tuple[Carry, Rows]:
             decided, actions = {}, {}
             for i, one in policies.items():
                 own_noise = None if noise is None else noise[i]
@@ -198,11 +225,11 @@ class CompiledSampler(Sampler):
                 carries[i], columns[i] = one.observe(
                     carry.policies[i], decided[i], outcome, running.obs, over, i in learning
                 )
-            return _Carry(running, carries), _Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
+            return Carry(running, carries), Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
 
         carry, rows = lax.scan(step, carry, noise, length=steps)
         rewards, terminateds, truncateds = (jnp.moveaxis(column, 0, -1) for column in rows[:3])
-        return carry, _Rows(rewards, terminateds, truncateds, jax.tree.map(_by_row, rows.columns))
+        return carry, Rows(rewards, terminateds, truncateds, jax.tree.map(_by_row, rows.columns))
 
 
 def _by_row(column: jax.Array) -> jax.Array:

@@ -166,7 +166,7 @@ class TorchPolicy(ModelPolicy):
             actions = self.exploration.mode(outputs)
         actions = trees.tree_map(np.asarray, actions)
         fetches = self._fetches(outputs, actions, out.value)
-        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
+        check_finite(fetches[self.checked_fetch], self.name, self.timestep)
         return actions, [*map(as_numpy, out.state), *exploring], fetches
 
     def _act(self, run: Callable[[Any, Columns], Result], columns: Columns, explore: bool = False) -> Result:
@@ -190,7 +190,7 @@ class TorchPolicy(ModelPolicy):
         fetches = {
             name: column[:, 0] if column.shape[1] == 1 and name != inputs else column
             for name, column in found.items()
-            if wanted is None or name in wanted or name == self._checked_fetch
+            if wanted is None or name in wanted or name == self.checked_fetch
         }
         if wanted is None or SampleBatch.VF_PREDS in wanted:
             # A copy, because the values may be a parameter; zeros if the model returns no values.

@@ -57,7 +57,7 @@ def test_no_rows(kind):
 def test_fetches_only_columns_that_are_read(kind):
     policy = make(kind)
     fetched = set(policy.compute_actions(seen(2))[2])
-    assert fetched - {policy._checked_fetch} <= policy.sampled_columns
+    assert fetched - {policy.checked_fetch} <= policy.sampled_columns
 
 
 @every_kind

@@ -1,0 +1,151 @@
+"""`CompiledReplayOptimizer`: replay on the device, for environments in JAX: one compiled call samples and learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rollax.config.groups import ReplayFields
+from rollax.core.introspection import overrides
+from rollax.core.stored_values import read_count, read_dict
+from rollax.optimizers.compiled_rounds import CompiledRounds
+from rollax.optimizers.optimizer import Stats
+from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
+from rollax.policy.base_algorithm import BaseAlgorithm
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.replayed import Draw
+from rollax.rollout.callbacks import Callbacks
+from rollax.rollout.compiled_sampler import CompiledSampler
+from rollax.rollout.worker import RolloutWorker
+
+_OF_POLICY = ("learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
+_OF_ROWS = ("prepare", "postprocess", "loss_columns")
+_MOST_ROUNDS = 1024
+_MOST_ROWS_DRAWN = 1 << 22  # of one call
+
+
+class CompiledReplayOptimizer(ReplayOptimizer):
+    """`SyncReplayOptimizer` whose rows stay on the device: a step makes all rounds of an iteration in one call.
+
+    A round samples a fragment, stores it, and makes the due updates, in the same order and with the same schedules and
+    counts as a step of `SyncReplayOptimizer`. What differs:
+
+    - Rows are drawn by other random numbers. A window of n steps can be drawn when n steps are stored after it, also
+      where the trajectory has ended earlier.
+    - Observations are stored twice, before and after each step.
+    - `timers` has the time of both sampling and learning in `learn_s`.
+    """
+
+    config_class = ReplayFields
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        ((self._policy_id, policy),) = self.policies.items()
+        sampler = self.local_worker.sampler
+        assert isinstance(sampler, CompiledSampler)
+        assert isinstance(policy, JaxPolicy)
+        size = sampler.fragment_length * self.local_worker.env.num_envs
+        self._size_of_round = size * (1 if self.config.count_steps_by == "env_steps" else len(sampler.env.agents))
+        updates = math.ceil(self._size_of_round * self.config.training_intensity)
+        self._rounds = CompiledRounds(sampler, policy, self.config.buffer_size, updates, self.config.seed)
+        rounds = -(-self.config.timesteps_per_iteration // self._size_of_round)
+        drawn = max(updates * (policy.minibatch_size or 1), 1)
+        self._at_once = max(min(rounds, _MOST_ROUNDS, _MOST_ROWS_DRAWN // drawn), 1)
+
+    def step(self) -> Stats:
+        rounds, size, worker = self._rounds, self._size_of_round, self.local_worker
+        left = self._at_once if math.isinf(self.stop_at) else -(-(self.stop_at - self.steps) // size)
+        drawn, made = [], 0
+        for number in range(max(min(self._at_once, int(left)), 1)):
+            worker.set_timestep(self.steps + number * size)
+            self._due.add(size)
+            if not rounds.can_draw(number):
+                self._due.skip(self.num_updates + made)
+            updates = min(self._due.updates - self.num_updates - made, rounds.most_updates)
+            drawn.append(rounds.draw(updates, number))
+            made += updates
+        try:
+            with self.timings.measured("learn_s"):
+                statistics = rounds.run(drawn, self._at_once)
+        finally:
+            self._count(rounds.made, drawn)
+        self._note(self._policy_id, statistics)
+        return dict(self.stats)
+
+    def _count(self, made: int, drawn: list[Any]) -> None:
+        """Counts the rounds that were made; the others, after an error, do not count."""
+        self.env_steps += made * self._rounds.env_steps_of_round
+        self.agent_steps += made * self._rounds.rows_of_round
+        self.num_updates += sum(int(one.updates) for one in drawn[:made])
+        self._due.stored -= (len(drawn) - made) * self._size_of_round
+        self.version += made
+        self._episodes += self.local_worker.get_metrics()
+        self.timings.lags.add(0)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "replay": {"rows": {self._policy_id: len(self._rounds)}, "num_updates": self.num_updates, "on_device": True}
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        state = {
+            "num_updates": self.num_updates,
+            "due": self._due.get_state(),
+            "rng": self._rounds.rng.bit_generator.state,
+        }
+        if not self.config.store_buffer_in_checkpoints:
+            return state
+        return {**state, "rows": self._rounds.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        num_updates, rng = read_count(state, "num_updates", "optimizer"), self._rounds.rng
+        stored = random_state(state, "rng", "choices", rng)
+        due = read_dict(state, "due", "optimizer")
+        self._rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
+        self._due.restore(due, made=num_updates, kept="rows" in state, most_steps=self.config.buffer_size)
+        self.num_updates, rng.bit_generator.state = num_updates, stored
+
+
+def why_not(worker: RolloutWorker) -> str:
+    """Why a worker's rows cannot stay on the device; empty if they can."""
+    sampler = worker.sampler
+    config: Any = worker.config
+    if type(sampler) is not CompiledSampler or len(worker.policies) > 1:
+        return "several policies, or an environment that is not compiled with its policy"
+    ((policy_id, policy),) = worker.policies.items()
+    if not isinstance(policy, JaxPolicy) or policy_id not in sampler.compiled:
+        return "a policy that is not in JAX, or has no agent"
+    runner, plan = worker.runners[policy_id], policy.plan
+    trained = config.multiagent.policies_to_train
+    reasons = (
+        (trained is not None and policy_id not in trained, "a policy that does not learn"),
+        (config.prioritized_replay, "config key 'prioritized_replay'"),
+        (config.n_step is None, "config key 'n_step', None"),
+        (config.frame_stack_axis is not None or config.frame_stack > 1, "stacked images"),
+        (bool(runner.filter.leaves), "config key 'observation_filter'"),
+        (type(policy.replayed) is not Draw or bool(policy.replayed.columns), "rows that are not drawn one by one"),
+        (bool(policy.replayed_columns), "further columns of rows"),
+        (policy.memory.present, "a model with memory"),
+        (bool(policy.running_statistics), "running statistics"),
+        (bool(policy.numbers) or plan.stops is not None or plan.epochs > 1, "a plan of several passes"),
+        (plan.minibatch_size is None or plan.microbatch_size is not None, "microbatches"),
+        (policy.learner.devices.count > 1, "several devices"),
+        (policy.on_new_variables is not None, "shared variables"),
+        (overrides(type(policy.exploration), Exploration, "after_fragment"), "exploration that adapts to fragments"),
+        (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),
+        (overrides(type(worker.callbacks), Callbacks, "on_sample_end"), "callback on_sample_end"),
+        (_changes_rows(policy.algorithm), "rows that are changed before they are stored or learned from"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
+
+
+def _changes_rows(algorithm: BaseAlgorithm) -> bool:
+    """Whether rows are changed between sampling and the loss, other than by `noise_columns`."""
+    for kind in type(algorithm).__mro__:
+        if kind is not BaseAlgorithm and any(name in vars(kind) for name in _OF_ROWS):
+            changes = vars(kind).get("changes_rows")
+            if changes is None or changes(algorithm):
+                return True
+    return False

@@ -1,0 +1,298 @@
+"""Replay on the device: rounds of sampling and learning in one compiled call."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import Callbacks, DQNTrainer, EnvError, JaxEnv, NonFiniteError, Outcome, SACTrainer, TD3Trainer
+from rollax.algorithms.dqn import DQN
+from rollax.batch import SampleBatch
+from rollax.optimizers import compiled_replay
+from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
+
+DQN_KEYS = {
+    "num_envs_per_worker": 4,
+    "rollout_fragment_length": 2,
+    "train_batch_size": 16,
+    "training_intensity": 0.25,
+    "learning_starts": 24,
+    "buffer_size": 64,
+    "timesteps_per_iteration": 40,
+    "target_network_update_freq": 3,
+    "model": {"fcnet_hiddens": [8]},
+    "epsilon_timesteps": 100,
+    "lr_schedule": [[0, 1e-2], [200, 0.0]],
+    "seed": 3,
+}
+SAC_KEYS = {
+    **{key: value for key, value in DQN_KEYS.items() if key not in ("epsilon_timesteps", "target_network_update_freq")},
+    "random_steps": 16,
+    "policy_delay": 2,
+}
+TD3_KEYS = {key: value for key, value in SAC_KEYS.items() if key != "policy_delay"}
+
+
+class Walk(JaxEnv):
+    """Two steps left or right and the episode is truncated; the observation becomes NaN after some steps of a seed."""
+
+    observation_space = spaces.Box(-10.0, 10.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, broken="", after=1000):
+        self.broken, self.after = broken, after
+
+    def reset(self, key):
+        return jnp.zeros(2), jnp.zeros(1)
+
+    def step(self, state, action, key):
+        place, steps = state[0] + 2.0 * action - 1.0, state[1] + 1
+        broken = steps >= self.after
+        obs = jnp.where(broken & (self.broken == "obs"), jnp.nan, place)[None]
+        reward = jnp.where(broken & (self.broken == "reward"), jnp.nan, place)
+        return Outcome(jnp.stack([place, steps]), obs, reward, jnp.bool_(False), steps >= 6)
+
+
+def weights_of(trainer):
+    return trainer.get_policy().get_weights()
+
+
+def assert_equal(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], err_msg=name, **tolerance)
+
+
+def maker(name):
+    """A function, keys -> trainer on an environment in JAX."""
+    trainer, env, config = {
+        "DQN": (DQNTrainer, "jax:CartPole-v1", DQN_KEYS),
+        "SAC": (SACTrainer, "jax:Pendulum-v1", SAC_KEYS),
+        "TD3": (TD3Trainer, "jax:Pendulum-v1", TD3_KEYS),
+    }[name]
+    return lambda **keys: trainer(env, {**config, **keys})
+
+
+@pytest.fixture(params=["DQN", "SAC", "TD3"])
+def make(request):
+    return maker(request.param)
+
+
+@pytest.fixture
+def make_dqn():
+    return maker("DQN")
+
+
+def test_many_rounds_in_a_call_are_those_of_single_calls(make, monkeypatch):
+    with make() as together, make(timesteps_per_iteration=8) as alone:
+        assert type(together.optimizer) is CompiledReplayOptimizer
+        for _ in range(2):
+            result = together.train()
+            for _ in range(5):
+                last = alone.train()
+        assert_equal(weights_of(together), weights_of(alone), rtol=1e-5, atol=1e-6)
+        for key in ("timesteps_total", "num_episodes_total", "episode_reward_mean"):
+            assert result.get(key) == last.get(key)
+        learner, other = (one["info"]["learner"]["default_policy"] for one in (result, last))
+        assert learner.keys() == other.keys()
+        for name, value in learner.items():
+            assert value == (None if other[name] is None else pytest.approx(other[name], rel=1e-3, abs=1e-4))
+        assert result["info"]["replay"] == last["info"]["replay"]
+        # 80 steps, of which the first 24 make no update due.
+        assert result["info"]["replay"]["num_updates"] == 14
+
+
+def test_updates_are_those_of_replay_on_the_host(make):
+    """The same rows, loss noise and coefficients give the same weights as `learn_on_batch`."""
+    with make(timesteps_per_iteration=8, learning_starts=0) as trainer, make(learning_starts=0) as other:
+        optimizer, policy, twin = trainer.optimizer, trainer.get_policy(), other.get_policy()
+        rounds, batches, draw = optimizer._rounds, [], optimizer._rounds.draw
+        rounds.draw = lambda updates, number: batches.append(draw(updates, number)) or batches[-1]
+        for _ in range(4):
+            twin.set_state(policy.get_state())
+            twin.timestep = optimizer.steps
+            trainer.train()
+            found = batches.pop()
+            count = int(found.updates) * 16
+            assert count == 32
+            rows = rounds._transitions(rounds._rows, found.drawn[:count, 0], found.drawn[:count, 1])
+            noise = {name: column[:count] for name, column in found.columns.items()}
+            twin.algorithm = _WithNoise(twin.algorithm, noise)
+            twin.learn_on_batch(
+                SampleBatch({**jax.tree.map(np.array, rows), "indices": np.zeros((count, 2), np.int64)})
+            )
+            twin.algorithm = twin.algorithm.inner
+            assert_equal(policy.get_weights(), twin.get_weights(), rtol=1e-4, atol=1e-5)
+
+
+class _WithNoise:
+    """An algorithm whose loss has given noise."""
+
+    def __init__(self, inner, noise):
+        self.inner, self.noise = inner, noise
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def loss_columns(self, batch, rng):
+        return {**self.inner.loss_columns(batch, rng), **self.noise}
+
+
+def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
+    keys = {"learning_starts": 1000, "epsilon_timesteps": 1}
+    with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as trainer:
+        trainer.train()
+        rows = trainer.optimizer._rounds._rows
+        kept = {name: np.asarray(getattr(rows, name)) for name in rows._fields}
+    monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "a test")
+    with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as other:
+        assert type(other.optimizer) is SyncReplayOptimizer
+        found: dict[str, list[np.ndarray]] = {}
+        for number in range(5):  # an iteration above
+            other.optimizer.local_worker.set_timestep(8 * number)
+            [rollout] = other.optimizer.local_worker.sample_fragments()
+            fragment = rollout.batch["default_policy"]
+            columns = {
+                "obs": fragment["obs"],
+                "actions": fragment["actions"],
+                "rewards": fragment["rewards"],
+                "terminated": fragment["terminateds"],
+                "truncated": fragment["truncateds"],
+                "new_obs": fragment.following("obs"),
+            }
+            for name, column in columns.items():  # [N T, ...] -> [T, N, ...]
+                found.setdefault(name, []).append(np.swapaxes(column.reshape(4, 2, *column.shape[1:]), 0, 1))
+    for name, parts in found.items():
+        np.testing.assert_allclose(kept[name][:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
+
+
+def test_exact_resume_with_the_buffer(make_dqn, tmp_path):
+    keys = {"store_buffer_in_checkpoints": True, "buffer_size": 96}
+    with make_dqn(**keys) as trainer:
+        trainer.train()
+        folder = trainer.save(tmp_path, exact=True)
+        trainer.train()
+        weights, steps = weights_of(trainer), trainer.optimizer.num_updates
+        with type(trainer).from_checkpoint(folder) as again:
+            assert len(again.optimizer._rounds) == 40
+            again.train()
+            assert_equal(weights_of(again), weights, rtol=0)
+            assert again.optimizer.num_updates == steps
+
+
+def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_path):
+    with make_dqn() as trainer:
+        trainer.train()
+        folder = trainer.save(tmp_path)
+        with type(trainer).from_checkpoint(folder) as again:
+            assert len(again.optimizer._rounds) == 0
+            made = again.optimizer.num_updates
+            assert made == trainer.optimizer.num_updates
+            again.train()
+            assert again.optimizer.num_updates == made + 4  # again 24 steps make no update due
+
+
+@pytest.mark.parametrize("first", ["device", "host"])
+def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, first):
+    def on(kind):
+        monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "" if kind == "device" else "a test")
+
+    on(first)
+    with make_dqn(store_buffer_in_checkpoints=True) as trainer:
+        trainer.train()
+        folder, weights = trainer.save(tmp_path), weights_of(trainer)
+    on("host" if first == "device" else "device")
+    with DQNTrainer.from_checkpoint(folder) as again:
+        assert_equal(weights_of(again), weights, rtol=0)
+        result = again.train()
+        assert result["timesteps_total"] == 80
+        assert result["info"]["replay"].get("on_device", False) == (first == "host")
+
+
+def test_a_run_ends_at_its_number_of_steps(make_dqn):
+    with make_dqn() as trainer:
+        trainer.fit(stop={"timesteps_total": 56}, evaluate=False)
+        assert trainer.optimizer.steps == 56
+        assert trainer.optimizer._due.stored == 56
+        assert trainer.optimizer.num_updates == 8
+
+
+def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
+    with make_dqn(n_step=3) as trainer:
+        trainer.train()
+        trainer.workers.local.restart_episodes()
+        trainer.train()
+        rows = trainer.optimizer._rounds._rows
+        assert np.asarray(rows.truncated)[9].all()  # the last step before the restart
+        assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
+
+
+@pytest.mark.parametrize("broken", ["obs", "reward"])
+def test_an_environment_with_nan_is_named(broken):
+    keys = {**DQN_KEYS, "learning_starts": 0, "env_config": {}}
+    with DQNTrainer(lambda _: Walk(broken, after=5), keys) as trainer:
+        assert type(trainer.optimizer) is CompiledReplayOptimizer
+        with pytest.raises(EnvError):
+            trainer.train()
+        assert all(np.isfinite(value).all() for value in weights_of(trainer).values())
+
+
+def test_updates_that_are_not_finite_are_refused(make_dqn):
+    with make_dqn(lr_schedule=[[0, 1e-3], [40, 1e-3], [48, 1e38], [10**6, 1e38]]) as trainer:
+        trainer.train()
+        with pytest.raises(NonFiniteError):
+            trainer.fit(stop={"training_iteration": 4}, evaluate=False)
+        assert all(np.isfinite(value).all() for value in weights_of(trainer).values())
+        assert trainer.optimizer.steps > 40
+
+
+def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
+    with make_dqn() as trainer:
+        trainer.train()
+        rounds = trainer.optimizer._rounds
+        run = rounds._run
+        rounds._run = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        assert (len(rounds), trainer.optimizer.steps) == (0, 40)
+        assert caplog.records
+        rounds._run = run
+        assert trainer.train()["timesteps_total"] == 80
+
+
+class _Rewarding(DQN):
+    def postprocess(self, fragment, values):
+        return super().postprocess(fragment, values)
+
+
+class _RewardingTrainer(DQNTrainer):
+    policy_class = _Rewarding
+
+
+class _Listening(Callbacks):
+    def on_sample_end(self, *, worker, samples):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("trainer", "keys"),
+    [
+        (DQNTrainer, {"prioritized_replay": True}),
+        (DQNTrainer, {"n_step": None}),
+        (DQNTrainer, {"observation_filter": "MeanStdFilter"}),
+        (DQNTrainer, {"exploration_bonus": "rnd"}),
+        (DQNTrainer, {"callbacks": _Listening}),
+        (DQNTrainer, {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
+        (DQNTrainer, {"exploration": "ParameterNoise"}),
+        (_RewardingTrainer, {}),
+    ],
+)
+def test_otherwise_the_rows_are_on_the_host(trainer, keys):
+    with trainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as made:
+        assert type(made.optimizer) is SyncReplayOptimizer
