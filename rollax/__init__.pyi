@@ -157,6 +157,7 @@ from rollax.search.es import ES as ES
 from rollax.search.es import ESConfig as ESConfig
 from rollax.search.es import ESTrainer as ESTrainer
 from rollax.search.optimizer import SearchOptimizer as SearchOptimizer
+from rollax.selfplay.league import League as League
 from rollax.serving.client import PolicyClient as PolicyClient
 from rollax.serving.export.export_policy import export_policy as export_policy
 from rollax.serving.policy_backend import PolicyBackend as PolicyBackend

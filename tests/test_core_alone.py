@@ -13,14 +13,14 @@ import pytest
 
 import rollax
 
-EXTENSIONS = ("offline", "search", "serving", "torch")
+EXTENSIONS = ("offline", "search", "selfplay", "serving", "torch")
 SCRIPT = """
 import numpy as np
 import rollax
 from rollax import *
 
 assert "DQNTrainer" in globals()
-assert not {{"BCTrainer", "ESTrainer", "DatasetReader", "PolicyClient", "TorchPolicy"}} & set(globals())
+assert not {{"BCTrainer", "ESTrainer", "League", "DatasetReader", "PolicyClient", "TorchPolicy"}} & set(globals())
 assert rollax.__file__.startswith({folder!r}), rollax.__file__
 small = {{"seed": 0, "model": {{"fcnet_hiddens": (8,)}}, "evaluation_num_episodes": 1, "evaluation_interval": 1}}
 replayed = {{"learning_starts": 32, "train_batch_size": 16, "buffer_size": 500, "timesteps_per_iteration": 64}}

@@ -60,4 +60,4 @@ def test_example_runs_briefly(example, monkeypatch):
 @pytest.mark.learning
 def test_example_reaches_its_result(example, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=600)
+    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=1800)

@@ -92,6 +92,7 @@ class _State(BaseModel):
     episodes: list[tuple[StrictFloat, _Count, dict[str, list[StrictFloat]], dict[str, StrictFloat | StrictBool]]]
     workers: _Workers
     optimizer: dict[str, Any]
+    callbacks: dict[str, Any] = {}
 
 
 def write(trainer: Trainer, path: Path) -> Path:
@@ -202,16 +203,23 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | 
     )
     check_same("algorithm", stored["algorithm"], trainer.name, path, fix)
     check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path, fix)
-    policies = trainer.worker.policies
-    check_same("set of policies", sorted(stored["policies"]), sorted(policies), path, fix)
-    for policy_id, description in stored["policies"].items():
+    policies, state = trainer.worker.policies, stored["state"]
+    if stored["policies"].keys() != policies.keys():
+        from rollax.algorithms.policy_changes import of_policies, warn_of_others  # loaded only where it is used
+
+        if stored["policies"].keys().isdisjoint(policies):
+            check_same("set of policies", sorted(stored["policies"]), sorted(policies), path, fix)
+        state = of_policies(state, policies)
+        warn_of_others(stored["policies"], policies, path)
+    for policy_id in state["workers"]["policies"]:
+        description = stored["policies"][policy_id]
         for kind, same in (("observation_space", same_space), ("action_space", same_action_space)):
             space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
             check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, fix, same)
     before = trainer.workers.get_state()
     try:
         with errors_as_damaged(path):
-            trainer.set_state(stored["state"])
+            trainer.set_state(state)
     except BaseException:
         # The workers may be partly changed: weights of another model are refused only while they are set.
         trainer.workers.set_state(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
@@ -25,7 +25,7 @@ from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
 from rollax.rollout.callbacks import check_returned
-from rollax.rollout.metrics import EpisodeWindow, EvaluationResult, Result, TrainResult
+from rollax.rollout.metrics import EpisodeMetrics, EpisodeWindow, EvaluationResult, Result, TrainResult
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
@@ -92,6 +92,8 @@ class Trainer(OtherNamesOfTrainer):
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
         """The run folder with the results that led here, and the iteration of the last one."""
+        self.episodes: list[EpisodeMetrics] = []
+        """The episodes that ended in the last iteration."""
         self._evaluation_interval = self.config.evaluation_interval
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
 
@@ -153,7 +155,8 @@ class Trainer(OtherNamesOfTrainer):
             with self._running.marked(ITERATION):
                 stats = self.optimizer.iterate()
             self.iteration += 1
-            episodes = self._window.summary(self.optimizer.take_episodes())
+            self.episodes = self.optimizer.take_episodes()
+            episodes = self._window.summary(self.episodes)
             trained_s = time.perf_counter() - started
             evaluation = self._evaluator.finish() if parallel else self.evaluate() if due else None
         finally:  # the steps of an iteration that raises count too
@@ -378,6 +381,46 @@ class Trainer(OtherNamesOfTrainer):
                 unfiltered,
             )
 
+    def add_policy(
+        self,
+        policy_id: str,
+        spec: Any = None,
+        *,
+        copy_of: str | None = None,
+        trained: bool = True,
+        policy_mapping_fn: Callable[..., str] | None = None,
+    ) -> None:
+        """Adds a policy to a running trainer; the other policies go on as after `from_checkpoint`.
+
+        They keep their weights, optimizer and filter states, replay buffers and counters. Environments, callbacks and
+        worker processes are made anew, and new episodes begin.
+
+        Args:
+            spec: an entry of `multiagent.policies`, such as None for the algorithm's own policy.
+            copy_of: a policy whose state, apart from random numbers, the new one begins with; None: it is untrained.
+            trained: whether it learns.
+            policy_mapping_fn: the new mapping; None keeps that of the config.
+        Raises:
+            ConfigError, PolicyError, SpaceError: a wrong argument; the trainer keeps its policies and their state.
+        """
+        from rollax.algorithms import policy_changes
+
+        self._running.refuse("add_policy()", ITERATION, *PLAYING)
+        policy_changes.add(self, policy_id, spec, copy_of=copy_of, trained=trained, policy_mapping_fn=policy_mapping_fn)
+
+    def remove_policy(self, policy_id: str, *, policy_mapping_fn: Callable[..., str] | None = None) -> None:
+        """Removes a policy from a running trainer; the other policies go on as with `add_policy`.
+
+        Args:
+            policy_mapping_fn: the new mapping, if that of the config names the policy.
+        Raises:
+            ConfigError, PolicyError, SpaceError: as `add_policy`.
+        """
+        from rollax.algorithms import policy_changes
+
+        self._running.refuse("remove_policy()", ITERATION, *PLAYING)
+        policy_changes.remove(self, policy_id, policy_mapping_fn=policy_mapping_fn)
+
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
 
@@ -402,9 +445,12 @@ class Trainer(OtherNamesOfTrainer):
     def restore(self, path: str | Path) -> None:
         """Loads policies, optimizers, filters, counters and random state of a checkpoint; the config stays.
 
+        Policies that only the checkpoint has are dropped, and policies that only the trainer has keep their weights and
+        optimizer states; a warning names them.
+
         Raises:
-            CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or
-                filters; the trainer keeps its state but starts new episodes.
+            CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other spaces or filters, or has
+                none of the policies; the trainer keeps its state but starts new episodes.
             PolicyError: likewise, if the checkpoint is of another model.
         """
         from rollax.algorithms import checkpoint
@@ -424,7 +470,7 @@ class Trainer(OtherNamesOfTrainer):
                 refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code. Keys that are left out of `model` or
-                `multiagent` keep their values from the checkpoint.
+                `multiagent` keep their values from the checkpoint. `multiagent` may have more or fewer policies.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
             ConfigError: a change has no effect.
@@ -437,6 +483,8 @@ class Trainer(OtherNamesOfTrainer):
     def get_state(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores, without the config."""
         self.optimizer.rest()
+        callbacks, of_callbacks = self.worker.callbacks, {}
+        check_returned(callbacks, "on_save", callbacks.on_save(trainer=self, state=of_callbacks), of_callbacks)
         return {
             "iteration": self.iteration,
             "time_total_s": self.time_total_s,
@@ -446,6 +494,7 @@ class Trainer(OtherNamesOfTrainer):
             "workers": self.workers.get_state(),
             "optimizer": self.optimizer.get_state(),
             "version": self.optimizer.version,
+            "callbacks": of_callbacks,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -462,6 +511,8 @@ class Trainer(OtherNamesOfTrainer):
         self._window.set_state(state["episodes"])
         self.optimizer.forget()
         self._evaluator.stop()
+        callbacks, of_callbacks = self.worker.callbacks, state.get("callbacks", {})
+        check_returned(callbacks, "on_restore", callbacks.on_restore(trainer=self, state=of_callbacks), of_callbacks)
 
     def stop(self) -> None:
         """Closes the environments and mapped files and ends the other processes, all of them even if one fails.

@@ -11,10 +11,6 @@ def each(names: str, value: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), value)
 
 
-_POLICIES = (
-    "the set of policies is fixed: list all of them in config key 'multiagent.policies', choose those that learn by "
-    "'multiagent.policies_to_train', and copy weights with set_weights"
-)
 _SETTINGS = "settings are keys: {cls}(env=..., lr=...), or config.changed(lr=...) for a config with other values"
 _BUILT = "pass the config to its trainer, as in PPOTrainer(config=config)"
 _BUFFER = "config key 'store_buffer_in_checkpoints' stores it with save()"
@@ -40,7 +36,6 @@ TRAINER: dict[str, str] = {
     "set_random_seed": "config key 'seed'",
     # RLlib
     **each("build build_algo", "a trainer is ready as it is: call train() or fit()"),
-    **each("add_policy remove_policy", _POLICIES),
     **each("save_checkpoint save_to_path", "save(directory)"),
     **each("load_checkpoint restore_from_path", "restore(path), or {cls}.from_checkpoint(path)"),
     **each("export_policy_model export_model", "export_policy(checkpoint, to='onnx', out=...)"),

@@ -40,6 +40,12 @@ class Callbacks:
     def on_train_result(self, *, trainer: Trainer, result: dict[str, Any]) -> None:
         """An iteration has ended; the callback may add keys to `result`."""
 
+    def on_save(self, *, trainer: Trainer, state: dict[str, Any]) -> None:
+        """The trainer's state is read, as for a checkpoint, which also stores JSON values and arrays in `state`."""
+
+    def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
+        """A state of the trainer is set; `state` is what `on_save` put into it, empty if nothing."""
+
 
 _HOOKS = {name: inspect.signature(hook) for name, hook in vars(Callbacks).items() if name.startswith("on_")}
 _OTHER_NAMES = {
@@ -47,6 +53,8 @@ _OTHER_NAMES = {
     "on_episode_step": ("on_step", "on_env_step"),
     "on_episode_end": ("on_episode_finish", "on_episode_finished", "on_episode_done"),
     "on_sample_end": ("on_rollout_end", "on_postprocess_trajectory", "on_learn_on_batch"),
+    "on_save": ("on_checkpoint", "on_checkpoint_saved", "on_save_checkpoint"),
+    "on_restore": ("on_checkpoint_loaded", "on_load", "on_load_checkpoint"),
     "on_train_result": ("on_train_end", "on_train_step", "on_training_end", "on_iteration_end", "on_result"),
 }
 

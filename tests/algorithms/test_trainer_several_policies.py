@@ -62,6 +62,14 @@ class TestMultiAgent:
             assert result["policy_reward_mean"] == {"left": 5, "right": 50, "spare": None}
             assert result["episode_reward_mean"] == 55
 
+    def test_the_episodes_of_the_last_iteration(self):
+        with self.make() as trainer:
+            assert trainer.episodes == []
+            for _ in range(2):
+                result = trainer.train()
+                assert len(trainer.episodes) == result["episodes_this_iter"] == 4
+                assert [one.policy_rewards for one in trainer.episodes] == 4 * [{"left": [5], "right": [50]}]
+
     def test_policies_start_different(self):
         with self.make() as trainer:
             left, right = (trainer.worker.get_weights()[name] for name in ("left", "right"))

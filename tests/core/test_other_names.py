@@ -28,7 +28,6 @@ def trainer():
         ("learn", "fit(stop={'timesteps_total': n})"),
         ("predict", "compute_single_action(obs)"),
         ("load", "PPOTrainer.from_checkpoint(path)"),
-        ("add_policy", "multiagent.policies_to_train"),
         ("save_checkpoint", "save(directory)"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Self-play: frozen past opponents, and a league with ratings."""

@@ -1,0 +1,234 @@
+"""`League`: a learner plays against its frozen past selves, which are rated."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+import numpy as np
+
+from rollax.env.base_env import BaseEnv, in_order
+from rollax.errors import ConfigError
+from rollax.rollout.callbacks import Callbacks
+from rollax.rollout.episodes import Episode
+from rollax.rollout.worker import RolloutWorker
+from rollax.selfplay.ratings import Rule, chances, rated
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+
+LEARNER = "learner"
+"""The id of the policy that learns."""
+_SEATS = "seats"
+"""The key of `Episode.user_data` for agent id -> policy id."""
+_RECENT = 100
+"""The games against an opponent that count for the learner's win rate."""
+
+
+@dataclass
+class Opponent:
+    """A frozen past self of the learner.
+
+    Args:
+        rating: its Elo rating.
+        since: the iteration whose weights it has.
+        scores: of the learner in the latest games against it: 1, 1/2 or 0.
+    """
+
+    rating: float
+    since: int
+    scores: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    @property
+    def win_rate(self) -> float:
+        """The learner's mean score; one win and one loss are added, so that a few games do not decide."""
+        return (sum(self.scores) + 1) / (len(self.scores) + 2)
+
+
+class League(Callbacks):
+    """Callbacks by which a learner plays against frozen past selves: `PPOTrainer(config={**League.config(), ...})`.
+
+    A subclass changes the attributes below. After each iteration the games are rated, and the learner's weights may be
+    frozen as a new opponent. Each episode has one opponent from its start to its end, which plays all seats but one;
+    the learner's seat changes from episode to episode. In the first iteration the learner plays all seats.
+
+    The opponents are policies that exist from the start. A new one gets the weights of the learner and, where all are
+    taken, replaces the one that the learner beats most; then the running episodes are dropped.
+
+    Attributes:
+        rating: the learner's Elo rating.
+        opponents: policy id -> opponent, from the oldest to the latest.
+    """
+
+    size: ClassVar[int] = 8
+    """The most opponents."""
+    draw: ClassVar[Rule] = "prioritized"
+    """How opponents are drawn: "prioritized" by how hard they are, "uniform", or "latest"."""
+    self_share: ClassVar[float] = 0.2
+    """The share of episodes in which the learner plays all seats; they are not rated."""
+    snapshot_score: ClassVar[float | None] = 0.7
+    """The mean score of the last `games` at which the learner is frozen as a new opponent; None for no such rule."""
+    snapshot_interval: ClassVar[int | None] = None
+    """The iterations after which the learner is frozen in any case; None for no such rule."""
+    games: ClassVar[int] = 200
+    """The number of games since the last snapshot over which `snapshot_score` is measured."""
+    k_factor: ClassVar[float] = 8.0
+    """The most points by which a game changes a rating."""
+    first_rating: ClassVar[float] = 1000.0
+
+    def __init__(self) -> None:
+        self.rating = self.first_rating
+        self.opponents: dict[str, Opponent] = {}
+        self.snapshots = 0
+        self._recent: deque[float] = deque(maxlen=self.games)
+        self._chances: Mapping[str, float] = {}  # in each process that samples
+        self._seed = int(np.random.default_rng().integers(2**32))  # without a seed in the config
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        """The config keys of a league: `multiagent` and `callbacks`.
+
+        Raises:
+            ConfigError: an attribute of the class has a wrong value.
+        """
+        cls._check()
+        multiagent = {
+            "policies": [LEARNER, *cls.slots()],
+            "policy_mapping_fn": policy_of_seat,
+            "policies_to_train": [LEARNER],
+        }
+        return {"multiagent": multiagent, "callbacks": cls}
+
+    @classmethod
+    def slots(cls) -> list[str]:
+        """The policy ids of the opponents."""
+        return [f"past_{number}" for number in range(cls.size)]
+
+    def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
+        seed = self._seed if worker.config.seed is None else worker.config.seed
+        rng = np.random.default_rng((seed, episode.episode_id))
+        if not self._chances or rng.random() < self.self_share:
+            return
+        agents = list(in_order(base_env.possible_agents or ()))
+        if len(agents) < 2:
+            raise ConfigError(
+                "A league requires an environment of several agents that are known.",
+                "config key 'callbacks', League",
+                f"possible_agents={base_env.possible_agents}",
+            ).expected("at least two agents", "set possible_agents of the environment, or use no League")
+        opponent = str(rng.choice([*self._chances], p=[*self._chances.values()]))
+        seat = agents[episode.episode_id % len(agents)]
+        episode.user_data[_SEATS] = {agent: LEARNER if agent == seat else opponent for agent in agents}
+
+    def on_train_result(self, *, trainer: Trainer, result: dict[str, Any]) -> None:
+        for episode in trainer.episodes:
+            self.rate(episode.policy_rewards)
+        if self._is_due(trainer.iteration):
+            self.freeze(trainer)
+        result["league"] = self.report()
+        self._spread(trainer)
+
+    def on_save(self, *, trainer: Trainer, state: dict[str, Any]) -> None:
+        opponents = {policy_id: [one.rating, one.since, list(one.scores)] for policy_id, one in self.opponents.items()}
+        state["league"] = {
+            "rating": self.rating,
+            "snapshots": self.snapshots,
+            "recent": list(self._recent),
+            "order": list(opponents),
+            "opponents": opponents,
+        }
+
+    def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
+        stored = state.get("league")
+        if stored is None:
+            return
+        self.rating, self.snapshots = stored["rating"], stored["snapshots"]
+        self._recent = deque(stored["recent"], maxlen=self.games)
+        self.opponents = {
+            policy_id: Opponent(rating, since, deque(scores, maxlen=_RECENT))
+            for policy_id in stored["order"]
+            if policy_id in trainer.worker.policies
+            for rating, since, scores in [stored["opponents"][policy_id]]
+        }
+        self._spread(trainer)
+
+    def rate(self, policy_rewards: Mapping[str, list[float]]) -> None:
+        """Rates one game by the returns of its policies; games without one opponent of the league are skipped."""
+        others = [policy_id for policy_id in policy_rewards if policy_id in self.opponents]
+        if LEARNER not in policy_rewards or len(others) != 1:
+            return
+        opponent = self.opponents[others[0]]
+        mine, theirs = (float(np.mean(policy_rewards[policy_id])) for policy_id in (LEARNER, others[0]))
+        score = 0.5 if mine == theirs else float(mine > theirs)
+        self.rating, opponent.rating = rated(self.rating, opponent.rating, score, self.k_factor)
+        opponent.scores.append(score)
+        self._recent.append(score)
+
+    def freeze(self, trainer: Trainer) -> None:
+        """Makes the learner, as it is, an opponent."""
+        free = [policy_id for policy_id in self.slots() if policy_id not in self.opponents]
+        # The first of several is the oldest.
+        slot = free[0] if free else max(self.opponents, key=lambda policy_id: self.opponents[policy_id].win_rate)
+        trainer.worker.set_filters({slot: trainer.worker.get_filters()[LEARNER]})
+        trainer.set_weights({slot: trainer.get_weights(LEARNER)[LEARNER]})
+        if self.opponents.pop(slot, None) is not None:
+            trainer.workers.restart_episodes()  # no opponent changes within an episode
+        self.opponents[slot] = Opponent(self.rating, trainer.iteration)
+        self.snapshots += 1
+        self._recent.clear()
+
+    def report(self) -> dict[str, Any]:
+        """What results have under `league`."""
+        opponents = {
+            policy_id: {"rating": one.rating, "win_rate": one.win_rate, "since": one.since}
+            for policy_id, one in self.opponents.items()
+        }
+        score = float(np.mean(self._recent)) if self._recent else None
+        return {"rating": self.rating, "score": score, "snapshots": self.snapshots, "opponents": opponents}
+
+    @classmethod
+    def _check(cls) -> None:
+        shares = "a number from 0 to 1"
+        score, interval = cls.snapshot_score, cls.snapshot_interval
+        for name, valid, expected in (
+            ("size", cls.size >= 1, "at least 1"),
+            ("draw", cls.draw in get_args(Rule), f"one of {list(get_args(Rule))}"),
+            ("self_share", 0 <= cls.self_share <= 1, shares),
+            ("snapshot_score", score is None or 0 <= score <= 1, f"None, or {shares}"),
+            ("snapshot_interval", interval is None or interval >= 1, "None, or at least 1"),
+            ("games", cls.games >= 1, "at least 1"),
+            ("k_factor", cls.k_factor > 0, "a number above 0"),
+        ):
+            if not valid:
+                raise ConfigError(
+                    "A setting of the league is wrong.", f"{cls.__name__}.{name}", getattr(cls, name)
+                ).expected(expected, f"set it in the class: {name} = {getattr(League, name)!r}")
+
+    def _is_due(self, iteration: int) -> bool:
+        if not self.opponents:
+            return True
+        last = max(one.since for one in self.opponents.values())
+        if self.snapshot_interval is not None and iteration - last >= self.snapshot_interval:
+            return True
+        enough = len(self._recent) == self.games
+        return self.snapshot_score is not None and enough and float(np.mean(self._recent)) >= self.snapshot_score
+
+    def _spread(self, trainer: Trainer) -> None:
+        """Gives the chances of the opponents to all processes that sample."""
+        drawn = chances({policy_id: one.win_rate for policy_id, one in self.opponents.items()}, self.draw)
+        trainer.workers.foreach_worker(partial(_set_chances, drawn))
+
+
+def policy_of_seat(agent_id: Hashable, episode: Episode) -> str:
+    """The policy that a league has chosen for an agent; the learner in an episode that no league has begun."""
+    return episode.user_data.get(_SEATS, {}).get(agent_id, LEARNER)
+
+
+def _set_chances(drawn: Mapping[str, float], worker: RolloutWorker) -> None:
+    parts = getattr(worker.callbacks, "parts", {"on_train_result": [worker.callbacks]})
+    for league in parts["on_train_result"]:
+        if isinstance(league, League):
+            league._chances = drawn
