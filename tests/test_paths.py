@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rollax import DQNTrainer, Trainer, load_policy, open_dataset
-from rollax.cli.checkpoints import newest_checkpoint
 from rollax.errors import DatasetError, RollaxError
 from rollax.offline import reader
 from rollax.offline.new_file import new_folder
 from rollax.runs.results import labelled
+from rollax.runs.run_folder import newest_checkpoint
 
 READ: dict[str, Callable[[str], Any]] = {
     "load_policy": load_policy,

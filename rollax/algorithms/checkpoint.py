@@ -44,6 +44,7 @@ from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError, text_of
 from rollax.policy.policy import Policy
 from rollax.policy.size_checks import models_as_large_as, weights_in
+from rollax.runs.run_folder import newest_checkpoint
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -133,10 +134,14 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
                 )
 
 
-def checked_path(path: Any, where: str) -> Path:
-    """The path of a checkpoint as a `Path`; CheckpointError for another object."""
+def checkpoint_at(path: Any, where: str) -> Path:
+    """Returns the checkpoint at a path: the folder itself, or the newest one in a folder of checkpoints or of a run.
+
+    Raises:
+        CheckpointError: `path` is another object, or a folder without a checkpoint.
+    """
     if isinstance(path, str | os.PathLike):
-        return Path(path)
+        return newest_checkpoint(Path(path)) if os.path.isdir(path) else Path(path)
     raise CheckpointError("This is not the path of a checkpoint.", where, path).expected(
         "the path of a folder", "pass what trainer.save('checkpoints') returns, or trainer.fit(...).checkpoint"
     )

@@ -41,7 +41,7 @@ def load_policy(
     GPU if this machine has one, else the CPU.
 
     Args:
-        path: the folder of a checkpoint.
+        path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
         policy_id: the policy, in a checkpoint with several.
         trainer_class: your own trainer class that saved the checkpoint; it names the policy and config classes.
         policy_class: your own policy class.
@@ -51,7 +51,7 @@ def load_policy(
         CheckpointError: `path` is not a path; or the checkpoint is damaged, of another format, without this policy, or
             requires code that is neither given nor trusted.
     """
-    path = checkpoint.checked_path(path, "load_policy")
+    path = checkpoint.checkpoint_at(path, "load_policy")
     stored = checkpoint.read(path)
     if policy_id not in stored["policies"]:
         raise CheckpointError("The checkpoint does not contain this policy.", str(path), policy_id).expected(
@@ -74,7 +74,7 @@ def load_policies(
     Args:
         stored: the content of the checkpoint, where `checkpoint.read` has returned it already.
     """
-    stored = checkpoint.read(checkpoint.checked_path(path, "load_policies")) if stored is None else stored
+    stored = checkpoint.read(checkpoint.checkpoint_at(path, "load_policies")) if stored is None else stored
     code = _GivenCode(path, trainer_class, None, custom_model, trust_code)
     return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
 

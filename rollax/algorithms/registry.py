@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
@@ -103,12 +103,8 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     name = trainer_class.__name__
     call = f"{name}(env=..., config={{...}})"
     if keys:
-        from rollax.config.synonyms import SYNONYMS  # loaded for errors only
-
-        known = fields_by_key(trainer_class.config_class).keys() | SYNONYMS.keys()
-        given = ", ".join(f"{key!r}: ..." for key in keys if key in known) or "..."
         what, where, got = "A trainer takes its settings in one config.", f"{name}(...)", f"arguments {', '.join(keys)}"
-        fix = f"{name}(env=..., config={{{given}}})"
+        fix = f"{name}(env=..., config={{{_as_settings(trainer_class.config_class, keys)}}})"
     elif isinstance(env, str) and env in _POLICIES_OF_SB3:
         what, where, got = "The first argument is the environment.", f"{name}(env=...)", env
         fix = f"{call}; the network follows from the observation space, and from the config key 'model'"
@@ -118,6 +114,23 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
     else:
         return
     raise ConfigError(what, where=where, got=got, expected="an environment, and one config with all settings", fix=fix)
+
+
+def _as_settings(config_class: type[TrainerConfig], keys: Iterable[str]) -> str:
+    """Returns the items of a config with these keys; in the place of another library's name, the keys of rollax."""
+    from rollax.config.synonyms import counterpart  # loaded for errors only
+    from rollax.config.validation_errors import keys_with_parts
+
+    known = keys_with_parts(config_class)
+    sections: dict[str, list[str]] = {}
+    for key in keys:
+        found = [one for one in known if key in (one, one.rpartition(".")[2])]
+        if not found and (ours := counterpart(key, known)) is not None:
+            found = [*ours.keys]
+        for section, _, name in (one.rpartition(".") for one in found):
+            sections.setdefault(section, []).append(f"{name!r}: ...")
+    own = sections.pop("", [])
+    return ", ".join([*own, *(f"{key!r}: {{{', '.join(inner)}}}" for key, inner in sections.items())]) or "..."
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:

@@ -222,7 +222,8 @@ class Trainer(OtherNamesOfTrainer):
             keep_best: keep the best model of this run folder, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; it stays None where
-                `can_evaluate` is false.
+                `can_evaluate` is false, and if no episode has ended in the run and the environment has no time limit in
+                Gymnasium.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" always prints lines, "none" prints nothing.
             loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
@@ -448,6 +449,8 @@ class Trainer(OtherNamesOfTrainer):
         Policies that only the checkpoint has are dropped, and policies that only the trainer has keep their weights and
         optimizer states; a warning names them.
 
+        Args:
+            path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other spaces or filters, or has
                 none of the policies; the trainer keeps its state but starts new episodes.
@@ -456,7 +459,7 @@ class Trainer(OtherNamesOfTrainer):
         from rollax.algorithms import checkpoint
 
         self._running.refuse("restore()", ITERATION, *PLAYING)
-        path = checkpoint.checked_path(path, "restore(path)")
+        path = checkpoint.checkpoint_at(path, "restore(path)")
         checkpoint.restore(self, checkpoint.read(path), path)
 
     @classmethod
@@ -466,6 +469,7 @@ class Trainer(OtherNamesOfTrainer):
         A subclass stores additional state through its `get_state` and `set_state`.
 
         Args:
+            path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
                 refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
@@ -477,7 +481,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         from rollax.algorithms import checkpoint
 
-        own, path = None if cls is Trainer else cls, checkpoint.checked_path(path, "from_checkpoint(path)")
+        own, path = None if cls is Trainer else cls, checkpoint.checkpoint_at(path, "from_checkpoint(path)")
         return cast(Self, checkpoint.opened(path, own, changes, trust_code=trust_code, learn=learn))
 
     def get_state(self) -> dict[str, Any]:

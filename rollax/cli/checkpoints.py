@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.core.importing import path_of
-from rollax.core.storage import newest
 from rollax.errors import CheckpointError
-from rollax.runs.results import RESULTS_NAME
-from rollax.runs.run_folder import CHECKPOINTS, PREFIX, newest_saved
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
-
-
-def newest_checkpoint(path: Path) -> Path:
-    """Returns the newest complete checkpoint in a run folder or its folder `checkpoints`, or else `path` itself."""
-    if not os.path.isdir(path):
-        raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
-            "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
-        )
-    found = newest_saved(path) or newest(path, PREFIX)
-    if found is None and (os.path.isdir(path / CHECKPOINTS) or os.path.exists(path / RESULTS_NAME)):
-        fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"
-        raise CheckpointError("The run has no checkpoint.", where=path, expected=f"a folder {PREFIX}…", fix=fix)
-    return found or path
 
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:

@@ -15,7 +15,7 @@ import typer
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.batch import DEFAULT_POLICY
-from rollax.cli.checkpoints import newest_checkpoint, open_trainer
+from rollax.cli.checkpoints import open_trainer
 from rollax.cli.completion import complete_env, complete_run
 from rollax.cli.console import (
     CheckpointArgument,
@@ -31,6 +31,7 @@ from rollax.cli.console import (
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError
 from rollax.runs.display import shown_path, title_of
+from rollax.runs.run_folder import newest_checkpoint
 
 NOT_FIT = 1
 
@@ -38,7 +39,9 @@ NOT_FIT = 1
 def check(
     env: Annotated[
         str,
-        typer.Argument(help="A Gymnasium id, a registered name, or module:Class.", autocompletion=complete_env),
+        typer.Argument(
+            metavar="ENV", help="A Gymnasium id, a registered name, or module:Class.", autocompletion=complete_env
+        ),
     ],
     env_config: Annotated[
         str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
@@ -162,7 +165,8 @@ def list_known(
 
 def plot(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or result.jsonl files.", autocompletion=complete_run)
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or result.jsonl files.", autocompletion=complete_run),
     ],
     out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("curves.png"),
     traceback: TracebackOption = False,

@@ -17,7 +17,8 @@ from rollax.runs.display import shown_path
 
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders of several seeds.", autocompletion=complete_run)
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or folders of several seeds.", autocompletion=complete_run),
     ],
     out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("compare.png"),
     reference: Annotated[

@@ -5,13 +5,15 @@ Each function takes the word as typed so far. It runs at each press of the Tab k
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
 _MOST_FOLDERS = 200
+_WITH_CONFIGS = ("algorithms/*.py", "config/*.py", "models/config.py", "offline/*.py", "search/*.py")
 _WORDS, _LINE = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 """Environment variables with the words, or the line, that bash and zsh are completing; Typer's scripts set them."""
 
@@ -43,6 +45,30 @@ def complete_algorithm(incomplete: str) -> list[str]:
     from rollax.algorithms.registry import ALGORITHMS
 
     return [name for name in ALGORITHMS if name.startswith(incomplete)]
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """The config keys and the names of other libraries that begin with `incomplete`.
+
+    The keys are read from the sources, because importing all algorithms imports JAX, which takes seconds.
+    """
+    import rollax
+    from rollax.config.synonyms import ADVICE, SYNONYMS, counterparts
+
+    package = Path(rollax.__file__).parent
+    sources = (file.read_text(encoding="utf-8") for folder in _WITH_CONFIGS for file in package.glob(folder))
+    keys = {key for source in sources if "Field(" in source for key in _fields_in(source)}
+    keys |= {key for name in SYNONYMS for found, _ in counterparts(name) for key in found.keys}  # lambda, and parts
+    return sorted(key for key in {*keys, *SYNONYMS, *ADVICE} if key.startswith(incomplete))
+
+
+def _fields_in(source: str) -> Iterator[str]:
+    """Yields the keys of the fields `name: type = Field(...)` in a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            function = getattr(node.value, "func", None)
+            if isinstance(function, ast.Name) and function.id == "Field":
+                yield node.target.id
 
 
 def complete_env(incomplete: str) -> list[str]:

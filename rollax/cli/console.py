@@ -60,14 +60,22 @@ TrustOption = Annotated[
     bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint or file names.")
 ]
 CheckpointArgument = Annotated[
-    Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.", autocompletion=complete_run)
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A checkpoint, or a run folder for its newest one.", autocompletion=complete_run
+    ),
 ]
 EnvOption = Annotated[
     str | None, typer.Option(help="Another environment with the same spaces.", autocompletion=complete_env)
 ]
 RunOption = Annotated[
     str | None,
-    typer.Option(parser=named_by_caller, metavar="TEXT", help="module:Class of the trainer, if it is one of your own."),
+    typer.Option(
+        "--run",
+        parser=named_by_caller,
+        metavar="TEXT",
+        help="module:Class of the trainer, if it is one of your own.",
+    ),
 ]
 
 

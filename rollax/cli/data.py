@@ -20,7 +20,7 @@ BROKEN = 1
 
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert and plot data sets.", rich_markup_mode=None)
 
-Sources = Annotated[list[str], typer.Argument(help="Files, folders, patterns, or minari:ID.")]
+Sources = Annotated[list[str], typer.Argument(metavar="DATA", help="Files, folders, patterns, or minari:ID.")]
 FormatOption = Annotated[str, typer.Option("--format", help="The format; auto detects it.")]
 SettingsOption = Annotated[
     str, typer.Option(metavar="JSON", help="Settings of the format, as a JSON object, such as spaces or the env.")

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from rollax.cli.console import ImportOption, RunOption, TracebackOption, TrustOption, readable_errors
+from rollax.cli.console import EnvOption, ImportOption, RunOption, TracebackOption, TrustOption, readable_errors
 
 
 def doctor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, which may still go on.")],
     play: Annotated[int, typer.Option(min=0, help="Episodes to play with the newest checkpoint; 0: none.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    env: EnvOption = None,
     trainer: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
@@ -26,7 +27,7 @@ def doctor(
 
     with readable_errors(traceback, imports):
         own = None if trainer is None else trainer_class_named(trainer)
-        diagnosis = diagnose(run, play=play, trainer_class=own, trust_code=trust_code)
+        diagnosis = diagnose(run, play=play, env=env, trainer_class=own, trust_code=trust_code)
         print(json.dumps(diagnosis.to_json(), indent=2) if as_json else diagnosis)
     if diagnosis.worst in ("problem", "warning"):
         raise typer.Exit(1)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollax.batch import DEFAULT_POLICY
-from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.console import CheckpointArgument, ImportOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError
 from rollax.runs.results import to_json
+from rollax.runs.run_folder import newest_checkpoint
 
 if TYPE_CHECKING:
     from rollax.offline.estimators.estimate import Estimates

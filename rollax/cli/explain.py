@@ -10,15 +10,15 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rollax.cli.completion import complete_algorithm
+from rollax.cli.completion import complete_algorithm, complete_key
 from rollax.cli.console import ImportOption, TracebackOption, readable_errors
 from rollax.config.field_group import condition_text, rules_of
 from rollax.config.names_of_libraries import OF_LIBRARY
 from rollax.config.synonyms import ADVICE, SYNONYMS, counterpart, counterparts
 from rollax.config.trainer import TrainerConfig
-from rollax.config.validation_errors import belonging, keys_with_parts, nested_models, range_text
+from rollax.config.validation_errors import belonging, keys_with_parts, nested_models, range_text, similar_keys
 from rollax.core.frozen import fields_by_key, union_members
-from rollax.errors import ConfigError, nearest, without_links
+from rollax.errors import ConfigError, corrected, nearest, page, without_links
 from rollax.tune.distributions import Space
 from rollax.tune.space import SEARCHED_BY_DEFAULT, default_space
 
@@ -29,7 +29,14 @@ Configs = Mapping[str, type[TrainerConfig]]
 
 
 def explain(
-    key: Annotated[str, typer.Argument(help="A config key, such as lr or model.fcnet_hiddens, or its name elsewhere.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="A config key, such as lr or model.fcnet_hiddens, or its name elsewhere.",
+            autocompletion=complete_key,
+        ),
+    ],
     algo: Annotated[
         str | None,
         typer.Option(
@@ -71,8 +78,17 @@ def explanation(key: str, configs: Configs) -> list[str]:
     else:
         keys = sorted({known for config in configs.values() for known in keys_with_parts(config)})
         short = (known.rpartition(".")[2] for known in keys)
-        what, fix = "Unknown config key.", nearest(key, list(dict.fromkeys((*keys, *short, *SYNONYMS))))
+        what, fix = "Unknown config key.", _similar(_canonical(key), list(dict.fromkeys((*keys, *short, *SYNONYMS))))
     raise ConfigError(what, where, key).fix(fix)
+
+
+def _similar(key: str, known: list[str]) -> str:
+    """A hint with the name that `key` misspells, or else with similar names; all are too many to read."""
+    if corrected(key, known) is not None:
+        return nearest(key, known)
+    similar = similar_keys(key, known)
+    pages = f"{page('algorithms')} explains the keys"
+    return f"similar names: {', '.join(similar)}; {pages}" if similar else pages
 
 
 class _Field:

@@ -10,7 +10,6 @@ import typer
 
 from rollax.cli.completion import complete_run
 from rollax.cli.console import EnvOption, ImportOption, RunOption, TracebackOption, TrustOption, readable_errors
-from rollax.cli.seeds import SETTINGS_NAME
 from rollax.cli.train import train
 from rollax.cli.training_options import (
     CheckpointFrequency,
@@ -32,11 +31,11 @@ from rollax.cli.training_options import (
     StopTimesteps,
 )
 from rollax.errors import ConfigError
-from rollax.runs.results import RESULTS_NAME
+from rollax.runs.results import RESULTS_NAME, seeds_in
 
 
 def resume(
-    run_folder: Annotated[Path, typer.Argument(help="A run folder.", autocompletion=complete_run)],
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete_run)],
     continue_for: ContinueFor = None,
     config: ConfigOption = None,
     settings: SettingsOption = None,
@@ -67,8 +66,11 @@ def resume(
     with readable_errors(traceback):
         if not os.path.exists(run_folder / RESULTS_NAME):
             fix = "check the path; `rollax train --resume=CHECKPOINT` continues from a checkpoint in a new folder"
-            if os.path.exists(run_folder / SETTINGS_NAME):
-                fix = "give the command `rollax train --seeds=... --out=...` of these seeds again, or name one of them"
+            if seeds := seeds_in(run_folder):
+                fix = (
+                    "give the command `rollax train --seeds=... --out=...` of these seeds again, or name one of them: "
+                )
+                fix += str(seeds[0])
             raise ConfigError.is_not("This", "a run folder", "rollax resume", str(run_folder)).expected(
                 f"a folder with a {RESULTS_NAME}", fix
             )

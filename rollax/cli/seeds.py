@@ -19,11 +19,11 @@ import typer
 from rollax.cli.console import MISSED_GOAL, SIGNALLED, search_current_folder
 from rollax.core.atomic_files import read_regular, replace_file
 from rollax.errors import ConfigError, RollaxError
-from rollax.runs.comparison import SEED_FOLDER, compared_by, groups_of, table
+from rollax.runs.comparison import compared_by, groups_of, table
 from rollax.runs.display import shown_path
 from rollax.runs.experiment import Experiment
 from rollax.runs.interrupts import StopRequest
-from rollax.runs.results import to_json
+from rollax.runs.results import SEED_FOLDER, to_json
 from rollax.runs.run_folder import check_empty, iteration_of, newest_saved
 from rollax.runs.run_lock import RunLock, refuse_used
 from rollax.runs.stopping import ended_by

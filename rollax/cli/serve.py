@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.algorithms.named_trainers import trainer_class_named
-from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.completion import complete_run
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.experiment import parse_config, parse_settings
@@ -19,6 +18,7 @@ from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
 from rollax.runs.experiment import merged
+from rollax.runs.run_folder import newest_checkpoint
 from rollax.runs.run_lock import RunLock
 from rollax.serving.security import read_token
 
@@ -32,6 +32,7 @@ def serve(
     checkpoint: Annotated[
         Path | None,
         typer.Argument(
+            metavar="RUN",
             help="A checkpoint, or a run folder for its newest one; without it, --run starts a run that learns.",
             autocompletion=complete_run,
         ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,6 @@ from rollax.cli.console import (
     evaluation_line,
     readable_errors,
 )
-from rollax.core.importing import named_by_caller
 from rollax.errors import CheckpointError, ConfigError
 from rollax.runs.display import shown_path, title_of
 
@@ -33,7 +33,9 @@ DIFFERENT = 1
 
 SourceArgument = Annotated[
     str,
-    typer.Argument(help="A shared run: a folder, a zip file, or hub:ORG/NAME.", autocompletion=complete_run),
+    typer.Argument(
+        metavar="SOURCE", help="A shared run: a folder, a zip file, or hub:ORG/NAME.", autocompletion=complete_run
+    ),
 ]
 
 
@@ -48,9 +50,7 @@ def share(
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository of the hub private.")] = False,
     env: EnvOption = None,
-    trainer: Annotated[
-        str | None, typer.Option("--run", metavar="TEXT", help="module:Class of the trainer, if it is one of your own.")
-    ] = None,
+    trainer: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -61,7 +61,7 @@ def share(
     with readable_errors(traceback, imports):
         options: dict[str, Any] = {} if env is None else {"env": env}
         if trainer is not None:
-            options["trainer_class"] = trainer_class_named(named_by_caller(trainer))
+            options["trainer_class"] = trainer_class_named(trainer)
         place, score = share_run(
             run, to, episodes=episodes, seed=seed, video=video, private=private, trust_code=trust_code, **options
         )
@@ -99,12 +99,15 @@ def play(
 ) -> None:
     """Play a shared policy greedily, without trust in its author."""
     from rollax.sharing.contents import newest_in
+    from rollax.sharing.needs import ENV, TRAINER
     from rollax.sharing.score import read_score
     from rollax.sharing.share import fetched
 
     with readable_errors(traceback, imports), fetched(source) as folder:
         stated, checkpoint = read_score(folder), newest_in(folder)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        given = [ENV] * (env is not None) + [TRAINER] * (":" in (run or ""))
+        _refuse_missing_code(source, checkpoint, given)
         if verify:
             _verify(source, stated, checkpoint, run, changes)
             return
@@ -117,6 +120,24 @@ def play(
             if stated is not None:
                 print(f"stated: mean reward {stated} over {len(stated.rewards)}")
             print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
+
+
+def _refuse_missing_code(source: str, checkpoint: Path, given: Iterable[str]) -> None:
+    """Raises CheckpointError if the run needs code of its author besides what the caller has `given`."""
+    from rollax.sharing.needs import code_in
+
+    if not (missing := code_in(checkpoint).without(*given)):
+        return
+    fix = f"pass it by {shlex.join(missing.options)}, if you have this code and trust it"
+    if not missing.is_named_by_options:
+        fix = (
+            f"if you have this code and trust the files: `rollax fetch {shlex.quote(source)} --out=run`, and then "
+            "`rollax evaluate run --trust-code`"
+        )
+    names = ", ".join(f"{key}: {path or 'code without an import path'}" for key, path in missing.paths.items())
+    raise CheckpointError(
+        "The shared run needs code of its author, which is not in it and is not imported.", source, names
+    ).expected("code that you name", fix)
 
 
 def _verify(source: str, stated: Score | None, checkpoint: Path, run: str | None, changes: Mapping[str, Any]) -> None:

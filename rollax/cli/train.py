@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.algorithms.named_trainers import trainer_class_named
-from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer
+from rollax.cli.checkpoints import names_code, open_trainer
 from rollax.cli.completion import complete_algorithm, complete_env, complete_run
 from rollax.cli.console import (
     MISSED_GOAL,
@@ -65,7 +66,7 @@ from rollax.runs.experiment import Experiment, merged, override, read_experiment
 from rollax.runs.loggers.table import make_loggers
 from rollax.runs.loggers.tensorboard import EVENTS
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
-from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
+from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty, newest_checkpoint
 from rollax.runs.run_lock import refuse_used
 from rollax.runs.stopping import DONE
 
@@ -313,7 +314,9 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
     lines = [f"Ended:            {reason} ({shown['steps']} steps, {shown['elapsed']})"]
     if fitted.reached and fitted.missed_goal:
         lines.append("                  the reward goal was not reached")
-    if fitted.last["evaluation"] is not None:
+    if fitted.reached and fitted.signal is not None:
+        lines.append("Greedy episodes:  none, the final evaluation was interrupted")
+    elif fitted.last["evaluation"] is not None:
         lines.append(f"Greedy episodes:  {evaluation_line(fitted.last['evaluation'])}")
         lines += [f"Estimate:         {line}" for line in estimate_lines(fitted.last["evaluation"])]
     return lines
@@ -327,7 +330,8 @@ def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True
     logs = shlex.quote(shown_path(run))
     lines = []
     if any(run.glob(EVENTS)):
-        lines.append(f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})")
+        first = "" if shutil.which("tensorboard") else "; first: pip install tensorboard"
+        lines.append(f"TensorBoard log:  {logs}  (tensorboard --logdir {logs}{first})")
     if (run / CURVE).exists():
         lines.append(f"Learning curve:   {shown_path(run / CURVE)}")
     lines.append(f"Results:          {shown_path(run / RESULTS_NAME)}")

@@ -25,7 +25,7 @@ RUNS = "runs"
 app = typer.Typer(no_args_is_help=True, help="Settings that were measured, for many tasks.", rich_markup_mode=None)
 
 EnvArgument = Annotated[
-    str, typer.Argument(help="The environment, as `rollax zoo list` shows it, or the file of an entry.")
+    str, typer.Argument(metavar="ENV", help="The environment, as `rollax zoo list` shows it, or the file of an entry.")
 ]
 AlgorithmOption = Annotated[
     str | None, typer.Option("--algo", help="The algorithm; may be left out if the environment has one entry.")
@@ -165,7 +165,9 @@ def verify(
 
 @app.command("measure", cls=EachOptionOnce)
 def measure(
-    file: Annotated[Path, typer.Argument(help="The entry, a YAML file; its section `measured` is written.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The entry, a YAML file; its section `measured` is written.")
+    ],
     seeds: Annotated[int, typer.Option(min=2, help="Number of seeds, from 0 on.")] = 3,
     out: Annotated[Path | None, typer.Option(help="A folder for the run folders; by default below runs.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Drop the results that the file has.")] = False,

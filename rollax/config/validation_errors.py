@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -131,11 +132,17 @@ def belonging(config_class: type[BaseModel], name: str) -> str:
     known = sorted(fields_by_key(config_class))
     if advice or corrected(name, known) is not None or len(known) <= _MOST_LISTED:
         return advice or nearest(name, known)
-    words = set(name.lower().split("_")) - {"num", "max", "min"}
-    sharing = [key for key in known if words & set(key.split("_"))]
-    similar = get_close_matches(name.lower(), sharing, _MOST_SIMILAR, 0.0) or get_close_matches(name.lower(), known)
+    similar = similar_keys(name, known)
     listed = f"sorted({config_class.__name__}.model_fields) lists all keys, and {page('algorithms')} explains them"
     return f"similar keys: {', '.join(similar)}; {listed}" if similar else listed
+
+
+def similar_keys(name: str, known: Iterable[str]) -> list[str]:
+    """The keys of `known` that share a word with `name`, the most similar first; or else those with similar letters."""
+    known, name = list(known), name.lower()
+    words = set(name.split("_")) - {"num", "max", "min", "of"}
+    sharing = [key for key in known if words & set(key.split("_"))]
+    return get_close_matches(name, sharing, _MOST_SIMILAR, 0.0) or get_close_matches(name, known)
 
 
 def keys_with_parts(owner: type[BaseModel]) -> set[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gymnasium import Space
+
 from rollax.algorithms.trainer import Trainer
+from rollax.core.atomic_files import read_regular
 from rollax.core.numbers import is_whole
+from rollax.core.space_json import space_from_json
+from rollax.core.storage import from_json_bytes
 from rollax.doctor.played import Played, play_episodes
 from rollax.doctor.rules import PLAYED_RULES
 from rollax.errors import CheckpointError, ConfigError, RollaxError
@@ -22,6 +27,7 @@ from rollax.runs.run_folder import BEST, newest_saved
 
 PLAYED_EPISODES = 5
 """Episodes that a diagnosis plays by default."""
+_MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,12 +39,14 @@ class Diagnosis:
         title: algorithm, environment and size of the run.
         findings: the worst first.
         played: a sentence that says how many episodes the newest checkpoint has played, or why it has played none.
+        plays: whether episodes were played, so that the rules about them were applied.
     """
 
     run: Path
     title: str
     findings: tuple[Finding, ...]
     played: str
+    plays: bool
 
     @property
     def worst(self) -> Severity | None:
@@ -60,17 +68,22 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as plain values, by name."""
         findings = [finding.to_json() for finding in self.findings]
-        return {"run": str(self.run), "title": self.title, "played": self.played, "findings": findings}
+        said = {"title": self.title, "played": self.played, "plays": self.plays}
+        return {"run": str(self.run), **said, "findings": findings}
 
     def _counts(self) -> str:
         counts = {name: sum(finding.severity == name for finding in self) for name in SEVERITIES}
-        return ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        text = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        return (
+            text if self.plays else f"{text} in the logged statistics alone: the rules about episodes were not applied"
+        )
 
 
 def diagnose(
     run: str | Path,
     *,
     play: int = PLAYED_EPISODES,
+    env: Any = None,
     trainer_class: type[Trainer] | None = None,
     trust_code: bool = False,
 ) -> Diagnosis:
@@ -81,7 +94,8 @@ def diagnose(
 
     Args:
         run: the folder of a run, which may still go on.
-        play: number of episodes to play; 0 reads the results only.
+        play: number of episodes to play; 0 plays none.
+        env: the environment to play in, if the checkpoint names one that is your own code; None for its own.
         trainer_class: your own trainer class, if the run has one.
         trust_code: import the classes and functions that the checkpoint names; only if you trust its origin.
     Raises:
@@ -100,15 +114,16 @@ def diagnose(
         results,
         stop=experiment.get("stop"),
         has_best=(folder / BEST).exists(),
+        action_spaces=_action_spaces(folder),
     )
-    played, rows, how = None, {}, "No episodes were played."
+    rows, how = {}, "No episodes were played."
     if play:
         try:
-            played, rows = _played(folder, play, trainer_class, trust_code)
+            rows = _played(folder, play, {} if env is None else {"env": env}, trainer_class, trust_code)
         except RollaxError as error:
-            how = f"No episodes were played: {error.parts['what']}"
-    if played is not None:
-        statistics.action_spaces = played
+            fix = f"\n  fix: {error.parts['fix']}" if error.parts.get("fix") else ""
+            how = f"No episodes were played: {error.parts['what']}{fix}"
+    if rows:
         how = f"{max(len(of.lengths) for of in rows.values())} episodes were played with the newest checkpoint."
     findings = findings_of(RULES, statistics) + [
         replace(finding, policy=policy, rule=name_of(rule))
@@ -119,17 +134,38 @@ def diagnose(
     size = f"{len(results)} iterations, {statistics.steps:,.0f} steps"
     title = f"{title_of(experiment['run'], experiment['env'])}, {size}  ({shown_path(folder)})"
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Diagnosis(folder, title, tuple(findings), how)
+    return Diagnosis(folder, title, tuple(findings), how, plays=bool(rows))
+
+
+def _action_spaces(run: Path) -> dict[str, Space]:
+    """Returns policy id -> action space, as the newest checkpoint has them; none if it cannot be read.
+
+    While a run goes on the rules get them from its policies, and should say the same afterwards.
+    """
+    checkpoint = newest_saved(run)
+    if checkpoint is None:
+        return {}
+    file = checkpoint / "about.json"
+    try:
+        policies = from_json_bytes(read_regular(file, _MOST_BYTES), str(file))["policies"]
+        return {
+            name: space_from_json(policy["action_space"], f"{file}: action_space") for name, policy in policies.items()
+        }
+    except (RollaxError, OSError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _played(
-    run: Path, episodes: int, trainer_class: type[Trainer] | None, trust_code: bool
-) -> tuple[dict[str, Any], dict[str, Played]]:
-    """Returns the action spaces of the newest checkpoint's policies, and the rows that these policies play."""
+    run: Path,
+    episodes: int,
+    changes: Mapping[str, Any],
+    trainer_class: type[Trainer] | None,
+    trust_code: bool,
+) -> dict[str, Played]:
+    """Returns policy id -> the rows that the newest checkpoint's policies play; `changes` of the config."""
     checkpoint = newest_saved(run)
     if checkpoint is None:
         raise CheckpointError("The run has no checkpoint.", str(run))
     opener = Trainer if trainer_class is None else trainer_class
-    with opener.from_checkpoint(checkpoint, trust_code=trust_code, learn=False) as trainer:
-        spaces = {name: policy.action_space for name, policy in trainer.worker.policies.items()}
-        return spaces, play_episodes(trainer, episodes)
+    with opener.from_checkpoint(checkpoint, trust_code=trust_code, learn=False, **changes) as trainer:
+        return play_episodes(trainer, episodes)

@@ -120,18 +120,21 @@ def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Find
     """More than half of the units of a layer are dead: their outputs do not vary with the observations.
 
     A unit is dead if its standard deviation over the observations is at most 0.025 of the mean standard deviation of
-    its layer, or at most 0.0001.
+    its layer, or at most 0.0001. There is no finding where the score reaches its goal: there a critic whose values are
+    all alike looks the same.
 
     Source: Sokar et al. (2023), arXiv:2302.12902, τ = 0.025: the share of dormant units grows while a network stops
     learning. Half is a choice. Deviation: the standard deviation instead of the mean magnitude, so that saturated units
     of tanh count too.
     """
+    if run.is_solved:
+        return
     for layer, outputs in played.activations.items():
         deviations = outputs.astype(np.float64).std(axis=0)
         dead = deviations <= max(_DORMANT * deviations.mean(), _LEAST)
         if (share := float(dead.mean())) > _DEAD:
             yield Finding(
-                severity="note" if run.is_solved or run.has_improved else "warning",
+                severity="note" if run.has_improved else "warning",
                 what="Many hidden units are dead: they output the same for all observations.",
                 quantity=f"share of dead units, {layer} of {outputs.shape[1]}",
                 number=share,

@@ -18,7 +18,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from rollax.core import space_codec, trees
 from rollax.core.space_codec import Where, outline
-from rollax.errors import EnvError, MultiAgentError, text_of
+from rollax.errors import EnvError, MultiAgentError, missing_package, text_of
 
 log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
@@ -32,6 +32,12 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _LARGEST_SQUARE = _LARGEST_REWARD**2
 
 NO_EPISODE = "an episode that is over or has not begun"
+INSTALLS = {
+    "Box2D": "pip install 'rollax[box2d]'",
+    "mujoco": "pip install 'gymnasium[mujoco]'",
+    "pygame": "pip install 'rollax[video]'",
+}
+"""The packages of Gymnasium's environments -> how to install them."""
 _AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
 
 
@@ -272,11 +278,18 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
     """The EnvError to raise from an exception of user code; it names the sub-environment and the action."""
     is_missing = isinstance(error, ImportError | DependencyNotInstalled)
+    install = INSTALLS.get(missing_of(error) or "", "install what the environment needs")
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",
         where,
         "the traceback above" if action is None else f"action {action!r}; the traceback above",
-    ).expected(f"{doing} to return", "install what the environment needs" if is_missing else "correct the environment")
+    ).expected(f"{doing} to return", install if is_missing else "correct the environment")
+
+
+def missing_of(error: BaseException) -> str | None:
+    """The package whose absence made an environment raise; None for other errors, and where none is named."""
+    cause = error.__cause__ if isinstance(error, DependencyNotInstalled) else error
+    return missing_package(cause) if isinstance(cause, Exception) else None
 
 
 def is_real(value: Any) -> bool:

@@ -22,12 +22,21 @@ def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
     """The environment with the current interface; logged once per class. EnvError if `reset` requires arguments."""
     name = type(env).__name__
     _check_reset(env, name)
-    checks.warn_once(
-        "legacy",
-        name,
-        f"{name} has the old Gym interface (reset() -> obs, step() -> 4 values); it is adapted: done counts as "
-        "terminated unless info['TimeLimit.truncated'] is set, and seeds are passed to env.seed(), if it exists.",
-    )
+    if isinstance(env, gym.Env) and "seed" not in parameters_of(env.reset):  # step may well return five values
+        checks.warn_once(
+            "seed",
+            name,
+            f"{name}.reset accepts no seed: declare it as `def reset(self, *, seed=None, options=None)`, and call "
+            "super().reset(seed=seed) in it. Until then seeds are passed to env.seed(), if it exists, and reset may "
+            "return obs alone, and step 4 values, as in the old Gym interface.",
+        )
+    else:
+        checks.warn_once(
+            "legacy",
+            name,
+            f"{name} has the old Gym interface (reset() -> obs, step() -> 4 values); it is adapted: done counts as "
+            "terminated unless info['TimeLimit.truncated'] is set, and seeds are passed to env.seed(), if it exists.",
+        )
     if hasattr(env, "vector_step"):
         return LegacyVectorEnv(env)
     if isinstance(env, MultiAgentEnv) or getattr(env, "is_multi_agent", False):

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium as gym
+from gymnasium.error import DependencyNotInstalled
 
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.importing import named_by_caller
@@ -18,7 +19,7 @@ from rollax.env.adapters import EXTERNAL_CLASSES, JAX_ENV_CLASS, SINGLE_ENV_CLAS
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext, env_creator
-from rollax.errors import ConfigError, RollaxError, repr_of, text_of
+from rollax.errors import ConfigError, RollaxError, not_installed, repr_of, text_of
 
 CallConvention = Literal["context", "keywords", "nothing"]
 _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}
@@ -87,6 +88,11 @@ def make_base_env(
 
 
 def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: BaseException) -> RollaxError:
+    missing = checks.missing_of(error)
+    if isinstance(error, DependencyNotInstalled) and missing in checks.INSTALLS:
+        cause, name = cast(Exception, error.__cause__), _name_of(creator)
+        fix = checks.INSTALLS[missing]
+        return not_installed("The environment", cause, where=f"env {name}", package=missing, fix=fix)
     if not (context and isinstance(error, TypeError)):
         return checks.failed(error, "its creator", _name_of(creator))
     got, expected = f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}", _parameters_of(creator)

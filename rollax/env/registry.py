@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from rollax.core.frozen import thawed
 from rollax.core.importing import JAX_ENV, REGISTERED, ImportPath, StoredCode, import_module, import_object
-from rollax.errors import ConfigError, page
+from rollax.errors import ConfigError, page, repr_of
 
 _OLD_ATARI = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)-v[04]")
 _CREATORS_BY_PREFIX = {
@@ -109,10 +109,31 @@ def env_creator(env: Any) -> EnvCreator:
         return env
     fix = "pass one of those"
     if hasattr(env, "step") and hasattr(env, "reset"):
-        fix = f"pass what creates it, env=lambda context: {type(env).__name__}(...): each worker creates its own copies"
+        own = _spec_of(env)
+        made = f"env=lambda context: {type(env).__name__}(...)" if own is None else _as_arguments(own)
+        fix = f"pass what creates it, {made}: each worker creates its own copies"
     raise ConfigError("The value is neither an environment nor a creator.", "env", env).expected(
         "a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function", fix
     )
+
+
+def _spec_of(env: Any) -> EnvSpec | None:
+    """Returns the spec from which Gymnasium makes an equal environment; None if there is none."""
+    try:
+        spec = env.spec
+        found = isinstance(spec, EnvSpec) and spec.id in gym.registry and not spec.additional_wrappers
+    except Exception:  # a property of a user's class
+        return None
+    return spec if found else None
+
+
+def _as_arguments(spec: EnvSpec) -> str:
+    usual = gym.spec(spec.id)
+    given = {key: value for key, value in spec.kwargs.items() if value is not None and usual.kwargs.get(key) != value}
+    if spec.max_episode_steps != usual.max_episode_steps:
+        given["max_episode_steps"] = spec.max_episode_steps
+    config = f", config={{'env_config': {repr_of(given)}}}" if given else ""
+    return f"env={spec.id!r}{config}"
 
 
 def _from_id(env_id: str) -> EnvCreator:

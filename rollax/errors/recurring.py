@@ -144,7 +144,7 @@ class RecurringErrors:
     @classmethod
     def damaged(cls, where: Any, got: Any, expected: Any, what: str = "The file is damaged.") -> Self:
         """A saved file whose content is not what rollax writes."""
-        return cls(what, where, got, expected=expected, fix="use an older checkpoint or another copy")
+        return cls(what, where, got, expected=expected, fix="use another copy, or an older checkpoint")
 
     @classmethod
     def untrusted(cls, what: str, where: Any, got: Any, expected: str, fix: str) -> Self:

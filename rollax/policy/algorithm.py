@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 import jax
 import optax
@@ -37,9 +37,9 @@ class Algorithm(BaseAlgorithm):
 
     policy_class: ClassVar[Any] = JaxPolicy
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Never) -> None:
         runtime.configure_jax()
-        super().__init__(observation_space, action_space, config)
+        super().__init__(observation_space, action_space, config, **misplaced)
 
     @classmethod
     def overrides(cls, method: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Never, NoReturn
 
 import numpy as np
 from gymnasium import Space
@@ -18,7 +18,7 @@ from rollax.config.groups import ReplayFields
 from rollax.core.frozen import content_of
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
-from rollax.errors import PolicyError, SpaceError
+from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
@@ -131,7 +131,7 @@ class BaseAlgorithm(ABC):
     config: Any
     _content: Any
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Never) -> None:
         if not (isinstance(observation_space, Space) and isinstance(action_space, Space)):
             raise SpaceError(
                 "An algorithm is made from the spaces of one policy.",
@@ -139,6 +139,14 @@ class BaseAlgorithm(ABC):
                 got=(observation_space, action_space),
                 expected="two spaces of Gymnasium",
                 fix=f"to train in an environment, use a trainer: {type(self).__name__}Trainer(env=...)",
+            )
+        if misplaced:
+            raise ConfigError(
+                "An algorithm takes its settings in one config.",
+                where=f"{type(self).__name__}(observation_space, action_space, config)",
+                got=f"arguments {', '.join(misplaced)}",
+                expected="two spaces, and one config with all settings",
+                fix="pass config={...}",
             )
         config = resolve_config(self.config_class or TrainerConfig, config)
         content = content_of((observation_space, action_space, own := _fields_for_policies(config)))

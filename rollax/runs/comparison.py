@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,9 @@ from rollax.core.atomic_files import read_regular
 from rollax.core.figure_files import written_to
 from rollax.errors import ConfigError, RollaxError
 from rollax.runs.interquartile_mean import bootstrap_interval, interquartile_mean
-from rollax.runs.results import RESULTS_NAME, curve, read_results
+from rollax.runs.results import SEED_FOLDER, curve, read_results, seeds_in
 from rollax.runs.run_folder import CONFIG
 
-SEED_FOLDER = "seed-"
-"""The name of a run folder in the folder of several seeds, before the seed."""
 QUANTITIES = ("evaluation_reward_mean", "episode_reward_mean")
 _POINTS = 100
 _MOST_BYTES = 1 << 24
@@ -76,10 +73,7 @@ def groups_of(folders: Sequence[Path]) -> list[Group]:
 
 def runs_in(folder: Path) -> list[Path]:
     """Returns the run folders of several seeds in a folder, by seed, or the folder itself if it is a run."""
-    if (folder / RESULTS_NAME).exists() or not os.path.isdir(folder):
-        return [folder]
-    numbers = [name.removeprefix(SEED_FOLDER) for name in os.listdir(folder) if name.startswith(SEED_FOLDER)]
-    return [folder / f"{SEED_FOLDER}{number}" for number in sorted(filter(str.isdigit, numbers), key=int)] or [folder]
+    return seeds_in(folder) or [folder]
 
 
 def compared_by(groups: Sequence[Group]) -> str:

@@ -58,6 +58,9 @@ class Display:
     def stopping(self) -> None:
         """Shows that training ends after this iteration. Called from a signal handler."""
 
+    def evaluating(self, episodes: int) -> None:
+        """Shows that the final evaluation of this many episodes begins, after the context has ended."""
+
 
 class PlainDisplay(Display):
     """One line per iteration, for logs and pipes."""
@@ -68,6 +71,9 @@ class PlainDisplay(Display):
     def stopping(self) -> None:
         # Unbuffered, because a signal handler may interrupt a print.
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
+
+    def evaluating(self, episodes: int) -> None:
+        print(final_evaluation(episodes), flush=True)
 
 
 class TableDisplay(Display):
@@ -95,6 +101,9 @@ class TableDisplay(Display):
 
     def stopping(self) -> None:
         self._ending = True
+
+    def evaluating(self, episodes: int) -> None:
+        print(final_evaluation(episodes), flush=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich import box
@@ -175,6 +184,11 @@ class NotebookDisplay(TableDisplay):
         else:
             self._handle.update(cell)
         self._drawn = time.monotonic()
+
+
+def final_evaluation(episodes: int) -> str:
+    """Returns the line before the final evaluation."""
+    return f"The final evaluation plays {episodes} greedy episode{'s' * (episodes != 1)}; Ctrl-C leaves it out."
 
 
 def where_time_went(result: Mapping[str, Any]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
-from rollax.runs.display import ProgressMode, make_display, title_of
-from rollax.runs.interrupts import StopRequest
+from rollax.runs.display import Display, ProgressMode, make_display, title_of
+from rollax.runs.interrupts import Interrupted, StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
-from rollax.runs.results import results_until
+from rollax.runs.results import number_in, results_until
+from rollax.runs.rules.statistics import spec_of
 from rollax.runs.rules.table import RULES
 from rollax.runs.rules.watch import Watch
 from rollax.runs.run_folder import RunFolder, is_continued
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.rollout.metrics import TrainResult
     from rollax.runs.loggers.logger import Logger
+
+log = logging.getLogger("rollax.runs")
 
 EVALUATION_INTERVAL = 10
 """Iterations between evaluations for a greedy goal, if the config sets no interval."""
@@ -37,7 +42,7 @@ class FitResult:
         last: the last result; its `evaluation` is the final greedy evaluation, if any.
         reached: the stop condition that ended the run, "done" if a callback ended it; None after a signal.
         missed_goal: whether a reward goal was set and none was reached.
-        signal: the number of the signal that ended the run (2 for Ctrl-C), or None.
+        signal: the number of the signal that ended the run or its final evaluation (2 for Ctrl-C), or None.
         out: the run folder; None if nothing was written.
         checkpoint: the last checkpoint.
         best_checkpoint: the checkpoint of the best model.
@@ -115,8 +120,9 @@ def fit(
             if folder:
                 folder.save(trainer)
                 folder.interrupted = not ended_by
+        signalled = None if ended_by else request.signal
         if ended_by and evaluate and trainer.can_evaluate and (parallel or result.get("evaluation") is None):
-            _evaluate_at_end(trainer, result, folder)
+            signalled = _evaluate_at_end(trainer, result, folder, display)
             ended_by = reached(conditions, result) or ended_by
         if folder:
             folder.keep_best(trainer, result, saved=True)
@@ -124,7 +130,7 @@ def fit(
         result,
         ended_by,
         missed_goal(conditions, result),
-        None if ended_by else request.signal,
+        signalled,
         **({} if folder is None else folder.outcome()),
     )
 
@@ -225,11 +231,37 @@ def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]
     folder.begin_logging(loggers, earlier)
 
 
-def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:
-    """Adds a greedy evaluation to the last result, unless Ctrl-C interrupts it."""
+def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None, display: Display) -> int | None:
+    """Adds a greedy evaluation to the last result; returns the number of the signal that interrupted it, or None.
+
+    If no episode has ended in the run, the evaluation might not end either, so it is left out with a warning.
+    """
+    if not _episodes_end(trainer, result):
+        log.warning(
+            "There is no final evaluation, because no episode has ended in the run, and it might not end. Return "
+            "truncated=True from step() at a time limit, or wrap the environment in gymnasium.wrappers.TimeLimit "
+            "(max_episode_steps where it is registered); or train longer. Trainer.evaluate() and `rollax evaluate` "
+            "play episodes in any case."
+        )
+        return None
+    display.evaluating(trainer.config.evaluation_num_episodes)
     try:
         result["evaluation"] = trainer.evaluate()
-    except KeyboardInterrupt:
-        return
+    except KeyboardInterrupt as error:
+        return error.number if isinstance(error, Interrupted) else int(signal.SIGINT)
     if folder:
         folder.amend(result)
+    return None
+
+
+def _episodes_end(trainer: Trainer, result: TrainResult) -> bool:
+    """Returns whether an episode has ended in the run, or is known to end, or the run steps no environment to see it.
+
+    The mean length is of the last episodes of the whole run, the iterations before a checkpoint included.
+    """
+    config = trainer.config
+    if number_in(result, "episode_len_mean") is not None or not config.steps_the_env:
+        return True
+    env = config.for_evaluation().env
+    spec = spec_of(env) if isinstance(env, str) else None
+    return env is not config.env or (spec is not None and spec.max_episode_steps is not None)

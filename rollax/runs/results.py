@@ -17,6 +17,8 @@ from rollax.core.storage import parsed_json
 from rollax.errors import RollaxError
 
 RESULTS_NAME = "result.jsonl"
+SEED_FOLDER = "seed-"
+"""The name of a run folder in the folder of several seeds, before the seed."""
 _MOST_BYTES = 1 << 30  # a line has some kB
 WHERE_IN_RESULT = {
     "episode_reward_mean": ("episode_reward_mean",),
@@ -63,12 +65,29 @@ def results_until(run: Path, iteration: int) -> list[dict[str, Any]]:
     return [result for result in results if (number_in(result, "training_iteration") or 0) <= iteration]
 
 
+def seeds_in(folder: Path) -> list[Path]:
+    """Returns the run folders in a folder of several seeds, by seed; none for other folders."""
+    if os.path.exists(folder / RESULTS_NAME) or not os.path.isdir(folder):
+        return []
+    numbers = [name.removeprefix(SEED_FOLDER) for name in os.listdir(folder) if name.startswith(SEED_FOLDER)]
+    return [folder / f"{SEED_FOLDER}{number}" for number in sorted(filter(str.isdigit, numbers), key=int)]
+
+
+def refuse_seeds_folder(folder: Path, error: type[RollaxError] = RollaxError) -> None:
+    """Raises the error if the runs of several seeds are in the folder; the error names one of them."""
+    if seeds := seeds_in(folder):
+        raise error("The folder holds the runs of several seeds.", str(folder), f"{len(seeds)} runs").expected(
+            "one run", f"name one of them: {seeds[0]}"
+        )
+
+
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines.
 
     Raises:
-        RollaxError: there is no file, or no line that can be read.
+        RollaxError: there is no file, or no line that can be read, or the folder holds the runs of several seeds.
     """
+    refuse_seeds_folder(run)
     path = run / RESULTS_NAME if os.path.isdir(run) else run
     results, unread = read_lines(path)
     if not results:

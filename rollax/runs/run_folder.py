@@ -27,6 +27,7 @@ from rollax.runs.results import (
     number_in,
     read_lines,
     read_results,
+    refuse_seeds_folder,
     results_until,
     to_json,
 )
@@ -258,6 +259,29 @@ def newest_saved(run: Path) -> Path | None:
     """
     found = [storage.newest(run / folder, PREFIX) for folder in (CHECKPOINTS, BEST)]
     return max((path for path in found if path is not None), key=iteration_of, default=None)
+
+
+def newest_checkpoint(path: Path) -> Path:
+    """Returns `path` if it is a checkpoint, else the newest complete checkpoint in this folder of checkpoints or run.
+
+    Raises:
+        CheckpointError: there is no such folder, or it has no checkpoint, or it is a folder of several seeds.
+    """
+    if not os.path.isdir(path):
+        raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
+            "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
+        )
+    if os.path.isfile(path / storage.MANIFEST):
+        return path
+    found = newest_saved(path) or storage.newest(path, PREFIX)
+    if found is not None:
+        return found
+    if os.path.isdir(path / CHECKPOINTS) or os.path.exists(path / RESULTS_NAME):
+        fix = "pass another run; `rollax train --checkpoint-frequency=1` saves one after every iteration"
+        raise CheckpointError("The run has no checkpoint.", where=path, expected=f"a folder {PREFIX}…", fix=fix)
+    refuse_seeds_folder(path, CheckpointError)
+    storage.read_manifest(path)  # its error says what is missing
+    return path
 
 
 def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: int) -> bool:

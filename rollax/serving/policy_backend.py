@@ -90,7 +90,7 @@ class PolicyBackend(Backend):
         Raises:
             CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
         """
-        stored = checkpoint.read(checkpoint.checked_path(path, "PolicyBackend.from_checkpoint"))
+        stored = checkpoint.read(checkpoint.checkpoint_at(path, "PolicyBackend.from_checkpoint"))
         with checkpoint.errors_as_damaged(path):
             mapping, several = policy_mapping_of(stored, path, policy_mapping, trust_code=trust_code)
         runners = load_policies(

@@ -19,6 +19,7 @@ _MOST_MEMBERS = 10_000
 _MOST_TIMES = 100
 """Largest ratio of the expanded size to the size of a zip file; about 1 in shared runs, which store arrays as is."""
 _ENCRYPTED = 0x1
+_COPY = "use another copy"
 
 
 def write_zip(run: Path, path: Path) -> None:
@@ -60,7 +61,7 @@ def read_zip(path: Path, folder: Path) -> None:
                 with packed.open(member) as source, target.open("xb") as file:
                     shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise CheckpointError.damaged(path, str(error), "a zip file of `rollax share`") from error
+        raise CheckpointError.damaged(path, str(error), "a zip file of `rollax share`").fix(_COPY) from error
     except OSError as error:
         raise CheckpointError("The zip file cannot be read.", str(path), str(error)).expected(
             "a zip file of `rollax share`", "check the path and the permissions"
@@ -72,7 +73,7 @@ def _checked_members(packed: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Z
     members = packed.infolist()
     if len(members) > _MOST_MEMBERS:
         raise CheckpointError("The zip file has too many files.", str(path), len(members)).expected(
-            f"at most {_MOST_MEMBERS}", "use another copy"
+            f"at most {_MOST_MEMBERS}", _COPY
         )
     expanded, stored = sum(member.file_size for member in members), path.stat().st_size
     if expanded > _MOST_TIMES * stored:
@@ -83,7 +84,7 @@ def _checked_members(packed: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Z
         _refuse_unsafe(member, path)
     found = {member.filename: member for member in members if limit_of(member.filename) is not None}
     if len({member.filename for member in members}) < len(members):
-        raise CheckpointError.damaged(path, "a name that occurs twice", "each file once")
+        raise CheckpointError.damaged(path, "a name that occurs twice", "each file once").fix(_COPY)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -10,18 +11,27 @@ import yaml
 from rollax.runs.results import RESULTS_NAME
 from rollax.runs.run_folder import CHECKPOINTS, CONFIG, CURVE
 from rollax.sharing.contents import REPLAY, SCORE
+from rollax.sharing.needs import ENV, NeededCode
 from rollax.sharing.score import Score
 
 
-def write_card(path: Path, algorithm: str, score: Score, *, source: str, checkpoint: str, needs_code: bool) -> None:
+def write_card(
+    path: Path,
+    algorithm: str,
+    score: Score,
+    *,
+    commands: str,
+    checkpoint: str,
+    code: NeededCode,
+) -> None:
     """Writes the card beside the other files of the run, whose curve and video it shows.
 
     Args:
         path: the path of the card.
         algorithm: the name of the algorithm, or of the user's trainer class.
-        source: the argument of `rollax play`: `hub:ORG/NAME`, or the name of a folder or zip file.
+        commands: the lines of `commands_for`.
         checkpoint: the path of the checkpoint in the run folder.
-        needs_code: whether the checkpoint names code of its author, which is not in the files.
+        code: the code of its author that the checkpoint names, which is not in the files.
     """
     there = {file.name for file in path.parent.iterdir()}
     parts = [
@@ -29,9 +39,9 @@ def write_card(path: Path, algorithm: str, score: Score, *, source: str, checkpo
         f"# {algorithm} in {score.env}",
         f"A policy that rollax trained for {score.timesteps:,} environment steps.",
         _pictures(there),
-        _score(score, source),
-        _play(source, checkpoint),
-        _contents(there, needs_code),
+        _score(score),
+        _play(commands, checkpoint, code),
+        _contents(there, code),
     ]
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
 
@@ -58,48 +68,64 @@ def _pictures(there: set[str]) -> str:
     return "\n\n".join(filter(None, (video, curve)))
 
 
-def _score(score: Score, source: str) -> str:
+def _score(score: Score) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in score.versions.items())
     return f"""## Score
 
 Mean reward **{score}** (standard deviation) over {len(score.rewards)} greedy episodes with seed {score.seed}.
 
 - lowest {min(score.rewards):.2f}, highest {max(score.rewards):.2f}
-- measured on {score.date} with {versions}
-
-This plays the same episodes again, and compares each of them with `score.json`:
-
-```
-rollax play {shlex.quote(source)} --verify
-```"""
+- measured on {score.date} with {versions}"""
 
 
-def _play(source: str, checkpoint: str) -> str:
+def commands_for(source: str, code: NeededCode, options: Iterable[str], packages: Iterable[str]) -> str:
+    """Returns the lines that install rollax, play a shared run, get its files and train on.
+
+    Args:
+        source: the argument of `rollax play`: `hub:ORG/NAME`, or the name of a folder or zip file.
+        code: the code of its author that the checkpoint names. `rollax play` trusts no files, so `rollax evaluate`
+            plays a run with code that no option names.
+        options: the options of `rollax play` and `rollax train`.
+        packages: what pip must install.
+    """
+    play, fetch = ["rollax", "play", source], ["rollax", "fetch", source, "--out", "run"]
+    video = ["--video", "videos"]
+    if code.is_named_by_options:
+        plays = [[*play, *video, *options], [*play, "--verify", *options], fetch]
+    else:
+        plays = [fetch, ["rollax", "evaluate", "run", *video, *options]]
+    train = ["rollax", "train", "--resume=run", "--continue-for=100000", *options]
+    return "\n".join(map(shlex.join, [["pip", "install", *packages], *plays, train]))
+
+
+def _play(commands: str, checkpoint: str, code: NeededCode) -> str:
+    about = "`--verify` plays the episodes of the score again, and compares each of them with `score.json`.\n\n"
+    about = about if code.is_named_by_options else ""
+    trusting = ", trust_code=True" if code.without(ENV) else ""
     return f"""## Play it
 
 ```
-rollax play {shlex.quote(source)} --video videos
-rollax fetch {shlex.quote(source)} --out run
-rollax train --resume=run --continue-for=100000
+{commands}
 ```
 
-```python
+{about}```python
 from rollax import load_policy
 
-policy = load_policy("run/{checkpoint}")
+policy = load_policy("run/{checkpoint}"{trusting})
 action = policy.compute_single_action(obs)
 ```"""
 
 
-def _contents(there: set[str], needs_code: bool) -> str:
+def _contents(there: set[str], code: NeededCode) -> str:
     safe = (
         "The files contain no code, only JSON, safetensors, text, pictures and video. `rollax play`, `rollax fetch`\n"
         "and `load_policy` import nothing that they name, and need no trust in their author."
     )
-    if needs_code:
+    if code:
+        named = ", ".join(f"`{path}`" if path else f"the {key}" for key, path in code.paths.items())
         safe = (
-            "The files contain no code, but the checkpoint names classes or functions of its author, which are not\n"
-            "part of rollax. Nothing that they name is imported: pass your own by `--run`, `--env` and `--import`."
+            f"The files contain no code, but the checkpoint names code of its author, which is not part of rollax:\n"
+            f"{named}. Get it from its author. `rollax play` imports only what `--run`, `--env` and `--import` name."
         )
     files = {
         CHECKPOINTS: "weights, optimizer, running statistics and random numbers, so that training goes on",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rollax.core.atomic_files import absolute
 from rollax.core.memory import available_memory_bytes, gib
-from rollax.core.storage import MANIFEST, newest, read_manifest
+from rollax.core.storage import MANIFEST, newest
 from rollax.errors import CheckpointError, ConfigError
 from rollax.runs.results import RESULTS_NAME
-from rollax.runs.run_folder import BEST, CHECKPOINTS, CONFIG, CURVE, PREFIX, newest_saved
+from rollax.runs.run_folder import BEST, CHECKPOINTS, CONFIG, CURVE, PREFIX, newest_checkpoint
 
 CARD, SCORE, REPLAY = "README.md", "score.json", "replay.mp4"
 
@@ -78,25 +78,17 @@ def chosen_checkpoint(run: str | Path) -> Path:
     path = absolute(run, ConfigError)
     if (path / MANIFEST).is_file():
         return path
-    return newest(path / BEST, PREFIX) or _newest(path)
+    return newest(path / BEST, PREFIX) or newest_checkpoint(path)
 
 
 def newest_in(run: Path) -> Path:
     """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or it is or has a link."""
-    found = _newest(run)
+    found = newest_checkpoint(run)
     links = [path for path in (found, *found.iterdir()) if path.is_symlink()]
     if links or found.parent.is_symlink():
         raise CheckpointError("A shared run contains a link.", *(links or [found.parent])[:1]).expected(
             "files in the run folder itself", "use another copy, or replace the link by what it leads to"
         )
-    return found
-
-
-def _newest(path: Path) -> Path:
-    found = newest_saved(path) or newest(path, PREFIX)
-    if found is None:
-        read_manifest(path)  # its error says what is missing
-        found = path
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -10,22 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rollax.algorithms.checkpoint import read, refuse_untrusted, trainer_class_of
 from rollax.algorithms.registry import run_name
 from rollax.algorithms.trainer import Trainer
 from rollax.core.atomic_files import absolute, make_parents, new_folder, read_regular
 from rollax.core.importing import path_of
 from rollax.core.storage import MANIFEST, read_manifest
+from rollax.env.recording import encoder
 from rollax.errors import CheckpointError, ConfigError, EnvError, RollaxError
 from rollax.runs.display import title_of
 from rollax.runs.results import RESULTS_NAME, draw_curves, read_results
 from rollax.runs.run_folder import CHECKPOINTS, CONFIG, CURVE, PREFIX
 from rollax.sharing import hub
 from rollax.sharing.archive import read_zip, write_zip
-from rollax.sharing.card import write_card
+from rollax.sharing.card import commands_for, write_card
 from rollax.sharing.contents import CARD, REPLAY, chosen_checkpoint, limit_of, newest_in, refuse_large, run_of
+from rollax.sharing.needs import ENV, TRAINER, code_in, packages_for
 from rollax.sharing.score import Score, measure, write_score
 
+log = logging.getLogger("rollax.sharing")
 ZIP = ".zip"
 
 
@@ -69,17 +72,23 @@ def share_run(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         copy = _copied(checkpoint, folder)
-        needs_code = _needs_code(copy)
         own: Any = trainer_class or Trainer
-        with own.from_checkpoint(copy, trust_code=trust_code, learn=False, seed=seed, **changes) as trainer:
+        shown = place if place.startswith(hub.PREFIX) else Path(place).name
+        with (
+            _located(folder, str(run)),
+            own.from_checkpoint(copy, trust_code=trust_code, learn=False, seed=seed, **changes) as trainer,
+        ):
             env, algorithm = _name_of(trainer.config.env), run_name(type(trainer))
+            code = code_in(copy).with_paths({ENV: env, TRAINER: path_of(type(trainer))})
+            options = [*code.options, *([f"--env={env}"] if "env" in changes and ENV not in code.paths else [])]
+            packages = packages_for(trainer, shown)
             score = measure(trainer, env, episodes)
             _record(trainer, folder, video)
         write_score(score, folder)
         _draw_curve(folder, title_of(algorithm, env))
-        shown = place if place.startswith(hub.PREFIX) else Path(place).name
         where = copy.relative_to(folder).as_posix()
-        write_card(folder / CARD, algorithm, score, source=shown, checkpoint=where, needs_code=needs_code)
+        commands = commands_for(shown, code, options, packages)
+        write_card(folder / CARD, algorithm, score, commands=commands, checkpoint=where, code=code)
         return _delivered(folder, place, private), score
 
 
@@ -117,7 +126,20 @@ def fetched(source: str | Path) -> Iterator[Path]:
             read_zip(absolute(place, ConfigError), folder)
         else:
             _copy_folder(absolute(place, ConfigError), folder)
-        yield folder
+        with _located(folder, place):
+            yield folder
+
+
+@contextmanager
+def _located(folder: Path, place: str) -> Iterator[None]:
+    """Errors about files in a temporary folder name the place that the files come from."""
+    try:
+        yield
+    except RollaxError as error:
+        if (where := error.parts.get("where", "")).startswith(str(folder)):
+            error.parts["where"] = place + where.removeprefix(str(folder))
+            error.expected(None)  # renders the message again
+        raise
 
 
 def _refuse_taken(place: str) -> None:
@@ -150,21 +172,16 @@ def _name_of(env: Any) -> str:
     return str(env) if isinstance(env, str) else path_of(env if callable(env) else type(env))
 
 
-def _needs_code(checkpoint: Path) -> bool:
-    """Whether a checkpoint names code that is not imported without trust."""
-    stored = read(checkpoint)
-    try:
-        trainer_class_of(stored, checkpoint, trust_code=False)
-        refuse_untrusted(checkpoint, stored["config"], {}, trust_code=False)
-    except CheckpointError:
-        return True
-    return False
-
-
 def _record(trainer: Trainer, folder: Path, video: bool | None) -> None:
-    """Writes the video of an episode into the folder; if `video` is None, a failure to record is ignored."""
+    """Writes the video of an episode into the folder; if `video` is None, a failure to record is no error."""
     if video is False:
         return
+    if video is None:
+        try:
+            encoder()
+        except ConfigError as error:
+            log.warning("%s is left out. %s", REPLAY, error)
+            return
     with tempfile.TemporaryDirectory() as videos:
         try:
             files = trainer.evaluate(1, record_dir=videos).get("videos", ())

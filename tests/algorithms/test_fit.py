@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 
+import gymnasium as gym
 import pytest
 
 from rollax import Callbacks, CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
@@ -279,13 +280,34 @@ def test_a_signal_saves_and_returns(tmp_path, capfd):
 
 
 def test_an_interrupted_evaluation_at_the_end_loses_nothing(tmp_path):
-    class Impatient(FakeTrainer):
-        def evaluate(self, num_episodes=None, record_dir=None):
-            raise KeyboardInterrupt
-
-    result = Impatient({}).fit({"training_iteration": 1}, tmp_path / "run", progress="none")
+    interrupted = FakeTrainer({"interrupted": True})
+    result = interrupted.fit({"training_iteration": 1}, tmp_path / "run", progress="none")
     assert (result.reached, result.last["evaluation"]) == ("training_iteration", None)
+    assert result.signal == signal.SIGINT
     assert len(rows(tmp_path / "run")) == 1
+
+
+class Endless(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_episodes_that_have_never_ended_are_not_evaluated_at_the_end(caplog, capsys):
+    with PPOTrainer(Endless, TINY) as trainer:
+        fitted = trainer.fit({"training_iteration": 1}, progress="lines")
+    assert (fitted.reached, fitted.last["evaluation"]) == ("training_iteration", None)
+    assert "truncated" in caplog.text
+    assert "max_episode_steps" in caplog.text
+    with PPOTrainer("Pendulum-v1", TINY) as trainer:  # its time limit of 200 steps is known
+        fitted = trainer.fit({"training_iteration": 1}, progress="lines")
+    assert fitted.last["evaluation"] is not None
+    assert "plays 10" in capsys.readouterr().out
 
 
 def test_no_signal_handlers_in_another_thread():

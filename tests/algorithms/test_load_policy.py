@@ -29,6 +29,19 @@ def trained(tmp_path, env, **config):
     return trainer, trainer.save(tmp_path)
 
 
+def test_a_folder_of_checkpoints_stands_for_the_newest(tmp_path):
+    with PPOTrainer("CartPole-v1", CONFIG) as trainer, PPOTrainer("CartPole-v1", CONFIG) as other:
+        trainer.save(tmp_path)
+        trainer.train()
+        trainer.save(tmp_path)
+        other.restore(tmp_path)
+        assert other.iteration == 1
+        with PPOTrainer.from_checkpoint(tmp_path) as again:
+            assert again.iteration == 1
+        weights, loaded = trainer.get_policy().get_weights(), load_policy(tmp_path).policy.get_weights()
+        assert all(np.array_equal(value, loaded[name]) for name, value in weights.items())
+
+
 @pytest.mark.long
 def test_filters_observations_and_scales_actions(tmp_path):
     trainer, path = trained(tmp_path, "Pendulum-v1", observation_filter="MeanStdFilter")

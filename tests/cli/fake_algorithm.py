@@ -18,6 +18,9 @@ from rollax.runs.fit import FitResult, fit
 class FakeConfig:
     """A config with attributes from a dict."""
 
+    evaluation_num_episodes = 3
+    steps_the_env = False  # so that the final evaluation does not depend on ended episodes
+
     def __init__(self, config: dict[str, Any]) -> None:
         self.env = config.get("env", "Fake-v0")
         self.evaluation_interval = config.get("evaluation_interval")
@@ -33,7 +36,7 @@ class FakeTrainer:
 
     Config keys: `pause`; `best_at`, the last iteration with a higher reward; `hangs_at`, an iteration that does not
     end; `fail_at`, one that raises; `bug_at`, one that raises an error that is not rollax's; `done_at`, one whose
-    result ends the run.
+    result ends the run; `interrupted`, whether Ctrl-C interrupts evaluations.
     """
 
     name = "FAKE"
@@ -110,6 +113,8 @@ class FakeTrainer:
         return write_directory(path, files, kind="checkpoint", format_version=1)
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | None = None) -> dict[str, Any]:
+        if self.settings.get("interrupted"):
+            raise KeyboardInterrupt
         rewards = [20.0 * self.iteration + episode for episode in range(num_episodes or 3)]
         return {
             "episode_reward_mean": sum(rewards) / len(rewards),

@@ -52,6 +52,35 @@ def test_evaluate_without_a_checkpoint(rollax, cwd):
     assert "The run has no checkpoint." in done.output
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate"],
+        ["doctor"],
+        ["plot"],
+        ["resume"],
+        ["train", "--resume"],
+        ["serve"],
+        ["export", "--out=policy.onnx"],
+        ["share", "--to=shared"],
+        ["play"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_of_several_seeds_is_named(rollax, run, cwd, command):
+    (cwd / "set").mkdir()
+    run.rename(cwd / "set" / "seed-3")
+    done = rollax(*command, "set", code=2)
+    assert "several seeds" in done.output or "--seeds" in done.output
+    assert "set/seed-3" in done.output.replace("\n", "")
+
+
+def test_the_exit_code_of_an_interrupted_final_evaluation(rollax, lines, cwd):
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", '--config={"interrupted": true}', "--out=run", code=130)
+    assert "interrupted" in done.output
+    assert len(lines(cwd / "run")) == 1
+
+
 def test_list(rollax):
     out = rollax("list").output
     assert "PPO" in out

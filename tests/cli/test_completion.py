@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.cli.completion import complete_key
+from rollax.core.frozen import fields_by_key
 from tests.pages import REPOSITORY
 
 _SHOW_BASH = """
@@ -73,6 +76,21 @@ def test_bash_completes_runs_before_other_folders(program, runs):
     assert in_bash(program, "rollax evaluate ru", runs) == ["runs/one", "runs/two", "runs/another"]
     assert in_bash(program, "rollax resume runs/o", runs) == ["runs/one"]
     assert in_bash(program, "rollax plot al", runs) == ["alone/inner"]
+
+
+def test_all_config_keys_are_completed():
+    offered = set(complete_key(""))
+    for name in ALGORITHMS:
+        assert set(fields_by_key(get_trainer_class(name).config_class)) <= offered
+    assert set(complete_key("lam")) >= {"lam", "lambda"}
+
+
+def test_completions_of_keys_do_not_import_jax():
+    code = (
+        "import sys; from rollax.cli.completion import complete_key; complete_key('lam'); print('jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, text=True, capture_output=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.long

@@ -83,7 +83,10 @@ def test_a_setting_without_a_counterpart():
 def test_an_unknown_key_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'gamma'"):
         explanation("gama", CONFIGS)
-    invoke("explain", "no_such_thing_at_all", "--algo=PPO", code=2)
+    refusal = invoke("explain", "no_such_thing_at_all", "--algo=PPO", code=2).stderr
+    assert sum(name in refusal for name in SYNONYMS) < 20
+    with pytest.raises(ConfigError, match="entropy_coeff"):
+        explanation("coeff_of_entropy", CONFIGS)
     assert invoke("explain", "gamma", "--algo=ppo").output.startswith("gamma: ")
 
 

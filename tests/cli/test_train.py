@@ -36,13 +36,20 @@ def test_prints_where_the_files_are(rollax, cwd):
     assert "timesteps_total 200 reached 200 (200 steps, 0:04)" in done.output
     assert "mean reward 41.00 over 3 (lowest 40.00, highest 42.00)" in done.output
     for line in (
-        "TensorBoard log:  here  (tensorboard --logdir here)",
         "Learning curve:   here/curve.png",
         "Results:          here/result.jsonl",
         "Checkpoint:       here/checkpoints/checkpoint_000002",
     ):
         assert line in done.output.splitlines()
     assert "evaluate here/checkpoints/checkpoint_000002 --episodes 5 --video videos/" in done.output
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_tensorboard_is_proposed_with_the_package_that_it_needs(installed, rollax, monkeypatch):
+    monkeypatch.setattr("rollax.cli.train.shutil.which", lambda name: "/bin/tensorboard" if installed else None)
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    assert "tensorboard --logdir here" in done.output
+    assert ("pip install tensorboard" in done.output) is not installed
 
 
 @pytest.mark.parametrize("installed", [True, False])

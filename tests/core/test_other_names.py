@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import rollax
-from rollax import ConfigError, DQNTrainer, PPOConfig, PPOTrainer
+from rollax import PPO, ConfigError, DQNTrainer, PPOConfig, PPOTrainer, SpaceError
 from rollax.core.replacements import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
 from rollax.rollout.episodes import Episode
 
@@ -152,11 +152,29 @@ def test_replacements_exist(trainer, call):
         (({"lr": 1e-3}, "CartPole-v1"), {}, r"first argument is the environment(.|\n)*config=\{\.\.\.\}"),
         ((PPOConfig(),), {}, r"first argument is the environment"),
         (("CartPole-v1",), {"lr": 1e-3}, r"PPOTrainer\(env=\.\.\., config=\{'lr': \.\.\.\}\)"),
+        (("CartPole-v1",), {"learning_rate": 1e-3}, r"config=\{'lr': \.\.\.\}"),
+        (
+            ("CartPole-v1",),
+            {"fcnet_hiddens": [8], "gae_lambda": 0.9, "use_lstm": True, "verbose": 1},
+            r"config=\{'lambda': \.\.\., 'model': \{'fcnet_hiddens': \.\.\., 'use_lstm': \.\.\.\}\}",
+        ),
     ],
 )
 def test_arguments_of_other_trainers(arguments, keys, message):
     with pytest.raises(ConfigError, match=message):
         PPOTrainer(*arguments, **keys)
+
+
+@pytest.mark.parametrize("keys", [{}, {"verbose": 1}])
+def test_an_algorithm_called_as_a_trainer_names_the_trainer(keys):
+    with pytest.raises(SpaceError, match="PPOTrainer"):
+        PPO("MlpPolicy", "CartPole-v1", **keys)
+
+
+def test_settings_of_an_algorithm_are_in_its_config(trainer):
+    policy = trainer.get_policy()
+    with pytest.raises(ConfigError, match="config"):
+        PPO(policy.observation_space, policy.action_space, lr=1e-3)
 
 
 @pytest.mark.parametrize(

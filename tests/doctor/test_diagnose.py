@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 
 import gymnasium as gym
 import numpy as np
@@ -177,3 +178,44 @@ def test_policies_with_memory_have_no_outputs_of_units():
         assert hidden_activations(trainer.worker.policies["default_policy"], None) == {}
     assert played.values is None
     assert not played.activations
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run of an environment of the user's own, whose episodes have not ended."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    with PPOTrainer("tests.doctor.test_diagnose:Endless", SMALL) as trained:
+        trained.fit({"training_iteration": 2}, folder, **QUIET)
+    return folder
+
+
+class Endless(Loud):
+    def step(self, action):
+        return *super().step(action)[:2], False, False, {}
+
+
+def test_a_run_without_an_ended_episode_gets_a_note(own):
+    (finding,) = (finding for finding in diagnose(own, play=0) if finding.rule == "no-episodes")
+    assert finding.severity == "note"
+
+
+def test_own_code_is_played_only_with_trust_or_another_environment(own):
+    untrusted = diagnose(own, play=1)
+    assert not untrusted.plays
+    assert "--trust-code" in str(untrusted)
+    assert diagnose(own, play=1, env="tests.doctor.test_diagnose:Loud").plays
+    loud = ["--env=tests.doctor.test_diagnose:Loud", "--run=PPO", "--play=1", "--json"]
+    assert json.loads(CliRunner().invoke(app, ["doctor", str(own), *loud]).stdout)["plays"]
+
+
+def test_an_entropy_is_compared_with_that_of_the_action_space_without_playing(runs, tmp_path):
+    """0.05 log 2 for the two actions of CartPole, although no logged entropy is near log 2."""
+    folder, _ = runs
+    copy = shutil.copytree(folder / "unwatched", tmp_path / "copy")
+    results = [json.loads(line) for line in (copy / "result.jsonl").read_text().splitlines()]
+    for result in results:
+        result.update(episode_reward_mean=10.0, episode_reward_max=10.0, episode_reward_min=10.0, episodes_this_iter=20)
+        result["info"]["learner"]["default_policy"]["entropy"] = 1e-20
+    (copy / "result.jsonl").write_text("".join(f"{json.dumps(result)}\n" for result in results))
+    (finding,) = (finding for finding in diagnose(copy, play=0) if finding.rule == "entropy-collapsed")
+    assert finding.limit == pytest.approx(0.05 * np.log(2))

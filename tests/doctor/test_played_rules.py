@@ -76,6 +76,7 @@ CASES = {
         (run(score=lambda i: 20.0 + 5 * i, config=MODEL), played(activations=dead(5)), "note", "model.normalization"),
         (run(), played(activations={"hidden layer 1": np.ones((ROWS, 8))}), "warning", "lr"),
         (run(), played(activations=dead(4))),
+        (run(score=480.0, env="CartPole-v1"), played(activations=dead(5))),  # above Gymnasium's threshold of 475
         (run(), played(activations={})),
     ],
     "value-bias": [

@@ -26,6 +26,12 @@ def test_warns_once_for_each_class(old, caplog):
     assert "terminated unless info['TimeLimit.truncated'] is set" in caplog.text
 
 
+@pytest.mark.parametrize("of", ["OldMethods", "WithoutSeed"])
+def test_a_gymnasium_env_whose_reset_takes_no_seed(of, caplog):
+    to_base_env(globals()[of]())
+    assert "reset(self, *, seed=None, options=None)" in caplog.text
+
+
 class WithAnyArguments(gym.Wrapper):
     def reset(self, **kwargs):
         return self.env.reset(**kwargs)

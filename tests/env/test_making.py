@@ -58,6 +58,17 @@ def test_a_package_that_is_missing(raises):
     refused(EnvError, made, creator, {}, says=f"{raises}...install what the environment needs")
 
 
+@pytest.mark.parametrize(
+    ("package", "env", "installs"),
+    [("Box2D", "LunarLander-v3", "rollax[box2d]"), ("mujoco", "HalfCheetah-v5", "gymnasium[mujoco]")],
+)
+def test_the_packages_of_gymnasiums_environments(monkeypatch, package, env, installs):
+    for module in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)  # its import raises as if it were not installed
+    refused(ConfigError, made, env, {}, says=f"{env}...{package}...{installs}")
+
+
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("raises", [SystemExit(0), KeyError("size"), TypeError("none")])
 def test_errors_of_a_creator(raises, index):

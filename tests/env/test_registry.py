@@ -151,3 +151,22 @@ def test_only_registrations_from_the_driver_are_unpickled():
     assert [name for name, source in sources.items() if unpickling.search(source)] == ["env/registrations.py"]
     calling = {name for name, source in sources.items() if re.search(r"(?<!def )register_all\(", source)}
     assert calling == {"rollout/remote_workers.py", "env/remote/env_host.py", "ray_tune.py", "tune/runners.py"}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({}, "env='CartPole-v1':"),
+        ({"sutton_barto_reward": True}, "env='CartPole-v1', config={'env_config': {'sutton_barto_reward': True}}:"),
+        ({"max_episode_steps": 9}, "env='CartPole-v1', config={'env_config': {'max_episode_steps': 9}}:"),
+    ],
+)
+def test_an_instance_with_an_id_names_the_id(keywords, says):
+    with pytest.raises(ConfigError) as raised:
+        env_creator(gym.make("CartPole-v1", **keywords))
+    assert says in str(raised.value)
+
+
+def test_an_instance_that_its_id_does_not_make_names_its_class():
+    with pytest.raises(ConfigError, match=r"env=lambda context: ClipReward\("):
+        env_creator(gym.wrappers.ClipReward(gym.make("CartPole-v1"), 0, 1))

@@ -15,6 +15,9 @@ from rollax import PPOTrainer, load_policy
 from rollax.algorithms.trainer import Trainer
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.results import RESULTS_NAME
+from rollax.sharing.archive import write_zip
+from rollax.sharing.card import commands_for
+from rollax.sharing.needs import NeededCode
 from rollax.sharing.score import read_score
 from rollax.sharing.share import fetch_run, fetched, share_run
 from tests.cli.command_line import invoke
@@ -38,6 +41,10 @@ def changed_checkpoint(shared: Path, folder: Path, old: str, new: str) -> Path:
 def needs_code(shared: Path) -> bool:
     """Whether the card says that the policy needs code of its author: it names the option that gives it."""
     return "--import" in (shared / "README.md").read_text()
+
+
+def card_lines(shared: Path) -> list[str]:
+    return (shared / "README.md").read_text().splitlines()
 
 
 def test_the_best_checkpoint_is_shared_with_all_that_training_has_written(run, shared):
@@ -126,8 +133,49 @@ def test_an_environment_of_ones_own_needs_trust_to_share_and_is_never_imported(s
     invoke("share", "run", "--to=out", "--episodes=1", "--no-video", "--trust-code")
     assert needs_code(tmp_path / "out")
     assert not needs_code(shared)
-    invoke("play", "out", "--episodes=1", code=2)
-    invoke("play", "out", "--episodes=1", f"--env={own}")
+    refusal = invoke("play", "out", "--episodes=1", code=2).stderr
+    assert f"--env={own}" in refusal
+    assert "--trust-code" not in refusal
+    (verify,) = [
+        line.split() for line in card_lines(tmp_path / "out") if line.startswith("rollax") and "--verify" in line
+    ]
+    assert verify[:2] == ["rollax", "play"]
+    invoke(*verify[1:])
+    train = next(line for line in card_lines(tmp_path / "out") if line.startswith("rollax train"))
+    assert f"--env={own}" in train
+
+
+def test_a_card_of_code_that_play_has_no_option_for():
+    code = NeededCode({"model.custom_model": "my_models:Net"})
+    pip, *commands = commands_for("run.zip", code, code.options, ["rollax[video]"]).splitlines()
+    assert pip == "pip install 'rollax[video]'"
+    assert [line.split()[1] for line in commands] == ["fetch", "evaluate", "train"]
+    assert ["--trust-code" in line for line in commands] == [False, True, True]
+
+
+def test_another_environment_of_the_score_is_in_the_commands_of_the_card(run, tmp_path):
+    with pytest.warns(DeprecationWarning, match="CartPole-v0"):
+        share_run(run, tmp_path / "out", episodes=1, video=False, env="CartPole-v0")
+    assert not needs_code(tmp_path / "out")
+    played = [line for line in card_lines(tmp_path / "out") if line.startswith("rollax play")]
+    assert played
+    assert all("--env=CartPole-v0" in line for line in played)
+
+
+def test_a_video_that_the_missing_extra_prevents_is_named(run, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    share_run(run, tmp_path / "out", episodes=1)
+    assert "rollax[video]" in caplog.text
+    assert not (tmp_path / "out" / "replay.mp4").exists()
+
+
+def test_errors_about_the_files_of_a_zip_name_the_zip(run, shared, tmp_path):
+    shutil.copytree(shared, tmp_path / "run")
+    (about,) = (tmp_path / "run").glob("checkpoints/*/about.json")
+    about.write_bytes(about.read_bytes() + b" ")
+    write_zip(tmp_path / "run", tmp_path / "run.zip")
+    message = invoke("play", tmp_path / "run.zip", code=2).stderr
+    assert f"{tmp_path / 'run.zip'}/checkpoints" in message
 
 
 def test_what_exists_is_not_replaced(run, shared, tmp_path):

@@ -34,6 +34,8 @@ _COMPARED_RESETS = 6
 _LEAST_DISTINCT = 5
 """Fewer distinct first observations do not show that the seed is ignored: in a deterministic game, two players may take
 turns to begin, which gives two first observations."""
+_EPISODES, _LENGTH = 3, 20
+"""The least number of episodes, and the least length, for the suspicion that a time limit terminates them."""
 _RGB = "rgb_array"
 
 
@@ -50,8 +52,8 @@ def check_env(
     """Plays some episodes with random valid actions and raises the errors that training would raise.
 
     It also reports what training does not detect: episodes that are not reproducible with a seed, copies that share
-    state, episodes that do not end, a `compute_reward` that does not return the rewards of steps, and render modes that
-    return nothing.
+    state, episodes that do not end or all terminate at the same step, a `compute_reward` that does not return the
+    rewards of steps, and render modes that return nothing.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
@@ -105,6 +107,7 @@ class _Check:
                 polls += 1
             if not player.ended:
                 self._find("no end", f"no episode has ended within {polls} steps; is there a time limit?")
+            self._look_at_lengths(player)
             # Episodes can be repeated only with a seed.
             self._comparable = not player.starts_by_itself and _takes_seeds(base)
             return {
@@ -117,6 +120,18 @@ class _Check:
                 "episodes": player.ended.total(),
                 "steps": player.steps,
             }
+
+    def _look_at_lengths(self, player: RandomPlayer) -> None:
+        """Checks that a time limit is not returned as the end of the task, as the doctor does in a trained policy."""
+        lengths = player.lengths
+        if len(lengths) < _EPISODES or player.truncates or len(set(lengths)) > 1 or lengths[0] < _LENGTH:
+            return
+        self._find(
+            "time limit",
+            f"all {len(lengths)} episodes terminated after exactly {lengths[0]} steps. If a time limit ends them, "
+            "return terminated=False and truncated=True there, so that the value after it counts. Ignore this if the "
+            "task does end there.",
+        )
 
     def _look_at_actions(self, base: BaseEnv) -> None:
         spaces = [base.action_space, *(getattr(base, "action_spaces", None) or {}).values()]

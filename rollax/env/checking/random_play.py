@@ -42,6 +42,10 @@ class RandomPlayer:
         """Steps of all sub-environments together."""
         self.ended: Counter[int] = Counter()
         """Sub-environment -> number of ended episodes."""
+        self.lengths: list[int] = []
+        """Steps of the ended episodes."""
+        self.truncates = False
+        """Whether an agent of an ended episode was truncated."""
         self.agents: dict[Hashable, None] = {}
         """All agents so far, in the order of appearance."""
         self.starts_by_itself = False
@@ -50,6 +54,7 @@ class RandomPlayer:
         self._sources: dict[int, RandomActions] = {}
         self._spaces: dict[tuple[str, Hashable], Space] = {}
         self._rows: Rows | None = None
+        self._length: Counter[int] = Counter()  # sub-environment -> steps of its running episode
 
     def begin(self, seeds: Sequence[int | None] | None) -> Rows:
         """Resets all sub-environments and returns the first rows."""
@@ -64,9 +69,13 @@ class RandomPlayer:
         assert self._rows is not None
         self._act(self._rows)
         rows = self.env.poll_rows()
-        self.steps += len(np.unique(rows.env_index[~rows.starts]))
+        stepped = np.unique(rows.env_index[~rows.starts]).tolist()
+        self.steps += len(stepped)
+        self._length.update(stepped)
         over = rows.over_envs()
         self.ended.update(rows.ended_envs.tolist())
+        self.lengths += [self._length.pop(index, 0) for index in rows.ended_envs.tolist()]
+        self.truncates |= bool(rows.truncateds.any())
         # Copied before the reset, which may write into the same arrays.
         self._look_at(rows)
         started = self.env.reset_rows(over) if len(over) else None

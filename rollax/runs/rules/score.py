@@ -80,18 +80,19 @@ _LONG = 10_000
 
 
 def no_episodes(run: RunStatistics) -> Iterator[Finding]:
-    """No episode has ended within the time limit of the environment in Gymnasium, or within 10,000 steps.
+    """No episode has ended: a note at first.
 
-    The limit is for the steps of each sub-environment, and the run must have at least 10 iterations.
+    It is a warning after the time limit of the environment in Gymnasium, or after 10,000 steps, of each
+    sub-environment, and at least 10 iterations.
 
     Source: Without an ended episode there is no score; most benchmarks end episodes after at most 1000 steps.
     """
     spec = spec_of(run.env)
     limit = _LONG if spec is None or spec.max_episode_steps is None else spec.max_episode_steps + 1
     steps = run.steps / (max(1.0, run.number("num_workers")) * run.number("num_envs_per_worker", 1.0))
-    if len(run.results) >= LEAST and steps > limit and not len(run.score) and run.config.get("input") is None:
+    if run.results and not len(run.score) and run.config.get("input") is None:
         yield Finding(
-            severity="warning",
+            severity="warning" if len(run.results) >= LEAST and steps > limit else "note",
             what="No episode has ended, so there is no score.",
             quantity="ended episodes",
             number=0,
@@ -99,7 +100,8 @@ def no_episodes(run: RunStatistics) -> Iterator[Finding]:
             where=f"{steps:.0f} steps of each sub-environment",
             key=None,
             change=None,
-            remedy="Limit the length of episodes: gymnasium.make(..., max_episode_steps=...), or a TimeLimit wrapper.",
+            remedy="Train longer if episodes are that long. Otherwise return truncated=True at a time limit, or wrap "
+            "the environment in TimeLimit: gymnasium.make(..., max_episode_steps=...).",
         )
 
 

@@ -425,3 +425,28 @@ def test_the_same_seed_draws_the_same_actions():
     space = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "d": spaces.Discrete(100)})
     drawn = [[RandomActions(seed).draw(space, None, "") for _ in range(3)] for seed in (0, 0, 1)]
     assert repr(drawn[0]) == repr(drawn[1]) != repr(drawn[2])
+
+
+class Limited(gym.Env):
+    """Every episode ends after 25 steps, by the flag of the config."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+
+    def __init__(self, context):
+        self.flags = (True, False) if context["terminates"] else (False, True)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.random(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        ends = self.steps == 25
+        return self.np_random.random(1, np.float32), 0.0, ends and self.flags[0], ends and self.flags[1], {}
+
+
+def test_a_time_limit_that_terminates_is_suspected():
+    assert names(check_env(Limited, {"terminates": True})) == [("warning", "time limit")]
+    assert names(check_env(Limited, {"terminates": False})) == []
+    assert names(check_env(Limited, {"terminates": True}, num_envs=1)) == []  # two episodes say too little

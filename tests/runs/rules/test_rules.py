@@ -174,8 +174,8 @@ CASES = {
     ],
     "no-episodes": [
         (made(11, {}, score=None, episode_len_mean=None), "warning", None),
-        made(10, {}, score=None, episode_len_mean=None),
-        made(11, {}, score=None, episode_len_mean=None, config={"num_envs_per_worker": 2}),
+        (made(10, {}, score=None, episode_len_mean=None), "note", None),
+        (made(11, {}, score=None, episode_len_mean=None, config={"num_envs_per_worker": 2}), "note", None),
         (
             made(11, {}, score=None, episode_len_mean=None, config={"num_envs_per_worker": 2}, env="Pendulum-v1"),
             "warning",
