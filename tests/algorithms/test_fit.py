@@ -193,7 +193,9 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     assert names(tmp_path) == []
     assert (result.out, result.checkpoint, result.best_checkpoint, result.best_score) == (None, None, None, None)
     assert result.last["evaluation"]["episodes"] == 3
-    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["iteration 1", "iteration 2"]
+    *iterations, evaluation = capsys.readouterr().out.splitlines()
+    assert [line[:11] for line in iterations] == ["iteration 1", "iteration 2"]
+    assert "plays 3" in evaluation
 
 
 def test_the_best_model_is_that_of_the_best_evaluation(tmp_path):
