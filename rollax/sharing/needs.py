@@ -14,6 +14,8 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config.json_form import decode_config, missing_code
 from rollax.core.importing import path_of
 from rollax.errors import CheckpointError
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.model_policy import ModelPolicy
 from rollax.sharing.hub import PREFIX
 
 TRAINER, ENV = "trainer_class", "env"
@@ -87,8 +89,8 @@ def packages_for(trainer: Trainer, source: str) -> list[str]:
         extras.add("hub")
     if trainer.config.num_workers or trainer.config.remote_worker_envs:
         extras.add("ray")
-    policies = (type(runner.policy) for runner in trainer.workers.local.runners.values())
-    if any(base.__module__.startswith("rollax.torch") for policy in policies for base in policy.__mro__):
+    policies = [runner.policy for runner in trainer.workers.local.runners.values()]
+    if any(isinstance(policy, ModelPolicy) and not isinstance(policy, JaxPolicy) for policy in policies):
         extras.add("torch")
     module = _module_of(env)
     extras |= {extra for name, extra in _EXTRAS_OF_NAMES.items() if isinstance(env, str) and env.startswith(name)}
