@@ -205,7 +205,7 @@ class TestCheckpoints:
         assert load_policy(checkpoint_in(str(tmp_path))).compute_single_action([0.0]) in (0, 1)
 
     def test_a_folder_without_a_checkpoint_is_refused(self, make, tmp_path):
-        with pytest.raises(CheckpointError, match=r"no checkpoint of a trainer(.|\n)*rollax\.tune\.trainable"):
+        with pytest.raises(CheckpointError, match=r"no checkpoint of a trainer(.|\n)*rollax\.ray_tune\.trainable"):
             make().load_checkpoint(str(tmp_path))
 
     @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"1", b'{"more": 1}', b"\xff", b"NaN", None])

@@ -151,7 +151,7 @@ def of_variables(variables: Any) -> int:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Attacked]]:
     made: dict[str, Attacked] = {}
-    take_over = Learner._assign
+    take_over = Learner.assign
 
     def recording(self: Learner, after: Any, num_updates: int) -> None:
         number = of_variables(after._replace(num_updates=num_updates))
@@ -164,9 +164,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             made[algorithm] = Attacked(algorithm, tmp_path_factory.mktemp(algorithm))
         return made[algorithm]
 
-    Learner._assign = recording
+    Learner.assign = recording
     yield make
-    Learner._assign = take_over
+    Learner.assign = take_over
     for one in made.values():
         one.stop()
 

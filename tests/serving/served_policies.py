@@ -102,7 +102,7 @@ class RecordingBackend(PolicyBackend):
         """Replaces the weights with those of another policy, as the next version."""
         for actor in self.actors.values():
             actor.policy.set_weights(runner.policy.get_weights())
-        self._gradient_without += 1
+        self._version += 1
 
 
 @contextmanager
