@@ -79,7 +79,7 @@ def maker(name):
     return lambda **keys: trainer(env, {**config, **keys})
 
 
-@pytest.fixture(params=["DQN", "SAC", "TD3"])
+@pytest.fixture(params=["DQN", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
 def make(request):
     return maker(request.param)
 
