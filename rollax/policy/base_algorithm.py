@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Never, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from gymnasium import Space
@@ -131,7 +131,7 @@ class BaseAlgorithm(ABC):
     config: Any
     _content: Any
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Never) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Any) -> None:
         if not (isinstance(observation_space, Space) and isinstance(action_space, Space)):
             raise SpaceError(
                 "An algorithm is made from the spaces of one policy.",
