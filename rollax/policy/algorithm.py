@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar
 
 import jax
 import optax
@@ -37,7 +37,7 @@ class Algorithm(BaseAlgorithm):
 
     policy_class: ClassVar[Any] = JaxPolicy
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Never) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None, **misplaced: Any) -> None:
         runtime.configure_jax()
         super().__init__(observation_space, action_space, config, **misplaced)
 
