@@ -153,7 +153,8 @@ class CompiledRounds:
             found = self._run(variables, carry, rows, stacked, np.int32(before), np.int32(len(rounds)))
             fetched = jax.device_get((found.number, found.finite, found.outcomes, found.learned))
         except BaseException:
-            log.warning("Compiled rounds were interrupted: the replay buffer is emptied, and %d rows are lost.", before)
+            if lost := min(before, self._ring.steps) * self._places:
+                log.warning("Sampling and learning were interrupted: the %d rows of the replay buffer are lost.", lost)
             raise
         (made, finite, outcomes, learned), self._rows = fetched, found.rows
         self.made = int(made)

@@ -71,7 +71,7 @@ class Actor:
         actions = trees.tree_map(lambda leaf: np.array(leaf)[:rows], actions)  # writable, unlike arrays of JAX
         return actions, [np.asarray(part)[:rows] for part in states], self.fetches_of(np.asarray(packed)[:rows])
 
-    def fetches_of(self, packed: np.ndarray) -> dict[str, np.ndarray]:
+    def fetches_of(self, packed: Any) -> dict[str, Any]:
         """The fetched columns of N rows, which acting returns in one array [N, W]."""
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
