@@ -394,7 +394,7 @@ class Trainer(OtherNamesOfTrainer):
         """Adds a policy to a running trainer; the other policies go on as after `from_checkpoint`.
 
         They keep their weights, optimizer and filter states, replay buffers and counters. Environments, callbacks and
-        worker processes are made anew, and new episodes begin.
+        worker processes are made again, and new episodes begin.
 
         Args:
             spec: an entry of `multiagent.policies`, such as None for the algorithm's own policy.
