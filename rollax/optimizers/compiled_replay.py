@@ -57,7 +57,7 @@ class CompiledReplayOptimizer(ReplayOptimizer):
     def step(self) -> Stats:
         rounds, size, worker = self._rounds, self._size_of_round, self.local_worker
         left = self._at_once if math.isinf(self.stop_at) else -(-(self.stop_at - self.steps) // size)
-        drawn, made = [], 0
+        drawn, made, stored = [], 0, self._due.stored
         for number in range(max(min(self._at_once, int(left)), 1)):
             worker.set_timestep(self.steps + number * size)
             self._due.add(size)
@@ -71,15 +71,15 @@ class CompiledReplayOptimizer(ReplayOptimizer):
                 statistics = rounds.run(drawn, self._at_once)
         finally:
             self._count(rounds.made, drawn)
+            self._due.stored = stored + rounds.made * size  # rounds that an error left out do not count
         self._note(self._policy_id, statistics)
         return dict(self.stats)
 
     def _count(self, made: int, drawn: list[Any]) -> None:
-        """Counts the rounds that were made; the others, after an error, do not count."""
+        """Counts the rounds that were made."""
         self.env_steps += made * self._rounds.env_steps_of_round
         self.agent_steps += made * self._rounds.rows_of_round
         self.num_updates += sum(int(one.updates) for one in drawn[:made])
-        self._due.stored -= (len(drawn) - made) * self._size_of_round
         self.version += made
         self._episodes += self.local_worker.get_metrics()
         self.timings.lags.add(0)

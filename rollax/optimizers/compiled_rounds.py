@@ -140,6 +140,7 @@ class CompiledRounds:
                 before it are kept.
         """
         policy, learner = self._policy, self._policy.learner
+        self.made, before = 0, self.taken
         if not self._sampler.runs and self._rows is not None:
             self._rows = self._ring.cut(self._rows, self.taken)
         carry, variables = self._sampler.begun(), learner.everywhere()
@@ -147,7 +148,6 @@ class CompiledRounds:
         stacked = jax.tree.map(lambda *parts: np.stack(parts), *padded)
         if self._rows is None:
             self._rows = self._ring.empty(self._like())
-        self.made, before = 0, self.taken
         rows, self._rows, self.taken = self._rows, None, 0  # the call gives their memory to its result
         try:
             found = self._run(variables, carry, rows, stacked, np.int32(before), np.int32(len(rounds)))
