@@ -13,7 +13,7 @@ import pytest
 
 import rollax
 
-EXTENSIONS = ("offline", "search", "selfplay", "serving", "torch")
+EXTENSIONS = ("many", "offline", "search", "selfplay", "serving", "torch")
 SCRIPT = """
 import numpy as np
 import rollax

@@ -35,6 +35,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
+from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
 
 
@@ -65,6 +66,9 @@ class A3C(NormalizedRewards, BonusAdvantages, StateDependentExploration):
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:
         return self.add_advantages(fragment, values)
+
+    def traced_columns(self, steps: Steps) -> Columns:
+        return columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Evaluates a trainer's current policies; see `Trainer.evaluate` and `Trainer.record`."""
+    """Evaluates a trainer's current policies; see `Trainer.evaluate` and `Trainer.record`.
+
+    Attributes:
+        on_workers: called with the workers when they are made, at the first evaluation.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        self.on_workers: Callable[[WorkerSet], Any] = lambda workers: None
         if (evaluation := trainer.config.for_evaluation()).model != trainer.config.model:
             self._check_weights_fit(evaluation)
         if trainer.config.evaluation_interval is not None and trainer.config.env is not None and not self.plays:
@@ -91,6 +96,7 @@ class Evaluator:
                 envs = min(config.num_envs_per_worker, -(-config.evaluation_num_episodes // count))
                 config = config.changed(num_workers=count, num_envs_per_worker=envs)
             self._workers = WorkerSet({**self._worker_arguments(config), "record": False})
+            self.on_workers(self._workers)
         return self._workers
 
     def _played_elsewhere(self, count: int) -> RemoteEvaluation:

@@ -33,6 +33,10 @@ class NormalizedRewards(Algorithm):
         returns = {_RETURNS: RunningReturns(self.config.gamma)} if self.config.normalize_rewards else {}
         return {**super().make_running_statistics(), **returns}
 
+    def changes_rows(self) -> bool:
+        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
+        return self.config.normalize_rewards
+
     def prepare(self, fragment: Fragment, values: Values) -> None:
         if self.config.normalize_rewards:
             returns, rewards = values.statistics[_RETURNS], fragment[SampleBatch.REWARDS]

@@ -37,8 +37,10 @@ from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clip_fraction, clipped_surrogate
+from rollax.ops.traced_advantages import traced_standardized
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
+from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
 
 _KL_MARGIN = 1.5
@@ -112,6 +114,10 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
     def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
         advantages = standardized(batch[SampleBatch.ADVANTAGES], batch.mask())
         return {**super().loss_columns(batch, rng), SampleBatch.ADVANTAGES: advantages}
+
+    def traced_columns(self, steps: Steps) -> Columns:
+        columns = columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return {**columns, SampleBatch.ADVANTAGES: traced_standardized(columns[SampleBatch.ADVANTAGES])}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -36,6 +36,7 @@ from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
 from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
 
 
@@ -87,6 +88,10 @@ class PQN(ActionValues, NormalizedRewards, ExplorationBonus):
         gamma, lambda_ = self.config.gamma, self.config.lambda_
         rewards = self.config.reward_scale * fragment[SampleBatch.REWARDS]
         return add_advantages(fragment, values, gamma=gamma, lambda_=lambda_, rewards=rewards)
+
+    def traced_columns(self, steps: Steps) -> Columns:
+        steps = steps._replace(rewards=self.config.reward_scale * steps.rewards)
+        return columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

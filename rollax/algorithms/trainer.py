@@ -87,7 +87,7 @@ class Trainer(OtherNamesOfTrainer):
                 runtime.refuse_missing_gpus(self.config.num_gpus)
             self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
             with cleanup_on_error(self.optimizer.stop):
-                self._evaluator = Evaluator(self)
+                self.evaluator = Evaluator(self)
         self._running = CallGuard(type(self).__name__)
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
@@ -126,7 +126,7 @@ class Trainer(OtherNamesOfTrainer):
         Raises:
             ConfigError: there is no environment to evaluate in.
         """
-        return self._evaluator.workers
+        return self.evaluator.workers
 
     @property
     def _evaluates_next(self) -> bool:
@@ -151,14 +151,14 @@ class Trainer(OtherNamesOfTrainer):
         due, parallel = self._evaluates_next, self.evaluates_while_training
         try:
             if parallel:
-                self._evaluator.begin()
+                self.evaluator.begin()
             with self._running.marked(ITERATION):
                 stats = self.optimizer.iterate()
             self.iteration += 1
             self.episodes = self.optimizer.take_episodes()
             episodes = self._window.summary(self.episodes)
             trained_s = time.perf_counter() - started
-            evaluation = self._evaluator.finish() if parallel else self.evaluate() if due else None
+            evaluation = self.evaluator.finish() if parallel else self.evaluate() if due else None
         finally:  # the steps of an iteration that raises count too
             passed_s = time.perf_counter() - started
             self.time_total_s += passed_s
@@ -297,13 +297,13 @@ class Trainer(OtherNamesOfTrainer):
         """
         runtime.refuse_forked()
         if record_dir is not None:
-            return self._evaluator.evaluate_recorded(num_episodes, record_dir)
-        return self._evaluator.evaluate(num_episodes)
+            return self.evaluator.evaluate_recorded(num_episodes, record_dir)
+        return self.evaluator.evaluate(num_episodes)
 
     @property
     def can_evaluate(self) -> bool:
         """Whether `evaluate` can play episodes: in an environment that is no policy server, and before `stop`."""
-        return not self._running.stopped and self._evaluator.plays
+        return not self._running.stopped and self.evaluator.plays
 
     @naming_arguments()
     @non_reentrant
@@ -321,7 +321,7 @@ class Trainer(OtherNamesOfTrainer):
             As `evaluate`, with the paths of the files under `files`.
         """
         runtime.refuse_forked()
-        return self._evaluator.record(num_episodes, out, explore=explore, infos=infos)
+        return self.evaluator.record(num_episodes, out, explore=explore, infos=infos)
 
     @naming_arguments("ACT")
     def compute_single_action(
@@ -438,7 +438,7 @@ class Trainer(OtherNamesOfTrainer):
             self.optimizer.begin_exactly()
             self.optimizer.forget()
             self.workers.restart_episodes()
-            self._evaluator.stop()
+            self.evaluator.stop()
         from rollax.algorithms import checkpoint
 
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
@@ -514,7 +514,7 @@ class Trainer(OtherNamesOfTrainer):
         self.optimizer.version = state.get("version", 1)
         self._window.set_state(state["episodes"])
         self.optimizer.forget()
-        self._evaluator.stop()
+        self.evaluator.stop()
         callbacks, of_callbacks = self.worker.callbacks, state.get("callbacks", {})
         check_returned(callbacks, "on_restore", callbacks.on_restore(trainer=self, state=of_callbacks), of_callbacks)
 
@@ -525,7 +525,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         self._running.stopped = True
         with ExitStack() as parts:
-            for part in (self._evaluator, self.workers, self.optimizer):  # the last is stopped first
+            for part in (self.evaluator, self.workers, self.optimizer):  # the last is stopped first
                 parts.callback(part.stop)
 
     def __enter__(self) -> Self:

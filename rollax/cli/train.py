@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.util import find_spec
@@ -123,7 +123,14 @@ def train(
         int | None,
         typer.Option(min=1, help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Number of --seeds that train at the same time.")] = 1,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of --seeds that train at the same time, each in a process; by default 1, but seeds of an "
+            "environment in JAX train together in one process.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -171,21 +178,28 @@ def train(
             experiment = dataclasses.replace(experiment, preset=None)  # the checkpoint has the keys of a file's preset
         named, trusted = (parse_loggers(logger), True) if logger else (experiment.loggers, trust_code)
         where = "--logger" if logger else f"{file}: loggers"
-        fit = {
-            "loggers": None if named is None else make_loggers(named, where, trusted=trusted),
-            "checkpoint_frequency": checkpoint_frequency,
-            "keep_checkpoints": keep_checkpoints,
-            "keep_best": keep_best,
-            "evaluate": evaluate,
-            "diagnose": diagnose,
-            "progress": "none" if quiet else "auto",
-        }
+
+        def fit_options(progress: str) -> dict[str, Any]:
+            return {
+                "loggers": None if named is None else make_loggers(named, where, trusted=trusted),
+                "checkpoint_frequency": checkpoint_frequency,
+                "keep_checkpoints": keep_checkpoints,
+                "keep_best": keep_best,
+                "evaluate": evaluate,
+                "diagnose": diagnose,
+                "progress": progress,
+            }
+
+        fit = fit_options("none" if quiet else "auto")
         refuse_seeds(options)
         if seeds is not None:
             folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-seeds") if out is None else out
-            one = {**options, "seeds": None, "parallel": 1, "quiet": quiet or parallel > 1}
+            several = parallel is not None and parallel > 1
+            one = {**options, "seeds": None, "parallel": None, "quiet": quiet or several}
             first = experiment.config.get("seed") or 0
-            raise typer.Exit(train_seeds(train, one, experiment, folder, seeds, first, parallel))
+            here = _OfSeed(experiment, trust_code, lambda: fit_options("none"))
+            numbers = range(first, first + seeds)
+            raise typer.Exit(train_seeds(train, one, experiment, folder, numbers, parallel, here))
         refuse_continue_for(continue_for, experiment.stop, resumed=resume is not None)
         earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
         if out is not None and (earlier is None or out.resolve() != earlier):
@@ -198,6 +212,27 @@ def train(
     if fitted.signal is not None:
         raise typer.Exit(SIGNALLED + fitted.signal)
     raise typer.Exit(MISSED_GOAL if must_reach and fitted.missed_goal else 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfSeed:
+    """A `RunOfSeed`; `fit_options` makes keyword arguments of `Trainer.fit`, whose loggers are for one run."""
+
+    experiment: Experiment
+    trust_code: bool
+    fit_options: Callable[[], dict[str, Any]]
+
+    def make(self, seed: int, resume: Path | None) -> Trainer:
+        experiment = dataclasses.replace(self.experiment, config={**self.experiment.config, "seed": seed})
+        if resume is not None:  # the checkpoint has the keys of the preset
+            experiment = dataclasses.replace(experiment, preset=None)
+        return make_trainer(experiment, resume, self.trust_code)
+
+    def fit(self, trainer: Trainer, run: Path, resume: Path | None) -> FitResult:
+        stop = self.experiment.stop
+        if resume is not None:
+            stop = stop_of_resumed(trainer, resume, stop, None)
+        return trainer.fit(stop, absolute(run, ConfigError), **self.fit_options())
 
 
 def run_experiment(

@@ -7,20 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollax.config.groups import ReplayFields
-from rollax.core.introspection import overrides
 from rollax.core.stored_values import read_count, read_dict
-from rollax.optimizers.compiled_rounds import CompiledRounds
+from rollax.optimizers.compiled_rounds import why_only_on_host
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
+from rollax.optimizers.replay_rounds import ReplayRounds
 from rollax.policy.base_algorithm import BaseAlgorithm
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.replayed import Draw
-from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.worker import RolloutWorker
 
-_OF_POLICY = ("learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
 _OF_ROWS = ("prepare", "postprocess", "loss_columns")
 _MOST_ROUNDS = 1024
 _MOST_ROWS_DRAWN = 1 << 22  # of one call
@@ -49,13 +46,13 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         size = sampler.fragment_length * self.local_worker.env.num_envs
         self._size_of_round = size * (1 if self.config.count_steps_by == "env_steps" else len(sampler.env.agents))
         updates = math.ceil(self._size_of_round * self.config.training_intensity)
-        self._rounds = CompiledRounds(sampler, policy, self.config.buffer_size, updates, self.config.seed)
+        self.rounds = ReplayRounds(sampler, policy, self.config.buffer_size, updates, self.config.seed)
         rounds = -(-self.config.timesteps_per_iteration // self._size_of_round)
         drawn = max(updates * (policy.minibatch_size or 1), 1)
         self._at_once = max(min(rounds, _MOST_ROUNDS, _MOST_ROWS_DRAWN // drawn), 1)
 
     def step(self) -> Stats:
-        rounds, size, worker = self._rounds, self._size_of_round, self.local_worker
+        rounds, size, worker = self.rounds, self._size_of_round, self.local_worker
         left = self._at_once if math.isinf(self.stop_at) else -(-(self.stop_at - self.steps) // size)
         drawn, made, stored = [], 0, self._due.stored
         for number in range(max(min(self._at_once, int(left)), 1)):
@@ -70,72 +67,52 @@ class CompiledReplayOptimizer(ReplayOptimizer):
             with self.timings.measured("learn_s"):
                 statistics = rounds.run(drawn, self._at_once)
         finally:
-            self._count(rounds.made, drawn)
+            self.num_updates += sum(int(one.learning[0]) for one in drawn[: rounds.made])
+            self.count_rounds(rounds.made, env_steps=rounds.env_steps_of_round, agent_steps=rounds.rows_of_round)
             self._due.stored = stored + rounds.made * size  # rounds that an error left out do not count
         self._note(self._policy_id, statistics)
         return dict(self.stats)
 
-    def _count(self, made: int, drawn: list[Any]) -> None:
-        """Counts the rounds that were made."""
-        self.env_steps += made * self._rounds.env_steps_of_round
-        self.agent_steps += made * self._rounds.rows_of_round
-        self.num_updates += sum(int(one.updates) for one in drawn[:made])
-        self.version += made
-        self._episodes += self.local_worker.get_metrics()
-        self.timings.lags.add(0)
-
     def report(self) -> dict[str, Any]:
         return {
-            "replay": {"rows": {self._policy_id: len(self._rounds)}, "num_updates": self.num_updates, "on_device": True}
+            "replay": {"rows": {self._policy_id: len(self.rounds)}, "num_updates": self.num_updates, "on_device": True}
         }
 
     def get_state(self) -> dict[str, Any]:
         state = {
             "num_updates": self.num_updates,
             "due": self._due.get_state(),
-            "rng": self._rounds.rng.bit_generator.state,
+            "rng": self.rounds.rng.bit_generator.state,
         }
         if not self.config.store_buffer_in_checkpoints:
             return state
-        return {**state, "rows": self._rounds.get_state()}
+        return {**state, "rows": self.rounds.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        num_updates, rng = read_count(state, "num_updates", "optimizer"), self._rounds.rng
+        num_updates, rng = read_count(state, "num_updates", "optimizer"), self.rounds.rng
         stored = random_state(state, "rng", "choices", rng)
         due = read_dict(state, "due", "optimizer")
-        self._rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
+        self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
         self._due.restore(due, made=num_updates, kept="rows" in state, most_steps=self.config.buffer_size)
         self.num_updates, rng.bit_generator.state = num_updates, stored
 
 
 def why_not(worker: RolloutWorker) -> str:
     """Why a worker's rows cannot stay on the device; empty if they can."""
-    sampler = worker.sampler
+    if found := why_only_on_host(worker):
+        return found
+    (policy,) = worker.policies.values()
+    assert isinstance(policy, JaxPolicy)
     config: Any = worker.config
-    if type(sampler) is not CompiledSampler or len(worker.policies) > 1:
-        return "several policies, or an environment that is not compiled with its policy"
-    ((policy_id, policy),) = worker.policies.items()
-    if not isinstance(policy, JaxPolicy) or policy_id not in sampler.compiled:
-        return "a policy that is not in JAX, or has no agent"
-    runner, plan = worker.runners[policy_id], policy.plan
-    trained = config.multiagent.policies_to_train
+    plan = policy.plan
     reasons = (
-        (trained is not None and policy_id not in trained, "a policy that does not learn"),
         (config.prioritized_replay, "config key 'prioritized_replay'"),
         (config.n_step is None, "config key 'n_step', None"),
         (config.frame_stack_axis is not None or config.frame_stack > 1, "stacked images"),
-        (bool(runner.filter.leaves), "config key 'observation_filter'"),
         (type(policy.replayed) is not Draw or bool(policy.replayed.columns), "rows that are not drawn one by one"),
         (bool(policy.replayed_columns), "further columns of rows"),
-        (policy.memory.present, "a model with memory"),
-        (bool(policy.running_statistics), "running statistics"),
         (bool(policy.numbers) or plan.stops is not None or plan.epochs > 1, "a plan of several passes"),
         (plan.minibatch_size is None or plan.microbatch_size is not None, "microbatches"),
-        (policy.learner.devices.count > 1, "several devices"),
-        (policy.on_new_variables is not None, "shared variables"),
-        (overrides(type(policy.exploration), Exploration, "after_fragment"), "exploration that adapts to fragments"),
-        (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),
-        (overrides(type(worker.callbacks), Callbacks, "on_sample_end"), "callback on_sample_end"),
         (_changes_rows(policy.algorithm), "rows that are changed before they are stored or learned from"),
     )
     return next((reason for applies, reason in reasons if applies), "")

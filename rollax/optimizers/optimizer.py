@@ -287,6 +287,14 @@ class Optimizer(ABC):
         rounds = zip_longest(*(rollouts for _, rollouts in sorted(of_worker.items())))
         return [rollout for rollouts in rounds for rollout in rollouts if rollout is not None]
 
+    def count_rounds(self, made: int, *, env_steps: int, agent_steps: int) -> None:
+        """Counts rounds of a compiled call, which samples and learns, of these sizes, and records their episodes."""
+        self.env_steps += made * env_steps
+        self.agent_steps += made * agent_steps
+        self.version += made
+        self._episodes += self.local_worker.get_metrics()
+        self.timings.lags.add(0)
+
     def _trained_on(self, rollout: Rollout) -> None:
         """Counts the steps of a fragment as learned from."""
         self.env_steps += rollout.env_steps

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from rollax.batch import MultiAgentBatch
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.rollout.messages import Rollout
+
+if TYPE_CHECKING:
+    from rollax.optimizers.compiled_rounds import CompiledRounds
 
 log = logging.getLogger("rollax.optimizers")
 
@@ -20,6 +24,7 @@ class SyncSamplesOptimizer(Optimizer):
         2. `ModelPolicy.learn_on_batch`, which draws the `Minibatches`;
         3. `Learner.learn`;
         4. `GradientSteps.update`, one compiled call for all gradient steps.
+    With an environment in JAX all of it is one compiled call where that is possible: `DeviceBatches`.
 
     Fragments are joined in the order of the workers, not of arrival: runs with the same seed and number of workers have
     the same numbers. With external clients (`PolicyServerEnv`), fragments are joined in the order of arrival.
@@ -27,7 +32,22 @@ class SyncSamplesOptimizer(Optimizer):
 
     gives_fragments = True
 
+    rounds: CompiledRounds | None = None
+    """The compiled calls, with an environment in JAX whose train batches can stay on the device."""
+
+    def _set_up(self) -> None:
+        self._on_device = None
+        worker = self.local_worker
+        if type(self) is SyncSamplesOptimizer and not self.remote and worker.samples and worker.env.in_jax:
+            from rollax.optimizers import compiled_samples  # loaded only where it is used
+
+            if not compiled_samples.why_not(worker):
+                self._on_device = compiled_samples.DeviceBatches(self)
+                self.rounds = self._on_device.rounds
+
     def step(self) -> Stats:
+        if self._on_device is not None and self._on_device.step():
+            return dict(self.stats)
         self._broadcast()
         rollouts = self.gather()
         self._learn(MultiAgentBatch.concat_samples([rollout.batch for rollout in rollouts]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -70,7 +71,10 @@ class CompiledSampler(Sampler):
         self._trajectories = np.full(shape, -1)  # the number of each running trajectory
         self._returns = np.zeros(shape)  # the sum of its rewards so far
         self._begun = False
-        self._roll = jax.jit(self.traced_rollout, static_argnames=("steps", "learning"))
+        # Called to play; several runs that train together replace it by a call for all of them.
+        self.roll: Callable[..., tuple[Carry, Rows]] = jax.jit(
+            self.traced_rollout, static_argnames=("steps", "learning")
+        )
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
         rows = self._play(self.fragment_length)
@@ -110,6 +114,10 @@ class CompiledSampler(Sampler):
         assert self.env.running is not None
         return Carry(self.env.running, {i: one.carry() for i, one in self.compiled.items()})
 
+    def taken_back(self) -> None:
+        """Goes on from the carry that `begun` returned, after a compiled call whose result is not used."""
+        self._begun = True
+
     def played(self, carry: Carry, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
         """Goes on from a carry, and records the outcomes, as in `Rows`, of the steps that led to it."""
         self._advanced(carry)
@@ -134,7 +142,7 @@ class CompiledSampler(Sampler):
         noise = {i: one.draw_noise(steps) for i, one in policies.items()} if self.explore else None
         params = {i: one.policy.params for i, one in policies.items()}
         extra = {i: one.policy.extra for i, one in policies.items()}
-        carry, rows = self._roll(params, extra, carry, noise, steps=steps, learning=learning)
+        carry, rows = self.roll(params, extra, carry, noise, steps=steps, learning=learning)
         self._advanced(carry)
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
         rows = self._on_host(rows, learning)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 _PAUSE_S = 0.01
 
@@ -26,18 +26,32 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
+    Only the main thread gets signals; `StopRequest.forward` sets the flags of the requests in other threads.
+
     A second signal raises `Interrupted`. The functions `announce` are called in the signal handler and must not block.
     Signal handlers of C code, in a program that embeds Python, are kept, because Python could not restore them.
     """
+
+    of_threads: ClassVar[set[StopRequest]] = set()
+    """The requests of other threads than the main one."""
 
     def __init__(self, *announce: Callable[[], None]) -> None:
         self.signal: int | None = None
         self._announce = announce
         self._undo = ExitStack()
 
+    @classmethod
+    def forward(cls, number: int) -> None:
+        """Asks the loops of all other threads to stop, as a first signal does."""
+        for request in list(cls.of_threads):
+            if request.signal is None:
+                request._handle(number, None)
+
     def __enter__(self) -> StopRequest:
-        # Only the main thread receives signals and can set their handlers.
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
+            self.of_threads.add(self)
+            self._undo.callback(self.of_threads.discard, self)
+        else:
             self._undo.enter_context(no_lost_interrupts())
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not None:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli import seeds
 from tests.cli.command_line import invoke
 from tests.cli.fake_algorithm import FakeTrainer
 from tests.cli.test_end_to_end import SMALL, without_times
@@ -122,3 +123,48 @@ def test_a_seed_equals_the_same_seed_alone_and_an_interrupted_one_goes_on(cwd, l
     invoke(*options, "--seed=2", "--stop-iterations=2", "--out=alone", "--no-evaluate")
     assert [line["training_iteration"] for line in lines(cwd / "set" / "seed-1")] == [1, 2]
     assert list(map(without_times, lines(cwd / "set" / "seed-2"))) == list(map(without_times, lines(cwd / "alone")))
+
+
+IN_JAX = ("train", "--run=PPO", "--env=jax:CartPole-v1", SMALL, "--set=model.fcnet_hiddens=[8]")
+
+
+def test_seeds_of_an_environment_in_jax_train_in_one_process(cwd, monkeypatch):
+    monkeypatch.setattr(seeds, "_started", None)  # no process begins
+
+    def results(run):
+        return [without_times(json.loads(line)) for line in (cwd / run / "result.jsonl").read_text().splitlines()]
+
+    output = invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2").output
+    assert "| PPO | jax:CartPole-v1 | 3 |" in output
+    invoke(*IN_JAX, "--seed=1", "--out=alone", "--stop-iterations=2")
+    assert results("set/seed-1") == results("alone")
+    # More iterations continue all of them, and another seed begins.
+    invoke(*IN_JAX, "--seeds=4", "--out=set", "--stop-iterations=3")
+    assert [len(results(f"set/seed-{seed}")) for seed in range(4)] == [3, 3, 3, 3]
+
+
+def test_seeds_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
+    begun = []
+    monkeypatch.setattr(seeds, "_train_in_processes", lambda train, options, runs, *_: begun.extend(runs) or {0})
+    keys = ("--set=batch_mode=complete_episodes", "--seeds=2", "--out=set", "--stop-iterations=1")
+    invoke(*IN_JAX, *keys)
+    assert begun == [0, 1]
+
+
+def test_an_error_of_a_seed_is_shown(cwd):
+    output = invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", "--set=lr=1e38", code=2).output
+    assert "not finite" in output
+
+
+def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
+    command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=3", "--out=set", "--stop-timesteps=100000000"]
+    process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    runs = [cwd / "set" / f"seed-{seed}" for seed in range(2)]
+    while not all((run / "result.jsonl").exists() for run in runs):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 130
+    begun = [run for run in (cwd / "set").glob("seed-*") if (run / "result.jsonl").exists()]
+    assert len(begun) >= 2
+    assert all(list((run / "checkpoints").iterdir()) for run in begun)

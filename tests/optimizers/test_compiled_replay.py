@@ -112,17 +112,18 @@ def test_updates_are_those_of_replay_on_the_host(make):
     """The same rows, loss noise and coefficients give the same weights as `learn_on_batch`."""
     with make(timesteps_per_iteration=8, learning_starts=0) as trainer, make(learning_starts=0) as other:
         optimizer, policy, twin = trainer.optimizer, trainer.get_policy(), other.get_policy()
-        rounds, batches, draw = optimizer._rounds, [], optimizer._rounds.draw
+        rounds, batches, draw = optimizer.rounds, [], optimizer.rounds.draw
         rounds.draw = lambda updates, number: batches.append(draw(updates, number)) or batches[-1]
         for _ in range(4):
             twin.set_state(policy.get_state())
             twin.timestep = optimizer.steps
             trainer.train()
             found = batches.pop()
-            count = int(found.updates) * 16
+            updates, drawn, columns = found.learning
+            count = int(updates) * 16
             assert count == 32
-            rows = rounds._transitions(rounds._rows, found.drawn[:count, 0], found.drawn[:count, 1])
-            noise = {name: column[:count] for name, column in found.columns.items()}
+            rows = rounds._transitions(rounds._rows, drawn[:count, 0], drawn[:count, 1])
+            noise = {name: column[:count] for name, column in columns.items()}
             twin.algorithm = _WithNoise(twin.algorithm, noise)
             twin.learn_on_batch(
                 SampleBatch({**jax.tree.map(np.array, rows), "indices": np.zeros((count, 2), np.int64)})
@@ -148,7 +149,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
     keys = {"learning_starts": 1000, "epsilon_timesteps": 1}
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as trainer:
         trainer.train()
-        rows = trainer.optimizer._rounds._rows
+        rows = trainer.optimizer.rounds._rows
         kept = {name: np.asarray(getattr(rows, name)) for name in rows._fields}
     monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "a test")
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as other:
@@ -180,7 +181,7 @@ def test_exact_resume_with_the_buffer(make_dqn, tmp_path):
         trainer.train()
         weights, steps = weights_of(trainer), trainer.optimizer.num_updates
         with type(trainer).from_checkpoint(folder) as again:
-            assert len(again.optimizer._rounds) == 40
+            assert len(again.optimizer.rounds) == 40
             again.train()
             assert_equal(weights_of(again), weights, rtol=0)
             assert again.optimizer.num_updates == steps
@@ -191,7 +192,7 @@ def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_
         trainer.train()
         folder = trainer.save(tmp_path)
         with type(trainer).from_checkpoint(folder) as again:
-            assert len(again.optimizer._rounds) == 0
+            assert len(again.optimizer.rounds) == 0
             made = again.optimizer.num_updates
             assert made == trainer.optimizer.num_updates
             again.train()
@@ -228,7 +229,7 @@ def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
         trainer.train()
         trainer.workers.local.restart_episodes()
         trainer.train()
-        rows = trainer.optimizer._rounds._rows
+        rows = trainer.optimizer.rounds._rows
         assert np.asarray(rows.truncated)[9].all()  # the last step before the restart
         assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
 
@@ -255,14 +256,14 @@ def test_updates_that_are_not_finite_are_refused(make_dqn):
 def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
     with make_dqn() as trainer:
         trainer.train()
-        rounds = trainer.optimizer._rounds
-        run = rounds._run
-        rounds._run = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+        rounds = trainer.optimizer.rounds
+        call = rounds.call
+        rounds.call = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
         assert (len(rounds), trainer.optimizer.steps) == (0, 40)
         assert caplog.records
-        rounds._run = run
+        rounds.call = call
         assert trainer.train()["timesteps_total"] == 80
 
 

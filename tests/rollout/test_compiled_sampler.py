@@ -98,10 +98,10 @@ def test_actions_and_steps_are_one_compiled_call_for_all_fragments():
     worker = make()
     for _ in range(3):
         worker.sample()
-    assert worker.sampler._roll._cache_size() == 1
+    assert worker.sampler.roll._cache_size() == 1
     worker.evaluate(2)
     worker.sample()
-    assert worker.sampler._roll._cache_size() == 2  # a fragment, and a single step
+    assert worker.sampler.roll._cache_size() == 2  # a fragment, and a single step
 
 
 def test_finished_episodes_do_not_accumulate():

@@ -63,6 +63,11 @@ class JaxBaseEnv(BaseEnv):
         self._observed = jax.jit(self._traced_rows)
         self._replaced = jax.jit(replaced)
 
+    def share_functions(self, other: JaxBaseEnv) -> None:
+        """Uses the compiled functions of an equal environment in the place of its own."""
+        for name in ("functions", "_begin", "_restart", "_advance", "_observed", "_replaced"):
+            setattr(self, name, getattr(other, name))
+
     def poll_rows(self) -> Rows:
         actions = {agent: answers.take() for agent, answers in self._answers.items()}
         self.running, outcome = self._advance(self.running, actions)

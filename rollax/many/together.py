@@ -1,0 +1,196 @@
+"""`train_together`: runs that train at the same time in one process, and share what is compiled for one of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from rollax.algorithms.trainer import Trainer
+from rollax.errors import ConfigError
+from rollax.many.meeting import Meeting, MeetingEndedError
+from rollax.optimizers.compiled_rounds import CompiledRounds
+from rollax.rollout.compiled_sampler import CompiledSampler
+from rollax.rollout.worker_set import WorkerSet
+
+Result = TypeVar("Result")
+_POLL_S = 0.2
+_JOIN_S = 10.0
+
+
+def is_compiled(trainer: Trainer) -> bool:
+    """Returns whether a trainer samples in compiled calls and in this process only, so that it can train together."""
+    worker = trainer.worker
+    return worker.samples and not trainer.workers.remote and isinstance(worker.sampler, CompiledSampler)
+
+
+def train_together(
+    make: Callable[[int], Trainer],
+    count: int,
+    run: Callable[[int, Trainer], Result],
+    *,
+    watch: Callable[[], None] = lambda: None,
+    mapped: bool | None = None,
+) -> list[Result | BaseException]:
+    """Makes trainers and calls `run(number, trainer)` for each; returns the results, or exceptions that were raised.
+
+    Environments, algorithms and models of the trainers must be equal, so that they can share compiled functions.
+    Numbers that compiled functions get as arguments may differ: seeds, and keys that can have a schedule, such as `lr`.
+    Each run has the same numbers as alone, up to rounding if `mapped` is true.
+
+    Args:
+        make: makes the trainer of a number from 0 on, for which `is_compiled` is true.
+        count: S, the number of runs.
+        run: trains and evaluates a trainer, in a thread.
+        watch: called about five times a second, in the thread of the caller. If it raises, all runs end.
+        mapped: whether one call makes the steps of all runs, by `jax.vmap`. Otherwise there are as many threads as
+            CPUs, and each calls the shared functions by itself: on a CPU that is about twice as fast, because the
+            arrays of one run fit into its caches. None: true where JAX has an accelerator.
+    Raises:
+        ConfigError: `is_compiled` is false.
+    """
+    if mapped is None:
+        mapped = jax.default_backend() != "cpu"
+    runs = _Runs(make, count, run, mapped=mapped)
+    threads = [threading.Thread(target=runs.work, daemon=True) for _ in range(count if mapped else min(count, _cpus()))]
+    for thread in threads:
+        thread.start()
+    try:
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            alive[0].join(_POLL_S)
+            watch()
+    except BaseException:
+        runs.end()
+        for thread in threads:
+            thread.join(_JOIN_S)
+        raise
+    return runs.results
+
+
+class _Runs:
+    """The runs of `train_together`, which threads take one after another."""
+
+    def __init__(
+        self, make: Callable[[int], Trainer], count: int, run: Callable[[int, Trainer], Any], *, mapped: bool
+    ) -> None:
+        self._make, self._run = make, run
+        self._meeting = Meeting(count) if mapped else None
+        self._ending = threading.Event()
+        first = make(0)
+        if not is_compiled(first):
+            raise ConfigError(
+                "Trainers train together only if they sample in compiled calls.", "train_together(make)", first
+            ).expected("an environment in JAX, num_workers=0, and what docs/jax-environments.md says is compiled")
+        self._functions = _Functions(first, self._ending)
+        self._waiting: SimpleQueue[tuple[int, Trainer | None]] = SimpleQueue()
+        for number in range(count):
+            # All are made at once where each has a thread.
+            self._waiting.put((number, first if number == 0 else make(number) if mapped else None))
+        self.results: list[Any] = [None] * count
+
+    def work(self) -> None:
+        """Runs what waits, until nothing does."""
+        while not self._ending.is_set():
+            try:
+                number, trainer = self._waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                self.results[number] = self._result_of(number, trainer)
+            except BaseException as error:
+                self.results[number] = error
+            finally:
+                if self._meeting is not None:
+                    self._meeting.leave(number)
+
+    def end(self) -> None:
+        """Ends the runs at their next compiled calls."""
+        self._ending.set()
+        if self._meeting is not None:
+            self._meeting.end()
+
+    def _result_of(self, number: int, trainer: Trainer | None) -> Any:
+        with self._make(number) if trainer is None else trainer as made:
+            self._functions.give(made, None if self._meeting is None else partial(self._meeting.call, number))
+            return self._run(number, made)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Functions:
+    """The compiled functions of the first trainer, for all trainers."""
+
+    def __init__(self, first: Trainer, ending: threading.Event) -> None:
+        self._ending = ending
+        self._rounds = _rounds_of(first)
+        self._call = None if self._rounds is None else _AloneAtFirst(self._rounds.call, ending)
+        self._lock = threading.Lock()
+        self._samplers: dict[str, tuple[CompiledSampler, Callable[..., Any]]] = {}
+
+    def give(self, trainer: Trainer, meet: Callable[..., Any] | None) -> None:
+        """Replaces the compiled functions of a trainer; `meet` is `Meeting.call` of its thread, if there is one."""
+        if (rounds := _rounds_of(trainer)) is not None and self._rounds is not None and self._call is not None:
+            rounds.call = self._call if meet is None else _mapped_rounds(self._rounds, meet)
+        self._give_to("train", trainer.workers, meet)
+        trainer.evaluator.on_workers = partial(self._give_to, "evaluate", meet=meet)
+
+    def _give_to(self, name: str, workers: WorkerSet, meet: Callable[..., Any] | None) -> None:
+        sampler = workers.local.sampler if workers.local.samples else None
+        if not isinstance(sampler, CompiledSampler):
+            return
+        with self._lock:
+            first, roll = self._samplers.setdefault(name, (sampler, _AloneAtFirst(sampler.roll, self._ending)))
+        sampler.env.share_functions(first.env)
+        sampler.roll = roll if meet is None else _mapped_roll(name, first, meet)
+
+
+def _rounds_of(trainer: Trainer) -> CompiledRounds | None:
+    return getattr(trainer.optimizer, "rounds", None)
+
+
+class _AloneAtFirst:
+    """A compiled function whose first call is over before others begin: it is compiled once.
+
+    Once `ending` is set, calls raise MeetingEndedError.
+    """
+
+    def __init__(self, function: Callable[..., Any], ending: threading.Event) -> None:
+        self._function, self._ending = function, ending
+        self._lock, self._compiled = threading.Lock(), False
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        if self._ending.is_set():
+            raise MeetingEndedError
+        if self._compiled:
+            return self._function(*args, **settings)
+        with self._lock:
+            result = self._function(*args, **settings)
+            self._compiled = True
+        return result
+
+
+def _mapped_rounds(first: CompiledRounds, meet: Callable[..., Any]) -> Callable[..., Any]:
+    function = partial(first.traced_run, ends_early=False)
+
+    def call(variables: Any, carry: Any, stored: Any, drawn: Any, taken: np.int32, count: np.int32) -> Any:
+        at_once = len(jax.tree.leaves(drawn)[0])
+        together = int(taken), int(count)
+        return meet(("rounds", at_once), function, (variables, carry, stored, drawn), (taken, count), together)
+
+    return call
+
+
+def _mapped_roll(name: str, first: CompiledSampler, meet: Callable[..., Any]) -> Callable[..., Any]:
+    def roll(params: Any, extra: Any, carry: Any, noise: Any, *, steps: int, learning: frozenset[str]) -> Any:
+        kind = name, steps, learning, noise is None
+        return meet(kind, partial(first.traced_rollout, steps=steps, learning=learning), (params, extra, carry, noise))
+
+    return roll

@@ -1,0 +1,205 @@
+"""`ReplayRounds`: rounds that store their rows on the device, and learn from rows drawn among all stored ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from rollax.batch import SampleBatch
+from rollax.core.memory import check_buffer_fits
+from rollax.core.spaces import Path, walk
+from rollax.core.stored_values import read_count
+from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
+from rollax.optimizers.ring import Ring, Rows
+from rollax.policy.gradient_steps import Variables
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.minibatches import Minibatches
+from rollax.rollout.compiled_policy import PolicyColumns
+from rollax.rollout.compiled_sampler import CompiledSampler
+from rollax.rollout.compiled_sampler import Rows as Played
+
+log = logging.getLogger("rollax.optimizers")
+
+
+class ReplayRounds(CompiledRounds):
+    """Samples, stores and learns in compiled calls; the rows stay on the device.
+
+    A round is the same as a step of `SyncReplayOptimizer`: T steps of all sub-environments with the weights of before,
+    then the updates that are due, from rows that are drawn before the first of them.
+
+    Args:
+        sampler, policy: as for `CompiledRounds`.
+        capacity: the number of rows to store.
+        updates: U, the largest number of updates of a round.
+        seed: the seed of the draws.
+    Attributes:
+        taken: the number of steps of each sub-environment that were stored so far, the overwritten ones included.
+        rng: draws the rows to learn from.
+    """
+
+    def __init__(
+        self, sampler: CompiledSampler, policy: JaxPolicy, capacity: int, updates: int, seed: int | None
+    ) -> None:
+        super().__init__(sampler, policy, sampler.fragment_length)
+        self._batch_size, self.most_updates = policy.minibatch_size or 1, updates
+        config = policy.config
+        rounds = max(capacity // self.places // self.length, -(-config.n_step // self.length))
+        self._ring = Ring(rounds * self.length, config.n_step, config.gamma)
+        self.taken, self.rng = 0, np.random.default_rng(seed)
+        self._rows: Rows | None = None
+        # At least two steps: a loop of one is made whatever the number of updates is.
+        rows = np.arange(max(updates, 2) * self._batch_size, dtype=np.int32)
+        self._plan = np.minimum(rows, updates * self._batch_size - 1).reshape(-1, self._batch_size)
+        self._transitions = jax.jit(self._ring.transitions)
+
+    def __len__(self) -> int:
+        """The number of transitions that can be drawn."""
+        return self._ring.drawable(self.taken) * self.places
+
+    def can_draw(self, number: int) -> bool:
+        """Whether there is a row to draw in the round that is `number` rounds after the last one."""
+        return self._ring.drawable(self.taken + (number + 1) * self.length) > 0
+
+    def draw(self, updates: int, number: int) -> Round:
+        """Draws the numbers of the round that is `number` rounds after the last one, with this number of updates.
+
+        They are the number of updates; [U B, 2] the step and the trajectory of each row to learn from, of the first
+        updates only; and the random numbers of the loss [U B, ...].
+        """
+        policy, size = self.policy, self.most_updates * self._batch_size
+        noise = self.draw_noise()
+        drawn, count = np.zeros((size, 2), np.int32), updates * self._batch_size
+        if count:
+            drawn[:count] = self._ring.draw(self.rng, self.taken + (number + 1) * self.length, count, self.places)
+        columns = policy.algorithm.noise_columns(size, policy.learning_rng)
+        return Round(noise, (np.int32(updates), drawn, columns), policy.coefficients())
+
+    def run(self, rounds: Sequence[Round], at_once: int) -> dict[str, Any] | None:
+        """Runs rounds; returns the statistics of the last updates, None if there were none.
+
+        Args:
+            rounds: at most `at_once` of them.
+            at_once: the number for which the call is compiled.
+        Raises:
+            EnvError: observations or rewards are not finite.
+            NonFiniteError: outputs of the model, a loss, a gradient or a new parameter are not finite. The updates
+                before it are kept.
+        """
+        before = self.taken
+        if self._rows is None:
+            self._rows = self._ring.empty(self._like())
+        elif not self.sampler.runs:
+            self._rows = self._ring.cut(self._rows, before)
+        rows, self._rows, self.taken = self._rows, None, 0  # the call gives their memory to its result
+        try:
+            found = self.called(rows, rounds, before, at_once)
+        except BaseException:
+            if lost := min(before, self._ring.steps) * self.places:
+                log.warning("Sampling and learning were interrupted: the %d rows of the replay buffer are lost.", lost)
+            raise
+        self._rows, self.taken = found.stored, before + self.made * self.length
+        self.advance(found)
+        if not found.finite:
+            self._raise_not_finite(rounds[self.made - 1], self.taken - self.length)
+        return self._statistics(found)
+
+    def _statistics(self, found: Loop) -> dict[str, Any] | None:
+        if not found.learned.planned:
+            return None
+        return self.policy.reported_after(found.learned.means(), int(found.learned.taken))
+
+    def _like(self) -> Rows:
+        """The shapes and dtypes of the rows of a round; ConfigError if all rows need more than the memory."""
+        policy = self.policy
+        obs, actions = (walk(_empty, space) for space in (policy.observation_space, policy.action_space))
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        flag = jax.ShapeDtypeStruct((), bool)
+
+        def of_round(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((self.length, self.places, *leaf.shape), leaf.dtype)
+
+        like = jax.tree.map(of_round, Rows(obs, actions, number, flag, flag, obs))
+        needed = -(-self._ring.bytes_of(like) // self.places)
+        check_buffer_fits(self._ring.steps * self.places, needed, f"replay buffer of policy {policy.name!r}")
+        return like
+
+    def _raise_not_finite(self, failed: Round, taken: int) -> None:
+        """Raises the error of a round with numbers that are not finite; its first finite updates are kept."""
+        assert self._rows is not None
+        policy, at = self.policy, taken % self._ring.steps
+        recent = jax.tree.map(
+            lambda leaf: np.asarray(leaf[at : at + self.length]), (self._rows.obs, self._rows.new_obs)
+        )
+        for obs in recent:
+            rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
+            self.sampler.env.checked(
+                policy.observation_space, rows, self.rows_of_round, lambda row: repr(self.sampler.env)
+            )
+            policy.compute_actions(rows, explore=False)
+        updates, places, noise = failed.learning
+        if not updates:
+            return
+        count = int(updates) * self._batch_size
+        drawn = self._transitions(self._rows, places[:count, 0], places[:count, 1])
+        columns = jax.tree.map(np.asarray, {**drawn, **{name: part[:count] for name, part in noise.items()}})
+        plan = Minibatches(np.arange(count, dtype=np.int32).reshape(int(updates), -1), int(updates), 0, count)
+        update = policy.learner.learn(columns, plan, failed.coefficients, where=f"policy {policy.name!r}")
+        if update.error is not None:
+            raise update.error
+
+    def get_state(self) -> dict[str, Any]:
+        """The stored rows, as arrays and JSON values; {} without any."""
+        return {} if self._rows is None else {"taken": self.taken, **self._ring.stored(self._rows, self.taken)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned; {} empties the buffer.
+
+        Raises:
+            CheckpointError: the rows do not fit; nothing has changed then.
+        """
+        rows, taken = None, 0
+        if state:
+            where = f"replay buffer of policy {self.policy.name!r}"
+            taken = read_count(state, "taken", where)
+            rows = self._ring.restored(self._like(), state, taken, where)
+        self._rows, self.taken = rows, taken
+
+    # Traced by JAX.
+
+    def traced_learning(
+        self, variables: Variables, stored: Rows, played: Played, learning: Any, coefficients: Any, taken: jax.Array
+    ) -> tuple[Variables, Rows, Learned, jax.Array]:
+        updates, drawn, columns = learning
+        new = self._new_rows(played)
+        rows = self._ring.put(stored, new, taken)
+        batch = {**self._ring.transitions(rows, drawn[:, 0], drawn[:, 1]), **columns}
+        per_epoch = jnp.maximum(updates, 1)
+        variables, (made, sums, counts, _, finite) = self.policy.learner.steps.run_plan(
+            variables, batch, jnp.asarray(self._plan), updates, per_epoch, coefficients
+        )
+        finite &= self.traced_finite(played.columns[self.policy_id], new.obs, new.new_obs)
+        return variables, rows, Learned(made, updates, per_epoch, sums, counts), finite
+
+    def _new_rows(self, played: Played) -> Rows:
+        """The rows [T, R, ...] of a round, whose columns are [R T, ...]."""
+        columns: PolicyColumns = played.columns[self.policy_id]
+
+        def by_step(leaf: jax.Array) -> jax.Array:
+            return jnp.swapaxes(leaf.reshape(self.places, self.length, *leaf.shape[1:]), 0, 1)
+
+        obs, actions, new_obs = (
+            jax.tree.map(by_step, part)
+            for part in (columns.inputs[SampleBatch.OBS], columns.actions, columns.new_inputs[SampleBatch.OBS])
+        )
+        terminated, truncated = (flag.T for flag in self.traced_flags(played))
+        return Rows(obs, actions, self.traced_rewards(played).T, terminated, truncated, new_obs)
+
+
+def _empty(space: spaces.Space, path: Path) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(space.shape or (), jax.dtypes.canonicalize_dtype(space.dtype))

@@ -1,0 +1,62 @@
+"""`TracedColumns`: algorithms that compute what they learn from inside of compiled functions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from rollax.batch import Columns, SampleBatch
+from rollax.ops.traced_advantages import traced_advantages
+from rollax.policy.base_algorithm import BaseAlgorithm
+
+ON_HOST = ("prepare", "postprocess", "loss_columns")
+"""The methods of an algorithm that `traced_columns` replaces."""
+
+
+class Steps(NamedTuple):
+    """Arrays [R, T] of JAX: R trajectories of T steps; episodes may end inside of one, and another begins then.
+
+    Args:
+        rewards: float32.
+        values: V(s_t).
+        next_values: V(s_{t+1}) of the observation after the step, before a new episode begins.
+        terminated: whether the episode terminated with the step.
+        over: whether the episode ended with the step, terminated or truncated.
+    """
+
+    rewards: Any
+    values: Any
+    next_values: Any
+    terminated: Any
+    over: Any
+
+
+@runtime_checkable
+class TracedColumns(Protocol):
+    """An algorithm whose advantages and value targets can be computed on the device.
+
+    Its `traced_columns` has the results of `prepare`, `postprocess` and `loss_columns` together.
+    """
+
+    def traced_columns(self, steps: Steps) -> Columns:
+        """Columns [R, T] for the loss, beyond those that were sampled; traced by JAX."""
+        ...
+
+
+def why_only_on_host(algorithm: Any) -> str:
+    """Returns why what an algorithm learns from cannot be computed on the device; an empty text if it can."""
+    owner = next((kind for kind in type(algorithm).__mro__ if "traced_columns" in vars(kind)), None)
+    if owner is None:
+        return "an algorithm without `traced_columns`"
+    for kind in type(algorithm).__mro__:
+        if kind in (owner, BaseAlgorithm) or not any(name in vars(kind) for name in ON_HOST):
+            continue
+        changes = vars(kind).get("changes_rows")
+        if not issubclass(owner, kind) or (changes is not None and changes(algorithm)):
+            return f"rows that {kind.__name__} changes on the host"
+    return ""
+
+
+def columns_of_advantages(steps: Steps, *, gamma: float, lambda_: float) -> Columns:
+    """Returns `advantages` and `value_targets` [R, T] by generalized advantage estimation; see `traced_advantages`."""
+    advantages, targets = traced_advantages(*steps, gamma=gamma, lambda_=lambda_)
+    return {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}

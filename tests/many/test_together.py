@@ -1,0 +1,103 @@
+"""Runs that train at the same time in one process: the same numbers as alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, DQNTrainer, NonFiniteError, PPOTrainer
+from rollax.many.together import is_compiled, train_together
+from tests.optimizers.test_compiled_replay import DQN_KEYS, Walk
+
+PPO_KEYS = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 32,
+    "num_sgd_iter": 2,
+    "timesteps_per_iteration": 128,
+    "model": {"fcnet_hiddens": [8]},
+}
+CASES = {
+    "PPO": (PPOTrainer, PPO_KEYS),
+    "PPO, host": (PPOTrainer, {**PPO_KEYS, "observation_filter": "MeanStdFilter"}),
+    "DQN": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None}),
+}
+
+
+def trained(trainer):
+    """Result, evaluation and weights after three iterations."""
+    result = [trainer.train() for _ in range(3)][-1]
+    return result, trainer.evaluate(3), trainer.get_policy().get_weights()
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_run_equals_the_run_alone(case, mapped):
+    trainer_class, keys = CASES[case]
+
+    def make(number):
+        # `lr` is an argument of compiled functions.
+        return trainer_class("jax:CartPole-v1", {**keys, "seed": number, "lr": 1e-3 * (number + 1)})
+
+    found = train_together(make, 3, lambda number, trainer: trained(trainer), mapped=mapped)
+    for number, (result, evaluation, weights) in enumerate(found):
+        with make(number) as trainer:
+            assert is_compiled(trainer)
+            alone, other, expected = trained(trainer)
+        assert result["timesteps_total"] == alone["timesteps_total"]
+        assert result["episode_reward_mean"] == pytest.approx(alone["episode_reward_mean"], rel=1e-3)
+        assert evaluation["episode_rewards"] == other["episode_rewards"]
+        for name, value in weights.items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+def test_a_run_that_fails_leaves_the_others_alone(mapped):
+    """The second run's weights become infinite in its second iteration."""
+
+    def make(number):
+        rate = 1e38 if number == 1 else 1e-3
+        keys = {**PPO_KEYS, "lr_schedule": [[0, 1e-3], [191, 1e-3], [192, rate], [10**6, rate]], "seed": number}
+        return PPOTrainer(lambda _: Walk(), keys)
+
+    found = train_together(make, 3, lambda number, trainer: trained(trainer)[0]["timesteps_total"], mapped=mapped)
+    assert found[0] == found[2] == 384
+    assert isinstance(found[1], NonFiniteError)
+
+
+@pytest.mark.parametrize(
+    ("env", "keys"), [("CartPole-v1", {}), ("jax:CartPole-v1", {"batch_mode": "complete_episodes"})]
+)
+def test_runs_that_are_not_compiled_are_refused(env, keys):
+    with pytest.raises(ConfigError):
+        train_together(lambda number: PPOTrainer(env, {**PPO_KEYS, **keys}), 2, trained)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+def test_runs_of_different_lengths(mapped):
+    def run(number, trainer):
+        for _ in range(number + 1):
+            trainer.train()
+        return trainer.optimizer.steps
+
+    found = train_together(lambda number: PPOTrainer("jax:CartPole-v1", PPO_KEYS), 3, run, mapped=mapped)
+    assert found == [128, 256, 384]
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+def test_an_exception_of_the_caller_ends_all_runs(mapped):
+    class StopError(Exception):
+        pass
+
+    def run(number, trainer):
+        while True:
+            trainer.train()
+            started.append(number)
+
+    def watch():
+        if started:
+            raise StopError
+
+    started = []
+    with pytest.raises(StopError):
+        train_together(lambda number: PPOTrainer("jax:CartPole-v1", PPO_KEYS), 2, run, watch=watch, mapped=mapped)

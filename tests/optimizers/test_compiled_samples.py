@@ -1,0 +1,194 @@
+"""Train batches on the device: sampling and learning in one compiled call."""
+
+from __future__ import annotations
+
+import copy
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, PQNTrainer
+from rollax.algorithms.ppo import PPO
+from rollax.optimizers import compiled_samples
+from tests.optimizers.test_compiled_replay import Walk
+
+KEYS = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 24,
+    "num_sgd_iter": 2,
+    "model": {"fcnet_hiddens": [8]},
+    "seed": 3,
+}
+CASES = {
+    "PPO": (PPOTrainer, "jax:CartPole-v1", {"kl_coeff": 0.2, "target_kl": 0.01, "clip_rewards": True}),
+    "PPO, truncated": (PPOTrainer, lambda _: Walk(), {"lr_schedule": [[0, 1e-2], [300, 0.0]]}),
+    "PPO, fragments": (PPOTrainer, "jax:Pendulum-v1", {"rollout_fragment_length": 5, "train_batch_size": 70}),
+    "A2C": (A2CTrainer, "jax:CartPole-v1", {"rollout_fragment_length": 8, "microbatch_size": 24}),
+    "PQN": (PQNTrainer, "jax:CartPole-v1", {"reward_scale": 0.1, "epsilon_timesteps": 200}),
+}
+
+
+def config_of(trainer_class, keys):
+    known = trainer_class.config_class.model_fields
+    return {name: value for name, value in {**KEYS, **keys}.items() if name in known}
+
+
+def trained(case, monkeypatch, *, on_device, calls=4, **keys):
+    """A trainer after some iterations, and its last result."""
+    trainer_class, env, own = CASES[case]
+    if not on_device:
+        monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+    with trainer_class(env, config_of(trainer_class, {**own, **keys})) as trainer:
+        assert (trainer.optimizer.rounds is not None) == on_device
+        result = [trainer.train() for _ in range(calls)][-1]
+    monkeypatch.undo()
+    return trainer, result
+
+
+def assert_same_weights(trainer, other, **tolerance):
+    weights, others = trainer.get_policy().get_weights(), other.get_policy().get_weights()
+    assert weights.keys() == others.keys()
+    for name, value in weights.items():
+        np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_numbers_as_on_the_host(case, monkeypatch):
+    trainer, result = trained(case, monkeypatch, on_device=True)
+    other, last = trained(case, monkeypatch, on_device=False)
+    assert_same_weights(trainer, other, rtol=1e-4, atol=1e-5)
+    for key in ("timesteps_total", "num_episodes_total", "training_iteration", "agent_timesteps_total"):
+        assert result.get(key) == last.get(key)
+    mean = last["episode_reward_mean"]
+    assert result["episode_reward_mean"] == (None if mean is None else pytest.approx(mean, rel=1e-3))
+    learner, others = (one["info"]["learner"]["default_policy"] for one in (result, last))
+    assert learner.keys() == others.keys()
+    for name, value in learner.items():
+        assert value == pytest.approx(others[name], rel=1e-2, abs=1e-4), name
+
+
+def test_batches_of_an_iteration_in_one_call(monkeypatch):
+    trainer, result = trained("PPO, truncated", monkeypatch, on_device=True, timesteps_per_iteration=128, calls=3)
+    other, last = trained("PPO, truncated", monkeypatch, on_device=True, calls=6)
+    assert trainer.optimizer._on_device.at_once == 2
+    assert_same_weights(trainer, other, rtol=1e-5, atol=1e-6)
+    assert result["timesteps_total"] == last["timesteps_total"] == 384
+    assert trainer.optimizer.version == other.optimizer.version
+
+
+def test_a_limit_of_steps_ends_an_iteration_in_between():
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 256})) as trainer:
+        fitted = trainer.fit({"timesteps_total": 320}, evaluate=False)
+        assert fitted.last["timesteps_total"] == 320
+
+
+def test_a_penalty_that_adapts_after_each_batch_makes_one_batch_at_a_time():
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 256})) as trainer:
+        assert trainer.optimizer._on_device.at_once == 4
+    keys = {"timesteps_per_iteration": 256, "kl_coeff": 0.2}
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, keys)) as trainer:
+        assert trainer.optimizer._on_device.at_once == 1
+        trainer.train()
+        assert trainer.optimizer.steps == 256
+
+
+def test_exact_resume(tmp_path):
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        trainer.train()
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as other:
+        other.restore(path)
+        other.train()
+    assert_same_weights(trainer, other, rtol=0, atol=0)
+
+
+class _Own(PPO):
+    def postprocess(self, fragment, values):
+        return super().postprocess(fragment, values)
+
+
+class _OwnTrainer(PPOTrainer):
+    policy_class = _Own
+
+
+class _Doubling(PPO):
+    def traced_columns(self, steps):
+        return {name: 2 * column for name, column in super().traced_columns(steps).items()}
+
+
+class _DoublingTrainer(PPOTrainer):
+    policy_class = _Doubling
+
+
+class _AtSamples(Callbacks):
+    def on_sample_end(self, **_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "keys"),
+    [
+        (_OwnTrainer, {}),
+        (PPOTrainer, {"normalize_rewards": True}),
+        (PPOTrainer, {"exploration_bonus": "rnd"}),
+        (PPOTrainer, {"observation_filter": "MeanStdFilter"}),
+        (PPOTrainer, {"model": {"use_lstm": True}}),
+        (PPOTrainer, {"callbacks": _AtSamples}),
+    ],
+)
+def test_what_changes_rows_on_the_host_learns_on_the_host(trainer_class, keys):
+    with trainer_class("jax:CartPole-v1", config_of(PPOTrainer, keys)) as trainer:
+        assert trainer.optimizer.rounds is None
+
+
+def test_an_algorithm_may_change_the_traced_columns():
+    with _DoublingTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
+        assert trainer.optimizer.rounds is not None
+        trainer.train()
+        doubled = trainer.get_policy().get_weights()
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as other:
+        other.train()
+    assert any(np.abs(value - other.get_policy().get_weights()[name]).max() > 1e-4 for name, value in doubled.items())
+
+
+@pytest.mark.parametrize("broken", ["obs", "reward"])
+def test_an_environment_with_nan_is_named(broken):
+    with PPOTrainer(lambda _: Walk(broken, after=5), config_of(PPOTrainer, {"env_config": {}})) as trainer:
+        assert trainer.optimizer.rounds is not None
+        with pytest.raises(EnvError):
+            trainer.train()
+        assert trainer.optimizer.steps == 0
+        assert all(np.isfinite(value).all() for value in trainer.get_policy().get_weights().values())
+
+
+def test_batches_before_an_update_that_is_not_finite_are_kept():
+    """The third batch of four in a call makes weights that are not finite."""
+    keys = {"lr_schedule": [[0, 1e-3], [127, 1e-3], [128, 1e38], [10**6, 1e38]], "timesteps_per_iteration": 256}
+    with PPOTrainer(lambda _: Walk(), config_of(PPOTrainer, keys)) as trainer:
+        with pytest.raises(NonFiniteError):
+            trainer.train()
+        assert trainer.optimizer.steps == 128
+        kept = copy.deepcopy(trainer.get_policy().get_weights())
+    with PPOTrainer(lambda _: Walk(), config_of(PPOTrainer, keys)) as other:
+        other.optimizer.stop_at = 128
+        other.train()
+        for name, value in other.get_policy().get_weights().items():
+            np.testing.assert_allclose(kept[name], value, rtol=1e-5, atol=1e-6)
+    assert all(jnp.isfinite(value).all() for value in kept.values())
+
+
+def test_an_interrupt_keeps_the_weights_and_training_goes_on():
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
+        trainer.train()
+        rounds, before = trainer.optimizer.rounds, trainer.get_policy().get_weights()
+        call = rounds.call
+        rounds.call = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        for name, value in trainer.get_policy().get_weights().items():
+            np.testing.assert_array_equal(value, before[name])
+        rounds.call = call
+        assert trainer.train()["timesteps_total"] == 128
