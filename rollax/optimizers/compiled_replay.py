@@ -106,7 +106,6 @@ def why_not(worker: RolloutWorker) -> str:
     config: Any = worker.config
     plan = policy.plan
     reasons = (
-        (config.prioritized_replay, "config key 'prioritized_replay'"),
         (config.n_step is None, "config key 'n_step', None"),
         (config.frame_stack_axis is not None or config.frame_stack > 1, "stacked images"),
         (type(policy.replayed) is not Draw or bool(policy.replayed.columns), "rows that are not drawn one by one"),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.core.memory import check_buffer_fits
 from rollax.core.spaces import Path, walk
 from rollax.core.stored_values import read_count
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
 from rollax.optimizers.ring import Ring, Rows
+from rollax.optimizers.ring_priorities import RingPriorities
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import Minibatches
@@ -25,6 +26,13 @@ from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 
 log = logging.getLogger("rollax.optimizers")
+
+
+class Stored(NamedTuple):
+    """The stored rows, and their `Priorities`; None where they are drawn uniformly."""
+
+    rows: Rows
+    priorities: Any
 
 
 class ReplayRounds(CompiledRounds):
@@ -51,12 +59,13 @@ class ReplayRounds(CompiledRounds):
         config = policy.config
         rounds = max(capacity // self.places // self.length, -(-config.n_step // self.length))
         self._ring = Ring(rounds * self.length, config.n_step, config.gamma)
+        self._priorities = RingPriorities.of(self._ring, self.places, config)
         self.taken, self.rng = 0, np.random.default_rng(seed)
-        self._rows: Rows | None = None
+        self._stored: Stored | None = None
         # At least two steps: a loop of one is made whatever the number of updates is.
         rows = np.arange(max(updates, 2) * self._batch_size, dtype=np.int32)
         self._plan = np.minimum(rows, updates * self._batch_size - 1).reshape(-1, self._batch_size)
-        self._transitions = jax.jit(self._ring.transitions)
+        self._batch = jax.jit(self._traced_batch)
 
     def __len__(self) -> int:
         """The number of transitions that can be drawn."""
@@ -69,14 +78,19 @@ class ReplayRounds(CompiledRounds):
     def draw(self, updates: int, number: int) -> Round:
         """Draws the numbers of the round that is `number` rounds after the last one, with this number of updates.
 
-        They are the number of updates; [U B, 2] the step and the trajectory of each row to learn from, of the first
-        updates only; and the random numbers of the loss [U B, ...].
+        They are the number of updates; what determines the rows to learn from, of the first updates only: [U B, 2] the
+        step and the trajectory of each, or with priorities [U B] numbers for `RingPriorities.drawn`; and the random
+        numbers of the loss [U B, ...].
         """
         policy, size = self.policy, self.most_updates * self._batch_size
         noise = self.draw_noise()
-        drawn, count = np.zeros((size, 2), np.int32), updates * self._batch_size
-        if count:
-            drawn[:count] = self._ring.draw(self.rng, self.taken + (number + 1) * self.length, count, self.places)
+        count = updates * self._batch_size
+        if self._priorities is not None:
+            drawn = self._priorities.draw(self.rng, count, size)
+        else:
+            drawn = np.zeros((size, 2), np.int32)
+            if count:
+                drawn[:count] = self._ring.draw(self.rng, self.taken + (number + 1) * self.length, count, self.places)
         columns = policy.algorithm.noise_columns(size, policy.learning_rng)
         return Round(noise, (np.int32(updates), drawn, columns), policy.coefficients())
 
@@ -92,18 +106,19 @@ class ReplayRounds(CompiledRounds):
                 before it are kept.
         """
         before = self.taken
-        if self._rows is None:
-            self._rows = self._ring.empty(self._like())
+        if self._stored is None:
+            priorities = None if self._priorities is None else self._priorities.empty()
+            self._stored = Stored(self._ring.empty(self._like()), priorities)
         elif not self.sampler.runs:
-            self._rows = self._ring.cut(self._rows, before)
-        rows, self._rows, self.taken = self._rows, None, 0  # the call gives their memory to its result
+            self._stored = self._stored._replace(rows=self._ring.cut(self._stored.rows, before))
+        stored, self._stored, self.taken = self._stored, None, 0  # the call gives their memory to its result
         try:
-            found = self.called(rows, rounds, before, at_once)
+            found = self.called(stored, rounds, before, at_once)
         except BaseException:
             if lost := min(before, self._ring.steps) * self.places:
                 log.warning("Sampling and learning were interrupted: the %d rows of the replay buffer are lost.", lost)
             raise
-        self._rows, self.taken = found.stored, before + self.made * self.length
+        self._stored, self.taken = found.stored, before + self.made * self.length
         self.advance(found)
         if not found.finite:
             self._raise_not_finite(rounds[self.made - 1], self.taken - self.length)
@@ -131,60 +146,81 @@ class ReplayRounds(CompiledRounds):
 
     def _raise_not_finite(self, failed: Round, taken: int) -> None:
         """Raises the error of a round with numbers that are not finite; its first finite updates are kept."""
-        assert self._rows is not None
-        policy, at = self.policy, taken % self._ring.steps
-        recent = jax.tree.map(
-            lambda leaf: np.asarray(leaf[at : at + self.length]), (self._rows.obs, self._rows.new_obs)
-        )
+        assert self._stored is not None
+        policy, at, rows = self.policy, taken % self._ring.steps, self._stored.rows
+        recent = jax.tree.map(lambda leaf: np.asarray(leaf[at : at + self.length]), (rows.obs, rows.new_obs))
         for obs in recent:
             rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
             self.sampler.env.checked(
                 policy.observation_space, rows, self.rows_of_round, lambda row: repr(self.sampler.env)
             )
             policy.compute_actions(rows, explore=False)
-        updates, places, noise = failed.learning
+        updates = int(failed.learning[0])
         if not updates:
             return
-        count = int(updates) * self._batch_size
-        drawn = self._transitions(self._rows, places[:count, 0], places[:count, 1])
-        columns = jax.tree.map(np.asarray, {**drawn, **{name: part[:count] for name, part in noise.items()}})
-        plan = Minibatches(np.arange(count, dtype=np.int32).reshape(int(updates), -1), int(updates), 0, count)
+        count = updates * self._batch_size
+        batch, _ = self._batch(self._stored, failed.learning, taken + self.length)
+        columns = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], batch)
+        plan = Minibatches(np.arange(count, dtype=np.int32).reshape(updates, -1), updates, 0, count)
         update = policy.learner.learn(columns, plan, failed.coefficients, where=f"policy {policy.name!r}")
         if update.error is not None:
             raise update.error
 
     def get_state(self) -> dict[str, Any]:
         """The stored rows, as arrays and JSON values; {} without any."""
-        return {} if self._rows is None else {"taken": self.taken, **self._ring.stored(self._rows, self.taken)}
+        if self._stored is None:
+            return {}
+        state = {"taken": self.taken, **self._ring.stored(self._stored.rows, self.taken)}
+        if self._priorities is not None and self._stored.priorities is not None:
+            state |= self._priorities.stored(self._stored.priorities, self.taken)
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; {} empties the buffer.
+        """Restores what `get_state` returned; {} empties the buffer. Rows without priorities get the initial ones.
 
         Raises:
             CheckpointError: the rows do not fit; nothing has changed then.
         """
-        rows, taken = None, 0
+        stored, taken = None, 0
         if state:
             where = f"replay buffer of policy {self.policy.name!r}"
             taken = read_count(state, "taken", where)
             rows = self._ring.restored(self._like(), state, taken, where)
-        self._rows, self.taken = rows, taken
+            stored = Stored(rows, self._priorities and self._priorities.restored(state, taken, where))
+        self._stored, self.taken = stored, taken
 
     # Traced by JAX.
 
     def traced_learning(
-        self, variables: Variables, stored: Rows, played: Played, learning: Any, coefficients: Any, taken: jax.Array
-    ) -> tuple[Variables, Rows, Learned, jax.Array]:
-        updates, drawn, columns = learning
-        new = self._new_rows(played)
-        rows = self._ring.put(stored, new, taken)
-        batch = {**self._ring.transitions(rows, drawn[:, 0], drawn[:, 1]), **columns}
+        self, variables: Variables, stored: Stored, played: Played, learning: Any, coefficients: Any, taken: jax.Array
+    ) -> tuple[Variables, Stored, Learned, jax.Array]:
+        updates, new = learning[0], self._new_rows(played)
+        priorities = stored.priorities
+        if self._priorities is not None:
+            priorities = self._priorities.put(priorities, self.length, taken)
+        stored = Stored(self._ring.put(stored.rows, new, taken), priorities)
+        batch, at = self._traced_batch(stored, learning, taken + self.length)
         per_epoch = jnp.maximum(updates, 1)
-        variables, (made, sums, counts, _, finite) = self.policy.learner.steps.run_plan(
+        variables, (made, sums, counts, by_row, finite) = self.policy.learner.steps.run_plan(
             variables, batch, jnp.asarray(self._plan), updates, per_epoch, coefficients
         )
         finite &= self.traced_finite(played.columns[self.policy_id], new.obs, new.new_obs)
-        return variables, rows, Learned(made, updates, per_epoch, sums, counts), finite
+        if self._priorities is not None:
+            errors = by_row[SampleBatch.TD_ERROR]
+            priorities, fit = self._priorities.updated(stored.priorities, at, errors, updates * self._batch_size)
+            finite &= fit
+            priorities = jax.tree.map(lambda new, old: jnp.where(finite, new, old), priorities, stored.priorities)
+            stored = stored._replace(priorities=priorities)
+        return variables, stored, Learned(made, updates, per_epoch, sums, counts), finite
+
+    def _traced_batch(self, stored: Stored, learning: Any, taken: jax.Array) -> tuple[Columns, Any]:
+        """The batch [U B, ...] of a round, and with priorities the places of its rows, after `taken` steps."""
+        updates, drawn, noise = learning
+        if self._priorities is None:
+            return {**self._ring.transitions(stored.rows, drawn[:, 0], drawn[:, 1]), **noise}, None
+        steps, places, weights = self._priorities.drawn(stored.priorities, drawn, updates * self._batch_size, taken)
+        batch = self._ring.transitions(stored.rows, steps, places)
+        return {**batch, SampleBatch.WEIGHTS: weights, **noise}, (steps, places)
 
     def _new_rows(self, played: Played) -> Rows:
         """The rows [T, R, ...] of a round, whose columns are [R T, ...]."""

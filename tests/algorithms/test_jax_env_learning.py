@@ -1,4 +1,7 @@
-"""Learning in JAX environments: the same scores and settings as for the same tasks in Gymnasium."""
+"""Learning in JAX environments: the same scores and settings as for the same tasks in Gymnasium.
+
+Those that Gymnasium has too are evaluated there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, PQNTrainer, SACTr
 from rollax.env.jax.classic_control import CartPole
 from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM, PQN_CARTPOLE
 from tests.algorithms.test_replay_learning import SAC_PENDULUM, ZOO_CARTPOLE
-from tests.learning_curves import Run, each_run
+from tests.learning_curves import Run, each_run, settings_of
 from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
 
 pytestmark = pytest.mark.learning
@@ -69,16 +72,44 @@ PQN_STATELESS = {
     },
 }
 
+MOUNTAIN_CAR_CONTINUOUS = {  # as in rl-baselines3-zoo (hyperparams/ppo.yml)
+    "num_envs_per_worker": 1,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 10,
+    "lr": 7.77e-5,
+    "gamma": 0.9999,
+    "lambda": 0.9,
+    "clip_param": 0.1,
+    "entropy_coeff": 0.00429,
+    "grad_clip": 5.0,
+    "vf_loss_coeff": 0.19,
+    "use_sde": True,
+    "sde_log_std_init": -3.29,
+    "observation_filter": "MeanStdFilter",
+    "normalize_rewards": True,
+}
+
+
+def there_too(trainer_class, env, target, budget, config):
+    """A run in an environment in JAX, with evaluations in Gymnasium's."""
+    return Run(trainer_class, f"jax:{env}", target, budget, {**config, "evaluation_config": {"env": env}})
+
+
 RUNS = {
-    "ppo_jax_cartpole": Run(PPOTrainer, "jax:CartPole-v1", 475, 100_000, CARTPOLE),
+    "ppo_jax_cartpole": there_too(PPOTrainer, "CartPole-v1", 475, 100_000, CARTPOLE),
     "ppo_jax_stateless_cartpole": Run(PPOTrainer, jax_stateless_cartpole, 450, 120_000, stateless_cartpole.CONFIG),
-    "ppo_jax_pendulum": Run(
-        PPOTrainer, "jax:Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
+    "ppo_jax_pendulum": there_too(
+        PPOTrainer, "Pendulum-v1", -250, 300_000, {**PENDULUM, "observation_filter": "MeanStdFilter"}
     ),
-    "pqn_jax_cartpole": Run(PQNTrainer, "jax:CartPole-v1", 475, 500_000, PQN_CARTPOLE),
+    "ppo_jax_acrobot": there_too(PPOTrainer, "Acrobot-v1", -100, 300_000, settings_of("Acrobot-v1", "PPO")),
+    "ppo_jax_mountain_car_continuous": there_too(
+        PPOTrainer, "MountainCarContinuous-v0", 90, 40_000, MOUNTAIN_CAR_CONTINUOUS
+    ),
+    "pqn_jax_cartpole": there_too(PQNTrainer, "CartPole-v1", 475, 500_000, PQN_CARTPOLE),
     "pqn_jax_stateless_cartpole": Run(PQNTrainer, jax_stateless_cartpole, 350, 500_000, PQN_STATELESS),
-    "dqn_jax_cartpole": Run(DQNTrainer, "jax:CartPole-v1", 475, 100_000, ZOO_CARTPOLE),
-    "sac_jax_pendulum": Run(SACTrainer, "jax:Pendulum-v1", -200, 10_000, SAC_PENDULUM),
+    "dqn_jax_cartpole": there_too(DQNTrainer, "CartPole-v1", 475, 100_000, ZOO_CARTPOLE),
+    "sac_jax_pendulum": there_too(SACTrainer, "Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),
 }
 

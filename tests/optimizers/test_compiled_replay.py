@@ -31,6 +31,7 @@ DQN_KEYS = {
     "lr_schedule": [[0, 1e-2], [200, 0.0]],
     "seed": 3,
 }
+PRIORITIES = {"prioritized_replay": True, "prioritized_replay_alpha": 0.7, "prioritized_replay_eps": 1e-3, "n_step": 2}
 SAC_KEYS = {
     **{key: value for key, value in DQN_KEYS.items() if key not in ("epsilon_timesteps", "target_network_update_freq")},
     "random_steps": 16,
@@ -73,14 +74,20 @@ def maker(name):
     """A function, keys -> trainer on an environment in JAX."""
     trainer, env, config = {
         "DQN": (DQNTrainer, "jax:CartPole-v1", DQN_KEYS),
+        "DQN, priorities": (DQNTrainer, "jax:CartPole-v1", {**DQN_KEYS, **PRIORITIES}),
         "SAC": (SACTrainer, "jax:Pendulum-v1", SAC_KEYS),
         "TD3": (TD3Trainer, "jax:Pendulum-v1", TD3_KEYS),
     }[name]
     return lambda **keys: trainer(env, {**config, **keys})
 
 
-@pytest.fixture(params=["DQN", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
+@pytest.fixture(params=["DQN", "DQN, priorities", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
 def make(request):
+    return maker(request.param)
+
+
+@pytest.fixture(params=["DQN", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
+def make_uniform(request):
     return maker(request.param)
 
 
@@ -108,9 +115,12 @@ def test_many_rounds_in_a_call_are_those_of_single_calls(make, monkeypatch):
         assert result["info"]["replay"]["num_updates"] == 14
 
 
-def test_updates_are_those_of_replay_on_the_host(make):
+def test_updates_are_those_of_replay_on_the_host(make_uniform):
     """The same rows, loss noise and coefficients give the same weights as `learn_on_batch`."""
-    with make(timesteps_per_iteration=8, learning_starts=0) as trainer, make(learning_starts=0) as other:
+    with (
+        make_uniform(timesteps_per_iteration=8, learning_starts=0) as trainer,
+        make_uniform(learning_starts=0) as other,
+    ):
         optimizer, policy, twin = trainer.optimizer, trainer.get_policy(), other.get_policy()
         rounds, batches, draw = optimizer.rounds, [], optimizer.rounds.draw
         rounds.draw = lambda updates, number: batches.append(draw(updates, number)) or batches[-1]
@@ -119,10 +129,11 @@ def test_updates_are_those_of_replay_on_the_host(make):
             twin.timestep = optimizer.steps
             trainer.train()
             found = batches.pop()
-            updates, drawn, columns = found.learning
+            updates, _, columns = found.learning
             count = int(updates) * 16
             assert count == 32
-            rows = rounds._transitions(rounds._rows, drawn[:count, 0], drawn[:count, 1])
+            batch, _ = rounds._batch(rounds._stored, found.learning, rounds.taken)
+            rows = {name: column[:count] for name, column in batch.items() if name not in columns}
             noise = {name: column[:count] for name, column in columns.items()}
             twin.algorithm = _WithNoise(twin.algorithm, noise)
             twin.learn_on_batch(
@@ -130,6 +141,23 @@ def test_updates_are_those_of_replay_on_the_host(make):
             )
             twin.algorithm = twin.algorithm.inner
             assert_equal(policy.get_weights(), twin.get_weights(), rtol=1e-4, atol=1e-5)
+
+
+def test_priorities_are_the_errors_of_the_rows():
+    """Weights stay as they are, so that the errors of all rows can be computed afterwards."""
+    with maker("DQN, priorities")(lr_schedule=[[0, 0.0], [1000, 0.0]], learning_starts=0, buffer_size=64) as trainer:
+        trainer.train()
+        trainer.train()
+        rounds, policy = trainer.optimizer.rounds, trainer.get_policy()
+        kept, ring = rounds._stored, rounds._ring
+        steps, places = np.divmod(np.arange(len(rounds)), 4)
+        steps += ring.first_drawable(rounds.taken)
+        errors = policy.td_errors(SampleBatch(jax.tree.map(np.array, ring.transitions(kept.rows, steps, places))))
+        powers = np.asarray(kept.priorities.powers)[steps % ring.steps, places]
+        drawn = np.isclose(powers, (np.abs(errors) + 1e-3) ** 0.7, rtol=1e-4)
+        assert 0.4 < drawn.mean() <= 1
+        assert (powers[~drawn] >= 1).all()  # the largest priority so far
+        assert float(kept.priorities.largest) > np.abs(errors).max()
 
 
 class _WithNoise:
@@ -149,7 +177,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
     keys = {"learning_starts": 1000, "epsilon_timesteps": 1}
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as trainer:
         trainer.train()
-        rows = trainer.optimizer.rounds._rows
+        rows = trainer.optimizer.rounds._stored.rows
         kept = {name: np.asarray(getattr(rows, name)) for name in rows._fields}
     monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "a test")
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as other:
@@ -173,15 +201,16 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
         np.testing.assert_allclose(kept[name][:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
 
 
-def test_exact_resume_with_the_buffer(make_dqn, tmp_path):
-    keys = {"store_buffer_in_checkpoints": True, "buffer_size": 96}
+@pytest.mark.parametrize("priorities", [False, True])
+def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
+    keys = {"store_buffer_in_checkpoints": True, "buffer_size": 96, **(PRIORITIES if priorities else {})}
     with make_dqn(**keys) as trainer:
         trainer.train()
         folder = trainer.save(tmp_path, exact=True)
         trainer.train()
         weights, steps = weights_of(trainer), trainer.optimizer.num_updates
         with type(trainer).from_checkpoint(folder) as again:
-            assert len(again.optimizer.rounds) == 40
+            assert len(again.optimizer.rounds) == len(trainer.optimizer.rounds) - 40
             again.train()
             assert_equal(weights_of(again), weights, rtol=0)
             assert again.optimizer.num_updates == steps
@@ -229,7 +258,7 @@ def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
         trainer.train()
         trainer.workers.local.restart_episodes()
         trainer.train()
-        rows = trainer.optimizer.rounds._rows
+        rows = trainer.optimizer.rounds._stored.rows
         assert np.asarray(rows.truncated)[9].all()  # the last step before the restart
         assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
 
@@ -284,7 +313,6 @@ class _Listening(Callbacks):
 @pytest.mark.parametrize(
     ("trainer", "keys"),
     [
-        (DQNTrainer, {"prioritized_replay": True}),
         (DQNTrainer, {"n_step": None}),
         (DQNTrainer, {"observation_filter": "MeanStdFilter"}),
         (DQNTrainer, {"exploration_bonus": "rnd"}),
