@@ -11,7 +11,7 @@ In A2C all workers sample with the same weights, and their rows together give on
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from pydantic import Field
@@ -32,11 +32,14 @@ from rollax.config.groups import (
 )
 from rollax.models.outputs import Outputs
 from rollax.ops.policy_gradient import policy_gradient_loss
+from rollax.ops.values import traced_advantages
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
-from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.traced_columns import Steps
 
 
 class A3CConfig(
@@ -68,7 +71,8 @@ class A3C(NormalizedRewards, BonusAdvantages, StateDependentExploration):
         return self.add_advantages(fragment, values)
 
     def traced_columns(self, steps: Steps) -> Columns:
-        return columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        advantages, targets = traced_advantages(*steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -11,7 +11,7 @@ exact KL(old || new) of the two distributions, not its estimate from the sampled
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -37,11 +37,13 @@ from rollax.models.outputs import Outputs
 from rollax.ops.advantages import standardized
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.policy_gradient import clip_fraction, clipped_surrogate
-from rollax.ops.traced_advantages import traced_standardized
+from rollax.ops.values import traced_advantages, traced_standardized
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.base_algorithm import Values
-from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.traced_columns import Steps
 
 _KL_MARGIN = 1.5
 
@@ -116,8 +118,8 @@ class PPO(KLPenalty, NormalizedRewards, BonusAdvantages, StateDependentExplorati
         return {**super().loss_columns(batch, rng), SampleBatch.ADVANTAGES: advantages}
 
     def traced_columns(self, steps: Steps) -> Columns:
-        columns = columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
-        return {**columns, SampleBatch.ADVANTAGES: traced_standardized(columns[SampleBatch.ADVANTAGES])}
+        advantages, targets = traced_advantages(*steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return {SampleBatch.ADVANTAGES: traced_standardized(advantages), SampleBatch.VALUE_TARGETS: targets}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

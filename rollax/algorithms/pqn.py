@@ -11,7 +11,7 @@ bootstrapped; kernels are initially orthogonal. With memory, sequences begin wit
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,16 @@ from rollax.models.outputs import Outputs
 from rollax.models.q_network import CustomQNetwork, QNetwork, logits_of, make_q_network
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
+from rollax.ops.values import traced_advantages
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.traced_columns import Steps, columns_of_advantages
 from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.traced_columns import Steps
 
 
 class PQNConfig(LambdaFields, ExplorationBonusFields, NormalizedRewardFields, EpsilonGreedyFields, MinibatchFields):
@@ -91,7 +94,8 @@ class PQN(ActionValues, NormalizedRewards, ExplorationBonus):
 
     def traced_columns(self, steps: Steps) -> Columns:
         steps = steps._replace(rewards=self.config.reward_scale * steps.rewards)
-        return columns_of_advantages(steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        advantages, targets = traced_advantages(*steps, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        return {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

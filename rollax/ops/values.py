@@ -1,4 +1,4 @@
-"""Loss and explained variance of a value function."""
+"""Loss and explained variance of a value function, and advantages in JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.shapes import check_same_shape
@@ -81,3 +81,43 @@ def _masked_variance(x: Float[Array, "B"], mask: Float[Array, "B"]) -> Float[Arr
     variance = masked_mean((x - masked_mean(x, mask)) ** 2, mask)
     rounding = _RELATIVE_ROUNDING**2 * masked_mean(x**2, mask)
     return jnp.where(variance <= rounding, 0.0, variance)
+
+
+def traced_advantages(
+    rewards: Float[Array, "R T"],
+    values: Float[Array, "R T"],
+    next_values: Float[Array, "R T"],
+    terminated: Bool[Array, "R T"],
+    over: Bool[Array, "R T"],
+    *,
+    gamma: float,
+    lambda_: float,
+) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
+    """Returns generalized advantage estimates and value targets, as `generalized_advantages` does.
+
+    Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438.
+
+    Args:
+        rewards: r_t of R trajectories.
+        values: V(s_t).
+        next_values: V(s_{t+1}) of the observation after the step, before a new episode begins.
+        terminated: whether the episode terminated with the step, after which values count as 0.
+        over: whether the episode ended with the step, terminated or truncated.
+        gamma: γ in [0, 1].
+        lambda_: λ in [0, 1].
+    """
+    errors = rewards + gamma * jnp.where(terminated, 0.0, next_values) - values
+
+    def before(following: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        error, ends = step
+        advantage = error + gamma * lambda_ * jnp.where(ends, 0.0, following)
+        return advantage, advantage
+
+    _, advantages = lax.scan(before, jnp.zeros_like(errors[:, 0]), (errors.T, over.T), reverse=True, unroll=8)
+    return advantages.T, advantages.T + values
+
+
+def traced_standardized(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns numbers with mean 0 and standard deviation 1, as `standardized` does."""
+    centred = x - x.mean()
+    return centred / (jnp.sqrt(jnp.square(centred).mean()) + 1e-8)

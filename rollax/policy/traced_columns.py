@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from rollax.batch import Columns, SampleBatch
-from rollax.ops.traced_advantages import traced_advantages
+from rollax.batch import Columns
 from rollax.policy.base_algorithm import BaseAlgorithm
 
 ON_HOST = ("prepare", "postprocess", "loss_columns")
@@ -54,9 +53,3 @@ def why_only_on_host(algorithm: Any) -> str:
         if not issubclass(owner, kind) or (changes is not None and changes(algorithm)):
             return f"rows that {kind.__name__} changes on the host"
     return ""
-
-
-def columns_of_advantages(steps: Steps, *, gamma: float, lambda_: float) -> Columns:
-    """Returns `advantages` and `value_targets` [R, T] by generalized advantage estimation; see `traced_advantages`."""
-    advantages, targets = traced_advantages(*steps, gamma=gamma, lambda_=lambda_)
-    return {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollax.batch import Fragment
 from rollax.ops.advantages import generalized_advantages, standardized
-from rollax.ops.traced_advantages import traced_advantages, traced_standardized
+from rollax.ops.values import traced_advantages, traced_standardized
 
 
 def test_by_hand():
