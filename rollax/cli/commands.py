@@ -6,7 +6,9 @@ import ast
 import collections
 import contextlib
 import importlib.util
+import io
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +31,8 @@ from rollax.cli.console import (
     show_error,
 )
 from rollax.cli.experiment import parse_config
-from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError
+from rollax.env.jax.names import LIBRARIES, jax_ids, library_ids, library_prefix
+from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError, text_of
 from rollax.runs.display import shown_path, title_of
 from rollax.runs.run_folder import newest_checkpoint
 
@@ -140,7 +143,13 @@ def export(
 
 def list_known(
     envs: Annotated[
-        str | None, typer.Option("--envs", metavar="TEXT", help="All environment ids that contain TEXT ('' for all).")
+        str | None,
+        typer.Option(
+            "--envs",
+            metavar="TEXT",
+            help="All environment ids that contain TEXT ('' for all). Libraries in JAX take seconds to import; their "
+            "ids are listed only if TEXT is the beginning of jax:LIBRARY/ or contains the library's name.",
+        ),
     ] = None,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -149,18 +158,23 @@ def list_known(
     with readable_errors(traceback, imports):
         families = _env_ids()
         if envs is not None:
-            found = [name for ids in families.values() for name in ids if envs.casefold() in name.casefold()]
-            if not found:
+            of_libraries, missing = _ids_of_jax_libraries(envs)
+            found = [name for ids in (*families.values(), of_libraries) for name in ids]
+            found = [name for name in found if envs.casefold() in name.casefold()]
+            if not (found or missing):
                 print(
-                    f"No environment id contains {envs!r}. Pass --import=MODULE to register those of a package.",
+                    f"No environment id contains {envs!r}. Pass --import=MODULE to register those of a package, "
+                    "or --envs=jax for those of libraries in JAX.",
                     file=sys.stderr,
                 )
-            print(*(f"{name}\n" for name in found), sep="", end="")
+            print(*(f"{name}\n" for name in found), sep="", end="", flush=True)
+            print(*(f"{line}\n" for line in missing), sep="", end="", file=sys.stderr)
             return
         total = sum(map(len, families.values()))
         print("Algorithms (--run), or module:Class", *(f"  {line}" for line in _algorithm_lines()), sep="\n")
         print(f"\nEnvironments (--env): {total} registered, or module:Class", sep="\n")
         print(*(f"  {line}" for line in _count_lines(families)), sep="\n")
+        print("\nLibraries of environments in JAX, whose ids --envs=jax lists:", ", ".join(LIBRARIES))
 
 
 def plot(
@@ -199,7 +213,6 @@ def _env_ids() -> dict[str, list[str]]:
     """Returns family -> environment ids: the user's, Gymnasium's by family, rollax's in JAX, and PettingZoo's."""
     import gymnasium
 
-    from rollax.env.jax.names import jax_ids
     from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
 
@@ -214,6 +227,24 @@ def _env_ids() -> dict[str, list[str]]:
     with contextlib.suppress(ConfigError):
         families["pettingzoo"] = pettingzoo_ids()
     return {family: sorted(ids) for family, ids in families.items()}
+
+
+def _ids_of_jax_libraries(text: str) -> tuple[list[str], list[str]]:
+    """The ids of the libraries in JAX that `text` may name, and a line for each of them that cannot be imported."""
+    text, found, missing = text.casefold(), [], []
+    for library in LIBRARIES:
+        prefix = library_prefix(library)
+        if not (prefix.startswith(text) or library in text):
+            continue
+        try:
+            # Libraries warn and print about what else is not installed.
+            with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+                found += library_ids(library)
+        except ConfigError as error:
+            missing.append(f"{prefix}…  is not installed: {error.parts['fix']}")
+        except Exception as error:  # of a library that is broken, or does not fit the installed JAX
+            missing.append(f"{prefix}…  cannot be imported: {type(error).__name__}: {text_of(error)}")
+    return found, missing
 
 
 def _count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:

@@ -104,13 +104,17 @@ EXTERNAL_CLASSES = tuple(f"rollax.env.external.external_env.External{kind}" for 
 _base_env = partial(EnvAdapter, makes_base_env=True)
 _EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
 _MULTI_AGENT = "rollax.env.multi_agent"
+_LIBRARIES = "rollax.env.jax.libraries"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
     _base_env(JAX_ENV_CLASS, "rollax.env.jax.jax_base_env:JaxBaseEnv"),
-    EnvAdapter("brax.envs.base.Env", "rollax.env.jax.libraries:from_brax"),
-    EnvAdapter("gymnax.environments.environment.Environment", "rollax.env.jax.libraries:GymnaxEnv"),
-    EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", "rollax.env.jax.libraries:from_jaxmarl"),
-    EnvAdapter("pgx.core.Env", "rollax.env.jax.libraries:PgxEnv"),
+    EnvAdapter("brax.envs.base.Env", f"{_LIBRARIES}.brax_env:from_brax"),
+    EnvAdapter("gymnax.environments.environment.Environment", f"{_LIBRARIES}.gymnax_env:GymnaxEnv"),
+    EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", f"{_LIBRARIES}.jaxmarl_env:from_jaxmarl"),
+    EnvAdapter("jumanji.env.Environment", f"{_LIBRARIES}.jumanji_env:from_jumanji"),
+    EnvAdapter("mujoco_playground.MjxEnv", f"{_LIBRARIES}.playground_env:from_playground"),
+    EnvAdapter("navix.environments.environment.Environment", f"{_LIBRARIES}.navix_env:NavixEnv"),
+    EnvAdapter("pgx.core.Env", f"{_LIBRARIES}.pgx_env:from_pgx"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -98,6 +99,21 @@ def test_list_without_a_match(rollax):
     assert (done.exit_code, done.stdout) == (0, "")
     assert "No environment id contains 'minigrid'. Pass --import=MODULE" in done.stderr
     assert "pettingzoo/classic/connect_four_v3" in rollax("list", "--envs=connect_four").stdout.splitlines()
+
+
+def test_list_of_libraries_in_jax(rollax, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    monkeypatch.setitem(sys.modules, "jaxmarl", ModuleType("jaxmarl"))  # broken: without a registry
+    done = rollax("list", "--envs=jax:pgx/minatar")
+    assert "jax:pgx/minatar-breakout" in done.stdout.splitlines()
+    assert "jax:pgx/2048" not in done.stdout
+    assert done.stderr == ""
+    done = rollax("list", "--envs=GYMNAX")
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'gymnax>=1.0'" in line
+    assert done.stdout == ""
+    (line,) = rollax("list", "--envs=jaxmarl").stderr.splitlines()
+    assert "AttributeError" in line
 
 
 def test_list_shows_ids_registered_by_an_import(rollax, cwd, monkeypatch):

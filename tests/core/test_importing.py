@@ -97,7 +97,13 @@ IMPORTS = {
     "env/registry.py": {"gym.make", "gym.spec", "load_env_creator"},
     "serving/export/policy_function.py": {"importlib.import_module"},  # a constant
     "core/importing.py": {"importlib.import_module"},
-    "env/jax/libraries.py": {"importlib.import_module", "library.make"},  # constants, and names in their registries
+    # Constants, and names in the registries of libraries.
+    "env/jax/libraries/library.py": {"importlib.import_module"},
+    "env/jax/libraries/gymnax_env.py": {"importlib.import_module", "library.make"},
+    "env/jax/libraries/jaxmarl_env.py": {"library.make"},
+    "env/jax/libraries/jumanji_env.py": {"importlib.import_module", "library.make"},
+    "env/jax/libraries/navix_env.py": {"importlib.import_module", "library.make"},
+    "env/jax/libraries/pgx_env.py": {"library.make"},
     "serving/policy_server_env.py": {"gym.make"},  # of id_without_module
 }
 """File -> its calls that may import a module by a name, or run stored code. Files and requests must not name it there;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rollax.core.importing import JAX_ENV, ImportPath, import_object
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, nearest
@@ -15,12 +17,27 @@ _OWN = {
     "MountainCarContinuous-v0": ("rollax.env.jax.classic_control:MountainCarContinuous", 999),
     "FrozenLake-v1": ("rollax.env.jax.grid_world:FrozenLake", 100),
 }
-_LIBRARIES = ("brax", "gymnax", "jaxmarl", "pgx")
+LIBRARIES = ("brax", "gymnax", "jaxmarl", "jumanji", "navix", "pgx", "playground")
+"""Libraries whose environments have names, each with a module in `rollax.env.jax.libraries`."""
 
 
 def jax_ids() -> list[str]:
     """The names of rollax's own environments in JAX, with their prefix."""
     return [JAX_ENV + name for name in _OWN]
+
+
+def library_prefix(library: str) -> str:
+    """What the names of a library's environments begin with."""
+    return f"{JAX_ENV}{library}/"
+
+
+def library_ids(library: str) -> list[str]:
+    """The names of a library's environments, with their prefix; imports the library, which takes seconds.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+    return sorted(library_prefix(library) + name for name in _of_library(library, "names")())
 
 
 class JaxCreator:
@@ -37,18 +54,22 @@ class JaxCreator:
     def __init__(self, env_id: str) -> None:
         self.env_id, name = env_id, env_id.removeprefix(JAX_ENV)
         library, _, name_there = name.partition("/")
-        if library in _LIBRARIES:
-            named = import_object(ImportPath(f"rollax.env.jax.libraries:{library}"), env_id)
-            self._make, self.entry_point = named(name_there)
+        if library in LIBRARIES:
+            self._make, self.entry_point = _of_library(library, "creator")(name_there)
         elif name in _OWN:
             path, limit = _OWN[name]
             self.entry_point = import_object(ImportPath(path), env_id)
             self._make = import_object(ImportPath("rollax.env.jax.wrappers:limited"), env_id)(self.entry_point, limit)
         else:
-            families = ", ".join(f"{JAX_ENV}{known}/…" for known in _LIBRARIES)
+            families = ", ".join(f"{library_prefix(known)}…" for known in LIBRARIES)
             raise ConfigError("Unknown environment in JAX.", "env", env_id).expected(
                 f"{', '.join(jax_ids())}, or a name of a library: {families}", nearest(name, _OWN)
             )
 
     def __call__(self, context: EnvContext) -> object:
         return self._make(**context)
+
+
+def _of_library(library: str, function: str) -> Any:
+    path = ImportPath(f"rollax.env.jax.libraries.{library}_env:{function}")
+    return import_object(path, f"env {library_prefix(library)}…")

@@ -305,3 +305,33 @@ def test_a_state_that_sub_environments_share_is_refused_when_it_is_made():
             to_base_env(Shares(), num_envs=2)
     finally:
         batching.unregister_vmappable(Simulated)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(eq=False)
+class Grid:
+    """A state that compares arrays, as navix's."""
+
+    cells: jax.Array
+
+    def __eq__(self, other):
+        return jnp.array_equal(self.cells, other.cells)
+
+
+class OnAGrid(JaxEnv):
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, key):
+        return Grid(jnp.zeros(2)), jnp.zeros(2)
+
+    def step(self, state, action, key):
+        cells = state.cells.at[action].set(1)
+        return Outcome(Grid(cells), cells, 1.0, cells.all())
+
+
+def test_a_state_that_compares_arrays():
+    env = to_base_env(OnAGrid(), num_envs=2)
+    rows = env.reset_rows(np.arange(2), [0, 1])
+    env.send_rows(rows, None, np.array([0, 1]))
+    np.testing.assert_array_equal(env.poll_rows().obs, [[1, 0], [0, 1]])

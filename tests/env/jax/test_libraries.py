@@ -19,8 +19,10 @@ import pgx
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvError, PPOConfig, RolloutWorker, TimeLimit, to_base_env
+from rollax import ConfigError, EnvError, PPOConfig, PPOTrainer, RolloutWorker, TimeLimit, to_base_env
 from rollax.algorithms.ppo import PPO
+from rollax.env.jax.libraries.pgx_env import PgxEnv
+from rollax.env.jax.names import LIBRARIES, library_ids
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.env.jax.named import MODEL, make, outcomes_of, the_env
@@ -84,8 +86,42 @@ class TestPgx:
         assert env.num_envs == 2
         assert env.name == "PgxEnv(minatar-breakout)"
 
-    def test_several_players(self):
-        refused(EnvError, the_env, "jax:pgx/tic_tac_toe", says="The game has several players...2 players")
+    @pytest.mark.parametrize("name", ["tic_tac_toe", "kuhn_poker"])
+    def test_games_of_several_players(self, name):
+        game, env = pgx.make(name), the_env(f"jax:pgx/{name}")
+        assert env.agents == ("player_0", "player_1")
+        step, their_step, rng = jax.jit(env.step), jax.jit(game.step), np.random.default_rng(0)
+        movers = set()
+        for seed in range(3):
+            state, obs = env.reset(jax.random.key(seed))
+            theirs = game.init(jax.random.key(seed))
+            while not theirs.terminated:
+                mover = int(theirs.current_player)
+                moves, waits = (obs[f"player_{player}"] for player in (mover, 1 - mover))
+                np.testing.assert_array_equal(moves["observation"], theirs.observation)
+                np.testing.assert_array_equal(moves["action_mask"], theirs.legal_action_mask)
+                assert np.flatnonzero(waits["action_mask"]).tolist() == [0]
+                assert (moves["to_move"], waits["to_move"]) == (True, False)
+                assert (moves["observation"] != waits["observation"]).any() or not theirs.observation.any()
+                action = jnp.int32(rng.choice(np.flatnonzero(theirs.legal_action_mask)))
+                outcome = step(state, {f"player_{mover}": action, f"player_{1 - mover}": jnp.int32(0)}, None)
+                theirs, state, obs = their_step(theirs, action), outcome.state, outcome.obs
+                assert [outcome.reward[agent] for agent in env.agents] == theirs.rewards.tolist()
+                assert outcome.terminated == theirs.terminated
+                movers.add(mover)
+        assert movers == {0, 1}
+        refused(EnvError, PgxEnv, game, says="The game has several players...2 players")
+
+    def test_one_policy_plays_a_game_against_itself(self):
+        config = {"num_envs_per_worker": 8, "train_batch_size": 512, "model": MODEL, "seed": 0}
+        with PPOTrainer("jax:pgx/tic_tac_toe", config) as trainer:
+            assert type(trainer.workers.local.sampler) is CompiledSampler
+            result = [trainer.train() for _ in range(2)][-1]
+        assert result["episode_reward_mean"] == 0  # of both players
+        assert 5 <= result["episode_len_mean"] <= 9
+
+    def test_sizes_in_names(self):
+        assert the_env("jax:pgx/go_9x9", komi=6.5).action_space == spaces.Discrete(82)
 
 
 @jax.tree_util.register_dataclass
@@ -163,7 +199,7 @@ class TestBrax:
             def __init__(self, env):
                 self.env = env
 
-        says = "a wrapper of brax's training...EpisodeWrapper"
+        says = "has a wrapper...EpisodeWrapper"
         refused(EnvError, to_base_env, Own(EpisodeWrapper(Env())), says=says)
 
 
@@ -303,6 +339,9 @@ def test_episodes_of_gymnax_itself(name):
         ("jax:pgx/2048", "pgx", r"rollax\[jaxenvs\]"),
         ("jax:gymnax/CartPole-v1", "gymnax", "gymnax>=1.0"),
         ("jax:jaxmarl/overcooked", "jaxmarl", "jaxmarl"),
+        ("jax:jumanji/Snake-v1", "jumanji", r"rollax\[jaxenvs\]"),
+        ("jax:navix/Navix-Empty-8x8-v0", "navix", r"rollax\[navix\]"),
+        ("jax:playground/CartpoleBalance", "mujoco_playground", r"rollax\[playground\]"),
     ],
 )
 def test_a_library_that_is_not_installed(name, module, fix, monkeypatch):
@@ -312,13 +351,21 @@ def test_a_library_that_is_not_installed(name, module, fix, monkeypatch):
         env_creator(name)
 
 
-@pytest.mark.parametrize("library", ["brax", "gymnax", "jaxmarl", "pgx"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_whose_own_requirement_is_not_installed(library, tmp_path, monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+    module = {"playground": "mujoco_playground"}.get(library, library)
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
-    (tmp_path / f"{library}.py").write_text("import a_requirement_of_it")
+    (tmp_path / f"{module}.py").write_text("import a_requirement_of_it")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as raised:
         env_creator(f"jax:{library}/one")
     assert raised.value.parts["expected"] == "the package a_requirement_of_it"
-    assert library not in raised.value.parts["fix"]
+    assert f"install {library}" not in raised.value.parts["fix"].replace("'", "")
+
+
+def test_names_of_libraries(monkeypatch):
+    assert library_ids("pgx") == sorted(f"jax:pgx/{name}" for name in pgx.available_envs())
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    with pytest.raises(ConfigError):
+        library_ids("gymnax")
