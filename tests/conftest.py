@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XLA_FLAGS"] = " ".join((*flags, os.environ.get("XLA_FLAGS", "")))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_kept_folder(config)))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no test reads from where an operation came
 
 
 def _kept_folder(config: pytest.Config) -> Path:

@@ -30,28 +30,27 @@ RUNS = {{
     "SAC": ("Pendulum-v1", {{**replayed, "random_steps": 16}}),
     "IMPALA": ("CartPole-v1", {{"train_batch_size": 64, "rollout_fragment_length": 32}}),
 }}
-name = {name!r}
-env, settings = RUNS[name]
-with getattr(rollax, name + "Trainer")(env, {{**small, **settings}}) as trainer:
-    before = trainer.get_weights()["default_policy"]
-    result = trainer.train()
-    after = trainer.get_weights()["default_policy"]
-    assert any((after[key] != before[key]).any() for key in before)
-    assert result["evaluation"]["episodes"] == 1
-    assert trainer.evaluate(2)["episodes"] == 2
-    path = trainer.save(name)
-with Trainer.from_checkpoint(path) as trainer:
-    for key, value in trainer.get_weights()["default_policy"].items():
-        np.testing.assert_array_equal(value, after[key])
-    assert trainer.train()["training_iteration"] == 2
-    space = trainer.get_policy().observation_space
-    assert trainer.compute_single_action(space.sample()) is not None
-try:
-    getattr(rollax, name + "Config")(output="data")
-except rollax.ConfigError as error:
-    assert error.parts["where"].startswith("config key 'output'"), error
-else:
-    raise AssertionError("a key of an extension that is not there")
+for name, (env, settings) in RUNS.items():
+    with getattr(rollax, name + "Trainer")(env, {{**small, **settings}}) as trainer:
+        before = trainer.get_weights()["default_policy"]
+        result = trainer.train()
+        after = trainer.get_weights()["default_policy"]
+        assert any((after[key] != before[key]).any() for key in before)
+        assert result["evaluation"]["episodes"] == 1
+        assert trainer.evaluate(2)["episodes"] == 2
+        path = trainer.save(name)
+    with Trainer.from_checkpoint(path) as trainer:
+        for key, value in trainer.get_weights()["default_policy"].items():
+            np.testing.assert_array_equal(value, after[key])
+        assert trainer.train()["training_iteration"] == 2
+        space = trainer.get_policy().observation_space
+        assert trainer.compute_single_action(space.sample()) is not None
+    try:
+        getattr(rollax, name + "Config")(output="data")
+    except rollax.ConfigError as error:
+        assert error.parts["where"].startswith("config key 'output'"), error
+    else:
+        raise AssertionError("a key of an extension that is not there")
 print(sorted(rollax.algorithms.registry.ALGORITHMS))
 """
 
@@ -68,10 +67,9 @@ def core_alone(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["PPO", "DQN", "SAC", "IMPALA"])
-def test_an_algorithm_of_the_core(core_alone, name):
+def test_algorithms_of_the_core(core_alone):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(folder=str(core_alone), name=name)],
+        [sys.executable, "-c", SCRIPT.format(folder=str(core_alone))],
         cwd=core_alone,
         env={**os.environ, "PYTHONPATH": str(core_alone)},
         text=True,
@@ -79,6 +77,6 @@ def test_an_algorithm_of_the_core(core_alone, name):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    algorithms = ast.literal_eval(done.stdout.strip().splitlines()[-1])
-    assert name in algorithms
-    assert not {"BC", "CQL", "ES", "ARS"} & set(algorithms)
+    algorithms = set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
+    assert {"PPO", "DQN", "SAC", "IMPALA"} <= algorithms
+    assert not {"BC", "CQL", "ES", "ARS"} & algorithms

@@ -123,13 +123,17 @@ def test_constraints_are_plain_pins():
 
 
 def test_the_source_archive_has_all_that_its_tests_read(tmp_path):
-    ignored = shutil.ignore_patterns(".git", ".venv*", "*cache*", "*.egg-info", "*.py[co]", "build", "dist", "runs")
-    copy = shutil.copytree(REPOSITORY, tmp_path / "copy", symlinks=True, ignore=ignored)
+    folders = ("rollax", "tests", "docs", "examples", "benchmarks", "website", ".ci")
+    ignored, copy = shutil.ignore_patterns("*cache*", "*.py[co]", "build", "dist", "runs"), tmp_path / "copy"
+    for folder in folders:
+        shutil.copytree(REPOSITORY / folder, copy / folder, symlinks=True, ignore=ignored)
+    for path in REPOSITORY.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
     script = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", script], cwd=copy, check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    folders = ("rollax", "tests", "docs", "examples", "benchmarks", "website", ".ci")
     needed = {
         path.relative_to(copy).as_posix()
         for folder in folders

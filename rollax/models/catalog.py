@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -120,15 +121,11 @@ def check_model(
     """Raises PolicyError for a model with wrong `Outputs`; see `check_outputs` and `make_custom_model`."""
     from rollax.models.output_checks import check_outputs  # loaded only where it is used
 
-    graphdef, state = nnx.split(model)
-
-    def called(state: Any, columns: dict[str, Any]) -> Any:
-        merged = nnx.merge(graphdef, state)
-        return merged(columns["obs"], columns["actions"]) if takes_actions else run_model(merged, columns)
-
+    graph, state = nnx.split(model)
+    run = partial(_run, graph, takes_actions)
     check_outputs(
         model,
-        lambda columns: jax.eval_shape(called, state, columns),
+        lambda columns: jax.eval_shape(run, state, columns),
         observation_space,
         action_space,
         num_outputs,
@@ -136,6 +133,11 @@ def check_model(
         kind="arrays, traced by JAX",
         value_shape=value_shape,
     )
+
+
+def _run(graph: Any, takes_actions: bool, state: Any, columns: dict[str, Any]) -> Any:
+    model = nnx.merge(graph, state)
+    return model(columns["obs"], columns["actions"]) if takes_actions else run_model(model, columns)
 
 
 def _model_class(model: type | str | StoredCode) -> type[Any]:

@@ -84,12 +84,12 @@ def check_outputs(
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
     """Returns example columns of a space: ones, clipped to its bounds. An action mask of ones allows all actions."""
+    return walk(lambda leaf, _: _example(leaf, rows), space)
 
-    def column(leaf: spaces.Space, path: Any) -> np.ndarray:
-        ones = np.ones((rows, *(leaf.shape or ())), leaf.dtype)
-        return np.clip(ones, *bounds(leaf)).astype(leaf.dtype)
 
-    return walk(column, space)
+def _example(leaf: spaces.Space, rows: int) -> np.ndarray:
+    ones = np.ones((rows, *(leaf.shape or ())), leaf.dtype)
+    return np.clip(ones, *bounds(leaf)).astype(leaf.dtype)
 
 
 def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]:

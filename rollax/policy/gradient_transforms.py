@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from rollax.batch import Columns
 from rollax.errors import PolicyError
@@ -107,12 +108,14 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
 def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
     """Returns the first step for gradients of 1 and parameters of 0, and [] the sum over the first 8 steps."""
     optimizer = optax.with_extra_args_support(optimizer)
-    gradients, state, total, made = jax.tree.map(jnp.ones_like, zeros), optimizer.init(zeros), jnp.zeros(()), []
-    for _ in range(_FIRST_STEPS):
+    gradients = jax.tree.map(jnp.ones_like, zeros)
+
+    def step(state: Any, _: None) -> tuple[Any, tuple[Any, jax.Array]]:
         steps, state = optimizer.update(gradients, state, zeros, lr=1.0)
-        total += sum(map(jnp.sum, jax.tree.leaves(steps)))
-        made.append(steps)
-    return made[0], total
+        return state, (steps, sum(map(jnp.sum, jax.tree.leaves(steps)), jnp.zeros(())))
+
+    _, (steps, sums) = lax.scan(step, optimizer.init(zeros), length=_FIRST_STEPS)
+    return jax.tree.map(lambda of_each: of_each[0], steps), sums.sum()
 
 
 def check_direction(steps: Any, where: str) -> None:

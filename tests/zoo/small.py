@@ -10,10 +10,12 @@ run: A2C
 env: CartPole-v1
 
 config:
+  env_config: {max_episode_steps: 30}
   train_batch_size: 200
   model: {fcnet_hiddens: [8]}
   evaluation_interval: 1
   evaluation_num_episodes: 2
+  evaluation_config: {num_envs_per_worker: 10}
 
 stop:
   training_iteration: 3
