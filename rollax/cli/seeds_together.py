@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,25 +68,29 @@ def train_here(
     progress = _Progress(len(seeds), quiet=options["quiet"])
     codes, failed = {0}, list[BaseException]()
 
-    def make(number: int) -> Trainer:
-        seed = seeds[number]
-        trainer = first if number == 0 else one.make(seed, resume[seed])
-        progress.trainers[seed] = trainer
-        return trainer
-
-    def run(number: int, trainer: Trainer) -> FitResult | None:
-        seed = seeds[number]
-        if failed or request.signal is not None:
-            return None
+    @contextmanager
+    def noting_errors() -> Iterator[None]:
         try:
-            fitted = one.fit(trainer, runs[seed], resume[seed])
+            yield
         except BaseException as error:
             failed.append(error)
             raise
+
+    def make(number: int) -> Trainer:
+        seed = seeds[number]
+        with noting_errors():
+            progress.trainers[seed] = first if number == 0 else one.make(seed, resume[seed])
+        return progress.trainers[seed]
+
+    def run(number: int, trainer: Trainer) -> None:
+        if failed or request.signal is not None:
+            return
+        seed = seeds[number]
+        with noting_errors():
+            fitted = one.fit(trainer, runs[seed], resume[seed])
         progress.ended(seed, fitted)
         if options["must_reach"] and fitted.missed_goal:
             codes.add(MISSED_GOAL)
-        return fitted
 
     def watch() -> None:
         if request.signal is not None:

@@ -156,6 +156,15 @@ def test_an_error_of_a_seed_is_shown(cwd):
     assert "not finite" in output
 
 
+def test_an_error_of_a_trainer_that_cannot_be_made_is_shown(cwd, monkeypatch):
+    """The checkpoint of the last seed is damaged."""
+    invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=1")
+    for file in (cwd / "set" / "seed-2" / "checkpoints").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"damaged")
+    assert "seed-2" in invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", code=2).output
+
+
 def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
     command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=3", "--out=set", "--stop-timesteps=100000000"]
     process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
