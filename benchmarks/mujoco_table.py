@@ -61,7 +61,12 @@ _LONGEST_SIGHTED = {"Swimmer-v5": ({"gamma": 0.9999}, {"gamma": 0.9999})}
 METHODS = {
     "PPO": Method(
         "PPO",
-        {"observation_filter": "MeanStdFilter", "normalize_rewards": True},
+        {
+            "observation_filter": "MeanStdFilter",
+            "normalize_rewards": True,
+            "adam_epsilon": 1e-5,
+            "model": {"free_log_std": True},
+        },
         ("stable_baselines3", "PPO"),
         normalized=True,
         budget=1_000_000,
