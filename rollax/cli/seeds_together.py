@@ -77,10 +77,12 @@ def train_here(
             raise
 
     def make(number: int) -> Trainer:
-        seed = seeds[number]
+        if failed or request.signal is not None:
+            raise _NotBegunError
         with noting_errors():
-            progress.trainers[seed] = first if number == 0 else one.make(seed, resume[seed])
-        return progress.trainers[seed]
+            trainer = first if number == 0 else one.make(seeds[number], resume[seeds[number]])
+        progress.begun(seeds[number], trainer)
+        return trainer
 
     def run(number: int, trainer: Trainer) -> None:
         if failed or request.signal is not None:
@@ -103,18 +105,27 @@ def train_here(
     return codes
 
 
+class _NotBegunError(Exception):
+    """A seed does not begin, after an error of another one or a signal."""
+
+
 class _Progress:
     """Lines about all seeds, and one for each that has ended."""
 
     def __init__(self, seeds: int, *, quiet: bool) -> None:
         self._seeds, self._quiet = seeds, quiet
-        self.trainers: dict[int, Trainer] = {}
-        self._ended = 0
+        self._running: dict[int, tuple[Trainer, int]] = {}  # with the steps of the run before
+        self._ended = self._steps = 0  # the seeds that have ended, and their steps
         self._before = time.monotonic(), 0
+
+    def begun(self, seed: int, trainer: Trainer) -> None:
+        """Counts the steps of a seed from now on."""
+        self._running[seed] = trainer, trainer.optimizer.env_steps
 
     def ended(self, seed: int, fitted: FitResult) -> None:
         """Shows the outcome of a seed."""
-        self._ended += 1
+        trainer, before = self._running.pop(seed)
+        self._ended, self._steps = self._ended + 1, self._steps + trainer.optimizer.env_steps - before
         if not self._quiet:
             last = fitted.last
             greedy = "" if last["evaluation"] is None else f", greedy {last['evaluation']['episode_reward_mean']:.2f}"
@@ -124,9 +135,11 @@ class _Progress:
 
     def show(self) -> None:
         """Shows how far all seeds are, every few seconds."""
-        now, steps = time.monotonic(), sum(one.optimizer.env_steps for one in list(self.trainers.values()))
+        now = time.monotonic()
         if self._quiet or now - self._before[0] < _LINES_EVERY_S:
             return
+        running = list(self._running.values())
+        steps = self._steps + sum(trainer.optimizer.env_steps - before for trainer, before in running)
         (before, steps_before), self._before = self._before, (now, steps)
         rate = (steps - steps_before) / (now - before)
         print(f"{self._ended} of {self._seeds} seeds ended, {steps:,} steps, {rate:,.0f} steps/s", flush=True)

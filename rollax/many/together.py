@@ -45,7 +45,7 @@ def train_together(
     Each run has the same numbers as alone, up to rounding if `mapped` is true.
 
     Args:
-        make: makes the trainer of a number from 0 on, for which `is_compiled` is true.
+        make: makes the trainer of a number from 0 on, for which `is_compiled` is true. Several threads call it.
         count: S, the number of runs.
         run: trains and evaluates a trainer, in a thread.
         watch: called about five times a second, in the thread of the caller. If it raises, all runs end.
@@ -53,7 +53,7 @@ def train_together(
             CPUs, and each calls the shared functions by itself: on a CPU that is about twice as fast, because the
             arrays of one run fit into its caches. None: true where JAX has an accelerator.
     Raises:
-        ConfigError: `is_compiled` is false.
+        ConfigError: `is_compiled` is false; raised in a run: its config differs in other keys from the first one.
     """
     if mapped is None:
         mapped = jax.default_backend() != "cpu"
@@ -129,7 +129,7 @@ class _Functions:
     """The compiled functions of the first trainer, for all trainers."""
 
     def __init__(self, first: Trainer, ending: threading.Event) -> None:
-        self._ending = ending
+        self._first, self._ending = first, ending
         self._rounds = _rounds_of(first)
         self._call = None if self._rounds is None else _AloneAtFirst(self._rounds.call, ending)
         self._lock = threading.Lock()
@@ -137,10 +137,26 @@ class _Functions:
 
     def give(self, trainer: Trainer, meet: Callable[..., Any] | None) -> None:
         """Replaces the compiled functions of a trainer; `meet` is `Meeting.call` of its thread, if there is one."""
+        self._check_equal(trainer)
         if (rounds := _rounds_of(trainer)) is not None and self._rounds is not None and self._call is not None:
             rounds.call = self._call if meet is None else _mapped_rounds(self._rounds, meet)
         self._give_to("train", trainer.workers, meet)
         trainer.evaluator.on_workers = partial(self._give_to, "evaluate", meet=meet)
+
+    def _check_equal(self, trainer: Trainer) -> None:
+        """Raises ConfigError for a trainer that the functions of the first one are not made for."""
+        own, first = trainer.config, self._first.config
+        may_differ = {"seed", *(f"{name}{end}" for name in own.scheduled_fields() for end in ("", "_schedule"))}
+        names = type(own).model_fields.keys() - may_differ
+        different = [name for name in sorted(names) if _code_of(getattr(own, name)) != _code_of(getattr(first, name))]
+        if type(trainer) is not type(self._first) or different:
+            raise ConfigError(
+                "Trainers train together only if they differ in seeds, or in keys that can have a schedule.",
+                "train_together(make)",
+                f"{type(trainer).__name__}, with other values of {different}",
+            ).expected(
+                f"a {type(self._first).__name__} with the values of the first one", "train it in a call of its own"
+            )
 
     def _give_to(self, name: str, workers: WorkerSet, meet: Callable[..., Any] | None) -> None:
         sampler = workers.local.sampler if workers.local.samples else None
@@ -150,6 +166,11 @@ class _Functions:
             first, roll = self._samplers.setdefault(name, (sampler, _AloneAtFirst(sampler.roll, self._ending)))
         sampler.env.share_functions(first.env)
         sampler.roll = roll if meet is None else _mapped_roll(name, first, meet)
+
+
+def _code_of(value: Any) -> Any:
+    """What is compared of a value: functions that are made anew for each trainer have the same code."""
+    return getattr(value, "__code__", value)
 
 
 def _rounds_of(trainer: Trainer) -> CompiledRounds | None:

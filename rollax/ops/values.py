@@ -118,6 +118,8 @@ def traced_advantages(
 
 
 def traced_standardized(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns numbers with mean 0 and standard deviation 1, as `standardized` does."""
+    """Returns numbers with mean 0 and standard deviation 1, as `standardized`; 0 for differences within rounding."""
     centred = x - x.mean()
-    return centred / (jnp.sqrt(jnp.square(centred).mean()) + 1e-8)
+    deviation = jnp.sqrt(jnp.square(centred).mean())
+    within_rounding = deviation <= _RELATIVE_ROUNDING * jnp.abs(x).max()
+    return jnp.where(within_rounding, 0.0, centred / (deviation + 1e-8))

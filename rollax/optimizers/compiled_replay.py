@@ -53,9 +53,8 @@ class CompiledReplayOptimizer(ReplayOptimizer):
 
     def step(self) -> Stats:
         rounds, size, worker = self.rounds, self._size_of_round, self.local_worker
-        left = self._at_once if math.isinf(self.stop_at) else -(-(self.stop_at - self.steps) // size)
         drawn, made, stored = [], 0, self._due.stored
-        for number in range(max(min(self._at_once, int(left)), 1)):
+        for number in range(self.rounds_left(size, self._at_once)):
             worker.set_timestep(self.steps + number * size)
             self._due.add(size)
             if not rounds.can_draw(number):

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rollax.batch import SampleBatch
 from rollax.core.introspection import overrides
+from rollax.core.spaces import ACTION_MASK, choices
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
@@ -21,7 +23,7 @@ from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 from rollax.rollout.worker import RolloutWorker
 
-_OF_POLICY = ("learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
+_OF_POLICY = ("compute_values", "learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
 
 
 class Round(NamedTuple):
@@ -56,6 +58,10 @@ class Learned(NamedTuple):
         steps = {**dict.fromkeys(self.sums, last % int(self.per_epoch) + 1), **self.counts}
         return {name: float(total) / int(steps[name]) for name, total in self.sums.items() if steps[name]}
 
+    def of(self, number: int) -> Learned:
+        """The updates of one of K rounds, whose arrays are [K]."""
+        return jax.tree.map(lambda part: part[number], self)
+
 
 class Outcomes(NamedTuple):
     """Of K rounds: rewards [K, N, A, T], flags [K, N, T]."""
@@ -73,7 +79,7 @@ class Loop(NamedTuple):
         made: the number of rounds up to the first one with numbers that are not finite; all, if there is none.
         variables: those after the last finite round.
         stored: what the updates draw from, if it is more than the round's own rows.
-        learned: the last updates.
+        learned: the updates, [K] for K rounds.
         finite: whether observations, outputs and updates of all rounds were finite.
     """
 
@@ -140,9 +146,10 @@ class CompiledRounds(ABC):
         padded = [*rounds, *[rounds[-1]] * (at_once - len(rounds))]
         stacked = jax.tree.map(lambda *parts: np.stack(parts), *padded)
         found = self.call(variables, carry, stored, stacked, np.int32(taken), np.int32(len(rounds)))
-        made, outcomes, learned, finite = jax.device_get((found.made, found.outcomes, found.learned, found.finite))
+        parts = found.number, found.made, found.outcomes, found.learned, found.finite
+        number, made, outcomes, learned, finite = jax.device_get(parts)
         self.made = int(made)
-        return found._replace(made=self.made, outcomes=outcomes, learned=learned, finite=finite)
+        return found._replace(number=int(number), made=self.made, outcomes=outcomes, learned=learned, finite=finite)
 
     def advance(self, found: Loop) -> None:
         """Takes policy and sampler to a state that `called` has returned."""
@@ -198,12 +205,11 @@ class CompiledRounds(ABC):
             goes_on, finite = loop.finite, loop.finite & finite
             # The updates of a round with numbers that are not finite are taken back here, and made again on the host.
             variables = jax.tree.map(lambda new, old: jnp.where(finite, new, old), variables, loop.variables)
-            learns = goes_on & (learned.planned > 0)
-            learned = jax.tree.map(lambda new, old: jnp.where(learns, new, old), learned, loop.learned)
+            learned = jax.tree.map(lambda whole, part: whole.at[loop.number].set(part), loop.learned, learned)
             return Loop(loop.number + 1, loop.made + goes_on, variables, carry, stored, outcomes, learned, finite)
 
         _, _, (_, _, shapes, _) = jax.eval_shape(one, variables, carry, stored, jnp.int32(0))
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes)
         zero, true = jnp.int32(0), jnp.array(True)
         start = Loop(zero, zero, variables, carry, stored, outcomes, nothing, true)
 
@@ -228,11 +234,22 @@ class CompiledRounds(ABC):
         terminated, truncated = (jnp.repeat(flag, agents, axis=0) for flag in (played.terminateds, played.truncateds))
         return terminated, truncated
 
-    def traced_finite(self, columns: PolicyColumns, *observations: Any) -> jax.Array:
-        """Whether observations, and what actions were chosen from, are finite."""
+    def traced_sound(self, played: Played) -> jax.Array:
+        """Whether the numbers of a round are finite, and its masks allow actions; else the host checks the round."""
+        columns: PolicyColumns = played.columns[self.policy_id]
         chosen = self.policy.actor.fetches_of(columns.packed)[self.policy.checked_fetch]
-        floats = [leaf for leaf in jax.tree.leaves(observations) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        return jnp.isfinite(chosen).all() & ~jnp.stack([jnp.isnan(leaf).any() for leaf in floats] or [False]).any()
+        obs = columns.inputs[SampleBatch.OBS], columns.new_inputs[SampleBatch.OBS]
+        floats = [leaf for leaf in jax.tree.leaves((obs, chosen, played.rewards)) if _is_float(leaf)]
+        sound = jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
+        if self.policy.algorithm.masks.present:
+            widths = choices(self.policy.action_space)
+            parts = jnp.split(obs[0][ACTION_MASK] > 0, np.cumsum(widths)[:-1], axis=-1)
+            sound &= jnp.stack([part.any(axis=-1).all() for part in parts]).all()
+        return sound
+
+
+def _is_float(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _joined(part: np.ndarray) -> np.ndarray:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rollax.optimizers.compiled_rounds import Round, why_only_on_host
-from rollax.optimizers.fresh_rounds import FreshRounds
+from rollax.optimizers.fresh_rounds import FreshRounds, OnlyOnHostError
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.traced_columns import why_only_on_host as why_not_traced
@@ -29,7 +28,7 @@ class _Drawn(NamedTuple):
 class DeviceBatches:
     """Samples train batches and learns from them, in one compiled call for all train batches of an iteration.
 
-    The numbers are the same as on the host, up to rounding, but that statistics are those of the last batch of a call.
+    The numbers are the same as on the host, up to rounding.
     `timers` has the time of both sampling and learning in `learn_s`.
 
     Args:
@@ -50,8 +49,8 @@ class DeviceBatches:
         self._steps_of_round = self.rounds.env_steps_of_round if by_env else self.rounds.rows_of_round
         rounds = -(-config.timesteps_per_iteration // self._steps_of_round)
         most = _MOST_INDICES // (self.rounds.rows_of_round * policy.plan.epochs)
-        # The numbers of a policy adapt on the host, after each batch; a number that is not used is 0.
-        self.at_once = 1 if any(policy.numbers.values()) else max(min(rounds, _MOST_ROUNDS, most), 1)
+        self.at_once = max(min(rounds, _MOST_ROUNDS, most), 1)
+        self._numbers_adapt = False
 
     def step(self) -> bool:
         """Learns from the train batches of an iteration, at most up to `stop_at`.
@@ -59,39 +58,62 @@ class DeviceBatches:
         Returns:
             False if numbers are not finite: batches before that are learned from, and the next one on the host will
             have the same random numbers, and raise the error.
+        Raises:
+            OnlyOnHostError: the algorithm reads or returns what is not there on the device; nothing has changed.
         """
-        drawn, policy = self._draw(), self._policy
+        drawn = self._draw()
         with self._optimizer.timings.measured("learn_s"):
-            if self._learn_from([one.round for one in drawn]):
-                return True
-            if finite := self.rounds.made - 1:
-                self._learn_from([one.round for one in drawn[:finite]])  # once more, without the last one
-        _, policy.acting_rng.bit_generator.state, policy.learning_rng.bit_generator.state = drawn[finite]
-        return False
+            try:
+                used, finite = self._learn_from([one.round for one in drawn])
+                if used < len(drawn):
+                    if used:
+                        self._learn_from([one.round for one in drawn[:used]])  # once more, without the later ones
+                    self._go_back(drawn[used])
+            except OnlyOnHostError:
+                self.rounds.sampler.taken_back()
+                self._go_back(drawn[0])
+                raise
+        return finite
+
+    def _go_back(self, drawn: _Drawn) -> None:
+        """Restores the random generators to before the draws of a round."""
+        _, self._policy.acting_rng.bit_generator.state, self._policy.learning_rng.bit_generator.state = drawn
 
     def _draw(self) -> list[_Drawn]:
         optimizer, size = self._optimizer, self._steps_of_round
-        left = math.inf if math.isinf(optimizer.stop_at) else -(-(optimizer.stop_at - optimizer.steps) // size)
         acting, learning = self._policy.acting_rng.bit_generator, self._policy.learning_rng.bit_generator
         drawn = []
-        for number in range(int(max(min(self.at_once, left), 1))):
+        for number in range(optimizer.rounds_left(size, 1 if self._numbers_adapt else self.at_once)):
             self._worker.set_timestep(optimizer.steps + number * size)
             states = acting.state, learning.state
             drawn.append(_Drawn(self.rounds.draw(), *states))
         return drawn
 
-    def _learn_from(self, drawn: Sequence[Round]) -> bool:
-        """Makes and counts rounds, and returns True; if numbers are not finite, nothing changes."""
-        optimizer, rounds = self._optimizer, self.rounds
+    def _learn_from(self, drawn: Sequence[Round]) -> tuple[int, bool]:
+        """`(the number of rounds that hold, whether all numbers are finite)`; nothing changes if some do not hold.
+
+        A round does not hold if its numbers are not finite, or if it comes after a batch that has changed the numbers
+        of the policy, which adapt on the host.
+        """
+        optimizer, rounds, policy = self._optimizer, self.rounds, self._policy
         found = rounds.called((), drawn, 0, self.at_once)
         if not found.finite:
             rounds.sampler.taken_back()
-            return False
-        rounds.advance(found)
-        optimizer.count_rounds(rounds.made, env_steps=rounds.env_steps_of_round, agent_steps=rounds.rows_of_round)
-        statistics = self._policy.reported_after(found.learned.means(), int(found.learned.taken))
-        optimizer.stats[self._policy_id] = statistics
-        return True
+            return rounds.made - 1, False
+        numbers, statistics = policy.numbers, {}
+        for number in range(rounds.made):
+            learned = found.learned.of(number)
+            statistics = policy.reported_after(learned.means(), int(learned.taken))
+            if policy.numbers != numbers and number + 1 < rounds.made:
+                policy.numbers, self._numbers_adapt = numbers, True
+                rounds.sampler.taken_back()
+                return number + 1, True
+        try:
+            rounds.advance(found)
+        finally:
+            optimizer.count_rounds(rounds.made, env_steps=rounds.env_steps_of_round, agent_steps=rounds.rows_of_round)
+            optimizer.stats[self._policy_id] = statistics
+        return rounds.made, True
 
 
 def why_not(worker: RolloutWorker) -> str:

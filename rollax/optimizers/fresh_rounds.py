@@ -20,6 +20,10 @@ from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 
 
+class OnlyOnHostError(Exception):
+    """What an algorithm reads or returns is not there on the device; raised while a round is traced."""
+
+
 class FreshRounds(CompiledRounds):
     """Samples train batches and learns from them in compiled calls.
 
@@ -55,22 +59,30 @@ class FreshRounds(CompiledRounds):
         columns: PolicyColumns = played.columns[self.policy_id]
         fetched = self.policy.actor.fetches_of(columns.packed)
         obs, following = columns.inputs[SampleBatch.OBS], columns.new_inputs[SampleBatch.OBS]
+        terminated, truncated = self.traced_flags(played)
         sampled = {
             SampleBatch.OBS: obs,
             SampleBatch.ACTIONS: columns.actions,
-            **fetched,
+            SampleBatch.REWARDS: self.traced_rewards(played).reshape(-1),
+            SampleBatch.TERMINATEDS: terminated.reshape(-1),
+            SampleBatch.TRUNCATEDS: truncated.reshape(-1),
             SampleBatch.NEW_OBS: following,
+            **fetched,
         }
         algorithm: Any = self.policy.algorithm
         steps = self._steps(variables, played, fetched.get(SampleBatch.VF_PREDS), following)
         computed = {name: column.reshape(-1) for name, column in algorithm.traced_columns(steps).items()}
-        read = {name: {**sampled, **computed}[name] for name in algorithm.reads}
+        there = {**sampled, **computed}
+        if missing := [name for name in algorithm.reads if name not in there]:
+            raise OnlyOnHostError(f"columns {missing}")
+        read = {name: there[name] for name in algorithm.reads}
         batch = jax.tree.map(self._padded, {**jax.tree.map(self._in_order, read), **noise})
-        variables, (made, sums, counts, _, finite) = self.policy.learner.steps.run_plan(
+        variables, (made, sums, counts, by_row, finite) = self.policy.learner.steps.run_plan(
             variables, batch, plan, planned, per_epoch, coefficients
         )
-        finite &= self.traced_finite(columns, obs, following, played.rewards)
-        return variables, stored, Learned(made, planned, per_epoch, sums, counts), finite
+        if by_row:
+            raise OnlyOnHostError(f"statistics by row: {sorted(by_row)}")
+        return variables, stored, Learned(made, planned, per_epoch, sums, counts), finite & self.traced_sound(played)
 
     def _steps(self, variables: Variables, played: Played, values: Any, following: Any) -> Steps:
         """The steps as trajectories [R F, T / F]."""

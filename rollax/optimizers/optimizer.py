@@ -112,7 +112,7 @@ class Optimizer(ABC):
             self._check_learn_from_fragments()
         self.env_steps = 0
         self.agent_steps = 0
-        self.stop_at = math.inf
+        self.stop_at = self._iteration_ends = math.inf
         self.timings = Timings()
         self.waits = True
         self.version = max(self.version, 1)  # remote workers have version 0 until the first broadcast
@@ -139,6 +139,7 @@ class Optimizer(ABC):
         seconds. It ends earlier with the call that reaches `stop_at`, or when a call would wait while `waits` is false.
         """
         started, steps_before, config = time.perf_counter(), self.steps, self.config
+        self._iteration_ends = steps_before + config.timesteps_per_iteration
         try:
             while True:
                 stats = self.step()
@@ -149,7 +150,12 @@ class Optimizer(ABC):
         except WaitEndedError:
             return dict(self.stats)
         finally:
-            self.waits = True
+            self.waits, self._iteration_ends = True, math.inf
+
+    def rounds_left(self, size: int, most: int) -> int:
+        """The number of rounds of `size` steps that an iteration still needs, at least 1 and at most `most`."""
+        left = min(self.stop_at, self._iteration_ends) - self.steps
+        return most if math.isinf(left) else max(min(math.ceil(left / size), most), 1)
 
     @property
     def steps(self) -> int:

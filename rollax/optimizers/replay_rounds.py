@@ -18,6 +18,7 @@ from rollax.core.stored_values import read_count
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
 from rollax.optimizers.ring import Ring, Rows
 from rollax.optimizers.ring_priorities import RingPriorities
+from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import Minibatches
@@ -119,15 +120,26 @@ class ReplayRounds(CompiledRounds):
                 log.warning("Sampling and learning were interrupted: the %d rows of the replay buffer are lost.", lost)
             raise
         self._stored, self.taken = found.stored, before + self.made * self.length
+        if went_on := not found.finite and found.number > self.made:  # for other runs, with rows of no use here
+            log.warning("Numbers are not finite: the %d rows of the replay buffer are lost.", len(self))
+            self._stored, self.taken = None, 0
         self.advance(found)
+        if went_on:
+            where, what = (
+                f"policy {self.policy.name!r}",
+                "an observation, an output of the model, a loss or a parameter",
+            )
+            raise not_finite(where, self.policy.learner.num_updates, what)
         if not found.finite:
             self._raise_not_finite(rounds[self.made - 1], self.taken - self.length)
         return self._statistics(found)
 
     def _statistics(self, found: Loop) -> dict[str, Any] | None:
-        if not found.learned.planned:
+        learning = np.flatnonzero(found.learned.planned[: self.made])
+        if not len(learning):
             return None
-        return self.policy.reported_after(found.learned.means(), int(found.learned.taken))
+        last = found.learned.of(int(learning[-1]))
+        return self.policy.reported_after(last.means(), int(last.taken))
 
     def _like(self) -> Rows:
         """The shapes and dtypes of the rows of a round; ConfigError if all rows need more than the memory."""
@@ -204,8 +216,8 @@ class ReplayRounds(CompiledRounds):
         variables, (made, sums, counts, by_row, finite) = self.policy.learner.steps.run_plan(
             variables, batch, jnp.asarray(self._plan), updates, per_epoch, coefficients
         )
-        finite &= self.traced_finite(played.columns[self.policy_id], new.obs, new.new_obs)
-        if self._priorities is not None:
+        finite &= self.traced_sound(played)
+        if self._priorities is not None and SampleBatch.TD_ERROR in by_row:
             errors = by_row[SampleBatch.TD_ERROR]
             priorities, fit = self._priorities.updated(stored.priorities, at, errors, updates * self._batch_size)
             finite &= fit

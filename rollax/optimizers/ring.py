@@ -64,7 +64,7 @@ class Ring:
 
     def cut(self, rows: Rows, taken: int) -> Rows:
         """The rows after a restart of all episodes: no window reaches beyond the last step before it."""
-        return rows._replace(truncated=rows.truncated.at[(taken - 1) % self.steps].set(True))
+        return rows._replace(truncated=jnp.asarray(rows.truncated).at[(taken - 1) % self.steps].set(True))
 
     def first_drawable(self, taken: int) -> int:
         """The number of the oldest step that is kept after `taken` steps."""

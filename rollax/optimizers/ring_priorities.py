@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rollax.core.stored_values import read_array, read_number
+from rollax.core.stored_values import read_array, read_number, wrong_value
 from rollax.optimizers.ring import Ring
 
 
@@ -80,8 +80,12 @@ class RingPriorities:
         powers[:kept] = largest**self.alpha
         if "priorities" in state and alpha > 0:
             shape = kept, self.places
-            powers[:kept] = read_array(state, "priorities", where, shape=shape, dtype=np.float32) ** (
-                self.alpha / alpha
+            found = read_array(state, "priorities", where, shape=shape, dtype=np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                powers[:kept] = found ** (self.alpha / alpha)
+        if not (np.isfinite(powers).all() and (powers >= 0).all()):
+            raise wrong_value(
+                f"{where}: priorities", "numbers that are negative or not finite", "numbers of at least 0"
             )
         return Priorities(jnp.asarray(powers), jnp.float32(largest))
 

@@ -11,6 +11,7 @@ from rollax.rollout.messages import Rollout
 
 if TYPE_CHECKING:
     from rollax.optimizers.compiled_rounds import CompiledRounds
+    from rollax.optimizers.compiled_samples import DeviceBatches
 
 log = logging.getLogger("rollax.optimizers")
 
@@ -36,7 +37,7 @@ class SyncSamplesOptimizer(Optimizer):
     """The compiled calls, with an environment in JAX whose train batches can stay on the device."""
 
     def _set_up(self) -> None:
-        self._on_device = None
+        self._on_device: DeviceBatches | None = None
         worker = self.local_worker
         if type(self) is SyncSamplesOptimizer and not self.remote and worker.samples and worker.env.in_jax:
             from rollax.optimizers import compiled_samples  # loaded only where it is used
@@ -46,7 +47,7 @@ class SyncSamplesOptimizer(Optimizer):
                 self.rounds = self._on_device.rounds
 
     def step(self) -> Stats:
-        if self._on_device is not None and self._on_device.step():
+        if self._on_device is not None and self._learned_on_device(self._on_device):
             return dict(self.stats)
         self._broadcast()
         rollouts = self.gather()
@@ -55,6 +56,16 @@ class SyncSamplesOptimizer(Optimizer):
             self._trained_on(rollout)
         self.version += 1
         return dict(self.stats)
+
+    def _learned_on_device(self, batches: DeviceBatches) -> bool:
+        from rollax.optimizers.fresh_rounds import OnlyOnHostError  # loaded already
+
+        try:
+            return batches.step()
+        except OnlyOnHostError as error:
+            log.debug("The train batches leave the device: %s.", error)
+            self._on_device = self.rounds = None
+            return False
 
     def gather(self) -> list[Rollout]:
         """The fragments of a train batch, sampled with the weights of the last broadcast."""

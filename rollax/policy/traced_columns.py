@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from rollax.batch import Columns
 from rollax.policy.base_algorithm import BaseAlgorithm
 
-ON_HOST = ("prepare", "postprocess", "loss_columns")
+ON_HOST = ("prepare", "postprocess", "add_advantages", "loss_columns")
 """The methods of an algorithm that `traced_columns` replaces."""
 
 

@@ -74,6 +74,19 @@ def test_runs_that_are_not_compiled_are_refused(env, keys):
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@pytest.mark.parametrize("key", [{"gamma": 0.5}, {"env_config": {"gravity": 90.0}}])
+def test_runs_with_other_settings_are_refused(key, mapped):
+    """The functions of the first run are not made for them."""
+
+    def make(number):
+        return PPOTrainer("jax:CartPole-v1", {**PPO_KEYS, **(key if number else {})})
+
+    found = train_together(make, 2, lambda number, trainer: trainer.train()["timesteps_total"], mapped=mapped)
+    assert found[0] == 128
+    assert isinstance(found[1], ConfigError)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
 def test_runs_of_different_lengths(mapped):
     def run(number, trainer):
         for _ in range(number + 1):

@@ -296,6 +296,12 @@ def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
         assert trainer.train()["timesteps_total"] == 80
 
 
+def test_an_iteration_of_several_calls_makes_no_round_too_many(make_dqn, monkeypatch):
+    monkeypatch.setattr(compiled_replay, "_MOST_ROUNDS", 2)
+    with make_dqn() as trainer:
+        assert trainer.train()["timesteps_total"] == 40
+
+
 class _Rewarding(DQN):
     def postprocess(self, fragment, values):
         return super().postprocess(fragment, values)

@@ -7,6 +7,7 @@ import copy
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, PQNTrainer
 from rollax.algorithms.ppo import PPO
@@ -84,14 +85,46 @@ def test_a_limit_of_steps_ends_an_iteration_in_between():
         assert fitted.last["timesteps_total"] == 320
 
 
-def test_a_penalty_that_adapts_after_each_batch_makes_one_batch_at_a_time():
-    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 256})) as trainer:
-        assert trainer.optimizer._on_device.at_once == 4
-    keys = {"timesteps_per_iteration": 256, "kl_coeff": 0.2}
-    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, keys)) as trainer:
-        assert trainer.optimizer._on_device.at_once == 1
-        trainer.train()
-        assert trainer.optimizer.steps == 256
+def test_an_iteration_of_several_calls_makes_no_round_too_many(monkeypatch):
+    monkeypatch.setattr(compiled_samples, "_MOST_ROUNDS", 2)
+    with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 320})) as trainer:
+        assert trainer.train()["timesteps_total"] == 320
+
+
+class _Counting(PPO):
+    """A number that begins at 0 and grows after each batch; the loss depends on it."""
+
+    def first_numbers(self):
+        return {**super().first_numbers(), "batches": 0.0}
+
+    def after_update(self, numbers, statistics):
+        found, statistics = super().after_update(numbers, statistics)
+        return {**found, "batches": numbers["batches"] + 1}, statistics
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        return loss * (1 + coefficients["batches"]), statistics
+
+
+@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, {"policy": _Counting}])
+def test_numbers_adapt_after_each_batch(keys, monkeypatch):
+    class Own(PPOTrainer):
+        policy_class = keys.get("policy", PPO)
+
+    config = config_of(PPOTrainer, {"timesteps_per_iteration": 256, **keys})
+    found = []
+    for on_device in (True, False):
+        if not on_device:
+            monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+        with Own("jax:CartPole-v1", config) as trainer:
+            assert (trainer.optimizer.rounds is not None) == on_device
+            steps = [trainer.train()["timesteps_total"] for _ in range(2)]
+            assert steps == [256, 512]
+            found.append((trainer.get_policy().numbers, trainer.get_policy().get_weights()))
+    (numbers, weights), (others, expected) = found
+    assert numbers == pytest.approx(others, rel=1e-3)
+    for name, value in weights.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_exact_resume(tmp_path):
@@ -114,6 +147,47 @@ class _OwnTrainer(PPOTrainer):
     policy_class = _Own
 
 
+class _WithRewards(PPO):
+    """Its loss reads rewards, and ends of episodes."""
+
+    reads = (*PPO.reads, "rewards", "terminateds", "new_obs")
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        read = {"seen_rewards": batch["rewards"].mean(), "seen_ends": batch["terminateds"].mean()}
+        return loss, {**statistics, **read, "seen_obs": batch["new_obs"].mean()}
+
+
+class _WithTime(PPO):
+    reads = (*PPO.reads, "t")
+
+
+class _ByRow(PPO):
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        return loss, {**statistics, "of_rows": batch["advantages"]}
+
+
+@pytest.mark.parametrize(("algorithm", "stays"), [(_WithRewards, True), (_WithTime, False), (_ByRow, False)])
+def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
+    """What is not there on the device is read, or returned, on the host, by the same random numbers."""
+
+    class Own(PPOTrainer):
+        policy_class = algorithm
+
+    found = []
+    for on_device in (True, False):
+        if not on_device:
+            monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+        with Own("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
+            found.append(trainer.train()["info"]["learner"]["default_policy"])
+            assert (trainer.optimizer.rounds is not None) == (on_device and stays)
+    one, other = found
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
 class _Doubling(PPO):
     def traced_columns(self, steps):
         return {name: 2 * column for name, column in super().traced_columns(steps).items()}
@@ -121,6 +195,15 @@ class _Doubling(PPO):
 
 class _DoublingTrainer(PPOTrainer):
     policy_class = _Doubling
+
+
+class _OwnAdvantages(PPO):
+    def add_advantages(self, fragment, values):
+        return super().add_advantages(fragment, values)
+
+
+class _OwnAdvantagesTrainer(PPOTrainer):
+    policy_class = _OwnAdvantages
 
 
 class _AtSamples(Callbacks):
@@ -132,6 +215,7 @@ class _AtSamples(Callbacks):
     ("trainer_class", "keys"),
     [
         (_OwnTrainer, {}),
+        (_OwnAdvantagesTrainer, {}),
         (PPOTrainer, {"normalize_rewards": True}),
         (PPOTrainer, {"exploration_bonus": "rnd"}),
         (PPOTrainer, {"observation_filter": "MeanStdFilter"}),
@@ -162,6 +246,46 @@ def test_an_environment_with_nan_is_named(broken):
             trainer.train()
         assert trainer.optimizer.steps == 0
         assert all(np.isfinite(value).all() for value in trainer.get_policy().get_weights().values())
+
+
+class Masked(Walk):
+    """The mask allows no action at the fourth step."""
+
+    observation_space = spaces.Dict({"place": Walk.observation_space, "action_mask": spaces.MultiBinary(2)})
+
+    def _seen(self, obs, steps):
+        return {"place": obs, "action_mask": jnp.full(2, steps != 4, jnp.int8)}
+
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return state, self._seen(obs, 0)
+
+    def step(self, state, action, key):
+        outcome = super().step(state, action, key)
+        return outcome._replace(obs=self._seen(outcome.obs, outcome.state[1]))
+
+
+def test_a_mask_without_an_action_is_an_error():
+    with PPOTrainer(lambda _: Masked(), config_of(PPOTrainer, {})) as trainer:
+        assert trainer.optimizer.rounds is not None
+        with pytest.raises(EnvError):
+            trainer.train()
+        assert trainer.optimizer.steps == 0
+
+
+class Infinite(Walk):
+    def step(self, state, action, key):
+        outcome = super().step(state, action, key)
+        return outcome._replace(reward=jnp.where(outcome.state[1] == 5, jnp.inf, 1.0))
+
+
+def test_an_infinite_reward_that_is_clipped_is_an_error():
+    with PPOTrainer(lambda _: Infinite(), config_of(PPOTrainer, {"clip_rewards": True})) as trainer:
+        before = trainer.get_policy().get_weights()
+        with pytest.raises(EnvError):
+            trainer.train()
+        for name, value in trainer.get_policy().get_weights().items():
+            np.testing.assert_array_equal(value, before[name])
 
 
 def test_batches_before_an_update_that_is_not_finite_are_kept():

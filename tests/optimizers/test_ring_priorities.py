@@ -89,3 +89,5 @@ def test_a_checkpoint_has_the_priorities(make):
     np.testing.assert_array_equal(uniform.powers, [[1, 1], [1, 1], [1, 1], [0, 0]])
     with pytest.raises(CheckpointError):
         make().restored(state, 4, "here")
+    with pytest.raises(CheckpointError):
+        make().restored({**state, "priorities": -state["priorities"]}, 3, "here")
