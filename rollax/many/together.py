@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from rollax.algorithms.trainer import Trainer
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, page
 from rollax.many.meeting import Meeting, MeetingEndedError
 from rollax.optimizers.compiled_rounds import CompiledRounds
 from rollax.rollout.compiled_sampler import CompiledSampler
@@ -86,7 +86,7 @@ class _Runs:
         if not is_compiled(first):
             raise ConfigError(
                 "Trainers train together only if they sample in compiled calls.", "train_together(make)", first
-            ).expected("an environment in JAX, num_workers=0, and what docs/jax-environments.md says is compiled")
+            ).expected(f"an environment in JAX, num_workers=0, and what is compiled: {page('jax-environments')}")
         self._functions = _Functions(first, self._ending)
         self._waiting: SimpleQueue[tuple[int, Trainer | None]] = SimpleQueue()
         for number in range(count):
