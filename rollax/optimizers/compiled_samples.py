@@ -28,8 +28,8 @@ class _Drawn(NamedTuple):
 class DeviceBatches:
     """Samples train batches and learns from them, in one compiled call for all train batches of an iteration.
 
-    The numbers are the same as on the host, up to rounding.
-    `timers` has the time of both sampling and learning in `learn_s`.
+    The numbers are the same as on the host, up to rounding. `timers` has the time of both sampling and learning in
+    `learn_s`.
 
     Args:
         optimizer: the optimizer, whose worker `why_not` does not exclude.
@@ -61,18 +61,22 @@ class DeviceBatches:
         Raises:
             OnlyOnHostError: the algorithm reads or returns what is not there on the device; nothing has changed.
         """
-        drawn = self._draw()
+        drawn, finite = self._draw(), True
+        left = len(drawn)
         with self._optimizer.timings.measured("learn_s"):
             try:
-                used, finite = self._learn_from([one.round for one in drawn])
-                if used < len(drawn):
-                    if used:
-                        self._learn_from([one.round for one in drawn[:used]])  # once more, without the later ones
-                    self._go_back(drawn[used])
+                while left:
+                    hold, sound = self._learn_from([one.round for one in drawn[:left]])
+                    finite &= sound
+                    if hold == left:
+                        break
+                    left = hold  # once more, without the rounds that do not hold
             except OnlyOnHostError:
                 self.rounds.sampler.taken_back()
                 self._go_back(drawn[0])
                 raise
+        if left < len(drawn):
+            self._go_back(drawn[left])
         return finite
 
     def _go_back(self, drawn: _Drawn) -> None:

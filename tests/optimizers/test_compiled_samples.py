@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, PQNTrainer
+from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, PQNTrainer, TimeLimit
 from rollax.algorithms.ppo import PPO
 from rollax.optimizers import compiled_samples
+from tests.env.jax.worlds import Meeting
 from tests.optimizers.test_compiled_replay import Walk
 
 KEYS = {
@@ -26,6 +27,9 @@ CASES = {
     "PPO": (PPOTrainer, "jax:CartPole-v1", {"kl_coeff": 0.2, "target_kl": 0.01, "clip_rewards": True}),
     "PPO, truncated": (PPOTrainer, lambda _: Walk(), {"lr_schedule": [[0, 1e-2], [300, 0.0]]}),
     "PPO, fragments": (PPOTrainer, "jax:Pendulum-v1", {"rollout_fragment_length": 5, "train_batch_size": 70}),
+    "PPO, sde": (PPOTrainer, "jax:Pendulum-v1", {"use_sde": True, "sde_sample_freq": 4}),
+    "PPO, agents": (PPOTrainer, lambda _: TimeLimit(Meeting(), 9), {"count_steps_by": "agent_steps"}),
+    "PPO, masks": (PPOTrainer, "jax:pgx/2048", {"env_config": {"max_episode_steps": 7}}),
     "A2C": (A2CTrainer, "jax:CartPole-v1", {"rollout_fragment_length": 8, "microbatch_size": 24}),
     "PQN": (PQNTrainer, "jax:CartPole-v1", {"reward_scale": 0.1, "epsilon_timesteps": 200}),
 }
