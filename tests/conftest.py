@@ -22,6 +22,7 @@ _MINUTES = 10
 _MAPS, _MOST_REGIONS = Path("/proc/self/maps"), 20_000
 _MOST_BYTES_COMPILED = 1 << 30
 _TESTS_RUN = pytest.StashKey[int]()
+_SMALL_CPUS = 2
 _COMPILED_QUICKLY = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -159,17 +160,35 @@ def small_ray() -> Iterator[Any]:
     """Ray with few resources, shared by all tests of this process."""
     import ray
 
+    _begin_small_ray(ray)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def own_ray() -> Iterator[None]:
+    """No Ray yet: processes of one that an earlier test has started do not import modules of this test's folder."""
+    ray = sys.modules.get("ray")
+    is_small = ray is not None and ray.is_initialized() and ray.cluster_resources().get("CPU") == _SMALL_CPUS
+    if ray is not None:
+        ray.shutdown()
+    yield
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown()
+        if is_small:  # later tests have it as their fixture
+            _begin_small_ray(ray)
+
+
+def _begin_small_ray(ray: Any) -> None:
     if ray.is_initialized():
         ray.shutdown()  # started by a trainer of another test, with all resources of this machine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
             address="local",  # never another Ray cluster on this machine
-            num_cpus=2,
+            num_cpus=_SMALL_CPUS,
             object_store_memory=100 * 2**20,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    yield ray
-    ray.shutdown()

@@ -60,7 +60,7 @@ def test_commands_are_known_to_the_command_line(page):
 
 
 @each_page_at_length
-def test_commands_run(page, tmp_path, monkeypatch):
+def test_commands_run(page, own_ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
     for words in commands(page):
