@@ -169,7 +169,7 @@ class _Functions:
 
 
 def _code_of(value: Any) -> Any:
-    """What is compared of a value: functions that are made anew for each trainer have the same code."""
+    """What is compared of a value: functions that are defined at each call of `make` have the same code."""
     return getattr(value, "__code__", value)
 
 
