@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import FunctionType
 from typing import Any, TypeVar
 
 import jax
@@ -148,7 +149,7 @@ class _Functions:
         own, first = trainer.config, self._first.config
         may_differ = {"seed", *(f"{name}{end}" for name in own.scheduled_fields() for end in ("", "_schedule"))}
         names = type(own).model_fields.keys() - may_differ
-        different = [name for name in sorted(names) if _code_of(getattr(own, name)) != _code_of(getattr(first, name))]
+        different = [name for name in sorted(names) if _compared(getattr(own, name)) != _compared(getattr(first, name))]
         if type(trainer) is not type(self._first) or different:
             raise ConfigError(
                 "Trainers train together only if they differ in seeds, or in keys that can have a schedule.",
@@ -168,9 +169,11 @@ class _Functions:
         sampler.roll = roll if meet is None else _mapped_roll(name, first, meet)
 
 
-def _code_of(value: Any) -> Any:
-    """What is compared of a value: functions that are defined at each call of `make` have the same code."""
-    return getattr(value, "__code__", value)
+def _compared(value: Any) -> Any:
+    """What is compared of a value: functions that are defined at each call of `make` have the same code and values."""
+    if not isinstance(value, FunctionType):
+        return value
+    return value.__code__, [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__
 
 
 def _rounds_of(trainer: Trainer) -> CompiledRounds | None:

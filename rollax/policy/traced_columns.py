@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from rollax.batch import Columns
 from rollax.policy.base_algorithm import BaseAlgorithm
@@ -29,7 +29,6 @@ class Steps(NamedTuple):
     over: Any
 
 
-@runtime_checkable
 class TracedColumns(Protocol):
     """An algorithm whose advantages and value targets can be computed on the device.
 

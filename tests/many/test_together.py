@@ -86,6 +86,17 @@ def test_runs_with_other_settings_are_refused(key, mapped):
     assert isinstance(found[1], ConfigError)
 
 
+def test_functions_that_make_other_environments_are_refused():
+    """The code of both functions is the same, and what they capture differs."""
+
+    def make(number):
+        return PPOTrainer(lambda _: Walk(after=1000 + number), PPO_KEYS)
+
+    found = train_together(make, 2, lambda number, trainer: trainer.train()["timesteps_total"])
+    assert found[0] == 128
+    assert isinstance(found[1], ConfigError)
+
+
 @pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
 def test_runs_of_different_lengths(mapped):
     def run(number, trainer):
