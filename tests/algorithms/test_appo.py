@@ -169,6 +169,7 @@ def same(arrays, others):
 
 
 class TestTarget:
+    @pytest.mark.long
     @pytest.mark.parametrize(("frequency", "iterations"), [(1, 2), (3, 2), (2, 1)])
     def test_is_updated_at_the_set_frequency(self, frequency, iterations):
         policy = make(4, target_update_frequency=frequency, num_sgd_iter=iterations, lr=0.1)

@@ -93,6 +93,7 @@ def test_other_actor_critics_have_a_centralized_critic(trainer_class):
 
 
 class TestValues:
+    @pytest.mark.long
     def test_critic_explains_what_only_others_observe(self):
         learner, batch = trained(Secrets, gamma=0.0)
         assert learner["default_policy"]["vf_explained_var"] > 0.95
@@ -103,6 +104,7 @@ class TestValues:
         np.testing.assert_array_equal(batch["rewards"], 2.0 * part["obs"][:, 0] + part["actions"][:, 0])
         assert np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1] > 0.95
 
+    @pytest.mark.long
     def test_critic_of_own_observations_does_not_explain_it(self):
         learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)
         assert learner["default_policy"]["vf_explained_var"] < 0.3

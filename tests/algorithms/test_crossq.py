@@ -52,6 +52,7 @@ class TestUpdate:
         expected = [(0.540265 + 0.65) / 2, (0.250265 + 0.96) / 2]
         np.testing.assert_allclose(gradients[f"{HEAD}.bias"][:, 0], expected, rtol=1e-4)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("updates", [0, 2])  # without and with a step of the actor
     def test_statistics_of_the_critics_are_those_of_both_halves(self, updates):
         policy = made(updates=updates)

@@ -147,6 +147,7 @@ STATE = "critics.members.network."
 class TestCriticsWithState:
     """Batch statistics and random streams of critics, which are neither parameters nor state of the optimizer."""
 
+    @pytest.mark.long
     @pytest.mark.parametrize("algorithm", ["SAC", "CQL", "TD3", "DDPG", "IQL"])
     def test_an_update_moves_the_statistics_of_each_critic_once(self, algorithm):
         policy = policy_of(algorithm, Normalizing, actions=BOX)

@@ -133,6 +133,7 @@ def test_environments_of_evaluation_can_be_changed(make, workers):
     assert trainer.train()["episode_len_mean"] == 1
 
 
+@pytest.mark.long
 def test_a_restored_run_evaluates_the_same_episodes(make, tmp_path):
     trainer = make("CartPole-v1", evaluation_interval=1, evaluation_num_episodes=5)
     trainer.train()
@@ -191,6 +192,7 @@ class Valued(gym.Env):
         return np.ones(1, np.float32), 1 - abs(float(action[0]) - 0.1), True, False, {}
 
 
+@pytest.mark.long
 def test_the_best_model_is_the_one_that_was_evaluated(make, tmp_path):
     config = {"evaluation_interval": 1, "evaluation_num_episodes": 3, "evaluation_parallel_to_training": True}
     trainer = make(Valued, **config, lr=0.2)

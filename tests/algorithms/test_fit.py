@@ -100,6 +100,7 @@ def test_a_second_fit_does_not_copy_later_results_of_the_first_run(fitted, tmp_p
     assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [*range(1, start + 1), start + 2]
 
 
+@pytest.mark.long
 def test_a_second_fit_begins_with_the_results_of_the_first(fitted, tmp_path):
     trainer = FakeTrainer({})
     trainer.fit({"training_iteration": 2}, tmp_path / "one", progress="none")
@@ -300,6 +301,7 @@ class Endless(gym.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+@pytest.mark.long
 def test_episodes_that_have_never_ended_are_not_evaluated_at_the_end(caplog, capsys):
     with PPOTrainer(Endless, TINY) as trainer:
         fitted = trainer.fit({"training_iteration": 1}, progress="lines")

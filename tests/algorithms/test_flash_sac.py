@@ -140,6 +140,7 @@ def replayed(rows: int) -> SampleBatch:
 VECTOR = spaces.Box(-9, 9, (3,), np.float32)
 
 
+@pytest.mark.long
 def test_weights_and_targets_keep_their_norms():
     policy = FlashSAC.make_policy(VECTOR, BOX, {**BLOCKS, "lr": 0.3, "tau": 0.5})
     before = policy.get_weights()
@@ -168,6 +169,7 @@ XQC = {
 }
 
 
+@pytest.mark.long
 def test_plain_layers_keep_the_norms_of_their_weights_only():
     policy = FlashSAC.make_policy(VECTOR, BOX, {**XQC, "lr": 0.3, "tau": 0.5})
     assert policy.get_initial_state() == []  # the noise is not repeated
@@ -186,7 +188,7 @@ def test_plain_layers_keep_the_norms_of_their_weights_only():
     assert all(np.abs(np.square(value).mean(axis=-1) - 1).max() > 1e-2 for value in scales.values())
 
 
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_critics_see_both_steps_in_one_batch(residual):
     # The running statistics of the critics' input, momentum 0.99: of (s, a) and (s', a'), where s has the mean 1 and s'
     # the mean 3. The actor's statistics are of both too, and change in its own steps only.

@@ -201,7 +201,9 @@ def test_no_name_is_imported_at_any_place(forge, watch):
             forge.open(forge.config(at, name))
 
 
-@pytest.mark.parametrize("name", NAMES, ids=str)
+@pytest.mark.parametrize(
+    "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])], ids=str
+)
 def test_no_name_beside_the_config_is_imported(forge, watch, name):
     for at in (("algorithm",), ("trainer_class",), ("policies", "default_policy", "class"), ("observation_filter",)):
         path = write({**forge.files, "about.json": json.dumps(replaced(forge.about, at, name)).encode()}, forge.folder)

@@ -102,6 +102,7 @@ class Pair(MultiAgentEnv):
         return obs, rewards, {"__all__": False}, {"__all__": all(truncated.values())}, {}
 
 
+@pytest.mark.long
 def test_each_policy_of_several_agents_has_the_goals_of_its_own_trajectories():
     specs = {"default_policy": None, "without": (None, None, None, {"hindsight_goals": 0})}
     mapping = {"left": "default_policy", "right": "without"}

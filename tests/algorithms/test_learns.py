@@ -111,7 +111,7 @@ CASES: dict[str, tuple[str, spaces.Space, dict[str, Any], int]] = {
     "SAC": ("SAC", UNIT, CONTINUOUS, 1),
     "SAC, Discrete": ("SAC", FOUR, {**CONTINUOUS, "target_entropy": 0.2}, 1),
 }
-IN_SHORT = {"PPO, Tuple", "PG", "A2C", "IMPALA", "APPO", "DQN", "DQN, atoms", "DQN, noisy", "APEX", "SAC"}
+IN_SHORT = {"IMPALA", "DQN", "SAC"}
 
 
 def greedy_after(trainer, iterations):
@@ -212,6 +212,7 @@ class TestValueOfAnEndlessTask:
     def test_is_learned_from_bootstrap_rows(self, trainer_class):
         assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)
 
+    @pytest.mark.long
     def test_is_missed_if_truncation_counts_as_termination(self):
         assert self.value_after_training(TruncatingPPO, self.CONFIG) < 5
         assert self.value_after_training(TruncatingIMPALA, self.IMPALA) < 5

@@ -87,6 +87,7 @@ def test_a_policy_of_another_algorithm_is_loaded_by_its_id(tmp_path):
     assert policy.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="pg")
 
 
+@pytest.mark.long
 def test_each_policy_has_the_filter_of_its_own_config(tmp_path):
     policies = {"left": (None, None, None, {"observation_filter": "MeanStdFilter"}), "right": None}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}

@@ -93,6 +93,7 @@ class TestPolicies:
             assert returns_by_observation(trainer, "large") == {0: {(25.0, 0.0)}, 2: {(30.0, 0.0)}}
         assert np.isfinite([stats[policy_id]["q_loss"] for policy_id in ("small", "large")]).all()
 
+    @pytest.mark.long
     def test_a_policy_without_rows_does_not_learn(self):
         with DQNTrainer(DifferentAgents, config_of_three()) as trainer:
             before = trainer.get_weights(["rare"])["rare"]

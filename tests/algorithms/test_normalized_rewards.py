@@ -101,6 +101,7 @@ def moments(trainer: Any) -> dict[str, np.ndarray]:
     return {name: value for name, value in filters.items() if name.startswith("~/returns/")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", long_except({"PPO", "PQN"}, VARIANTS))
 def test_results_have_the_rewards_of_the_environment_and_a_restored_run_continues_exactly(variant, tmp_path):
     name, options = variant

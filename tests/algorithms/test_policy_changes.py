@@ -10,6 +10,7 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
 from tests.algorithms.checkpoints import CONFIG, PPO, continue_training, to_plain
 from tests.algorithms.envs import TwoAgents
+from tests.marks import long_except
 
 TWO = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
 ON_POLICY = {**PPO, "evaluation_interval": None, "multiagent": TWO}
@@ -25,7 +26,7 @@ def third_for_right(agent):
     return "third" if agent == "right" else "left"
 
 
-@pytest.fixture(params=[(PPOTrainer, ON_POLICY), (DQNTrainer, REPLAY)], ids=["PPO", "DQN"])
+@pytest.fixture(params=long_except({"PPO"}, {"PPO": (PPOTrainer, ON_POLICY), "DQN": (DQNTrainer, REPLAY)}))
 def trainer(request):
     trainer_class, config = request.param
     with trainer_class(TwoAgents, config) as made:
@@ -156,6 +157,7 @@ class Adds(Callbacks):
         self.seen = state.get("seen", 0)
 
 
+@pytest.mark.long
 def test_callbacks_add_policies_in_a_run_and_keep_their_state(tmp_path):
     with PPOTrainer(TwoAgents, {**ON_POLICY, "callbacks": Adds}) as trainer:
         done = trainer.fit({"training_iteration": 4}, tmp_path / "run", evaluate=False, progress="none")

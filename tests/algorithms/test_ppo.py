@@ -171,6 +171,7 @@ class TestChangesBetweenUpdates:
         moved = 0.1 * steps * f32(1, -1)
         np.testing.assert_allclose(policy.get_weights()["logits"], [moved, -moved], rtol=1e-2)
 
+    @pytest.mark.long
     @pytest.mark.usefixtures("cleared_cache")
     def test_schedules_depend_on_the_timestep(self):
         policy = make(

@@ -128,6 +128,7 @@ class TestUpdates:
         np.testing.assert_allclose(gradients["network.logits"][:3], [[0, -1], [1 / 3, 0], [0, 2 / 3]], rtol=1e-5)
         assert not gradients["network.logits"][3:].any()
 
+    @pytest.mark.long
     def test_steps_of_radam(self):
         # For a constant gradient g the corrected moments are g and g². Up to step 5 the variance of the second one
         # counts as infinite, and a step is g. Then it is r g / (|g| + ε), with

@@ -65,6 +65,7 @@ class TestFittingCheckpoint:
             assert updates(trainer) == 5 + 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", ["before", "stored"])
 @both
 def test_a_forged_count_of_updates_makes_no_endless_step(trainer_class, count):

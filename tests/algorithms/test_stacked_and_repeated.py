@@ -16,10 +16,10 @@ DQN = {**KEYS, "learning_starts": 30, "timesteps_per_iteration": 60, "train_batc
     ("trainer_class", "env", "config", "poles"),
     [
         (PPOTrainer, "CartPole-v1", PPO, 1),
-        (PPOTrainer, "jax:CartPole-v1", PPO, 1),
+        pytest.param(PPOTrainer, "jax:CartPole-v1", PPO, 1, marks=pytest.mark.long),
         (PPOTrainer, MultiAgentCartPole, {**PPO, "env_config": {"num_agents": 2}}, 2),
         (DQNTrainer, "CartPole-v1", DQN, 1),
-        (ARSTrainer, "CartPole-v1", {**KEYS, "num_directions": 2}, 1),
+        pytest.param(ARSTrainer, "CartPole-v1", {**KEYS, "num_directions": 2}, 1, marks=pytest.mark.long),
     ],
 )
 def test_training_evaluation_and_loading(trainer_class, env, config, poles, tmp_path):

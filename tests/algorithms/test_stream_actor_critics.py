@@ -51,6 +51,7 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     np.testing.assert_allclose(logp[acted], batch["action_logp"][acted], rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["IMPALA", "APPO"])
 def test_actions_of_an_older_policy_get_importance_weights(algorithm):
     worker = worker_of(algorithm)

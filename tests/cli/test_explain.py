@@ -90,6 +90,7 @@ def test_an_unknown_key_names_the_nearest():
     assert invoke("explain", "gamma", "--algo=ppo").output.startswith("gamma: ")
 
 
+@pytest.mark.long
 def test_all_names_are_explained():
     assert not [name for name in ADVICE if not explanation(name, CONFIGS)]
     for name in SYNONYMS:

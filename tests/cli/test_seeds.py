@@ -128,6 +128,7 @@ def test_a_seed_equals_the_same_seed_alone_and_an_interrupted_one_goes_on(cwd, l
 IN_JAX = ("train", "--run=PPO", "--env=jax:CartPole-v1", SMALL, "--set=model.fcnet_hiddens=[8]")
 
 
+@pytest.mark.long
 def test_seeds_of_an_environment_in_jax_train_in_one_process(cwd, monkeypatch):
     monkeypatch.setattr(seeds, "_started", None)  # no process begins
 
@@ -156,6 +157,7 @@ def test_an_error_of_a_seed_is_shown(cwd):
     assert "not finite" in output
 
 
+@pytest.mark.long
 def test_an_error_of_a_trainer_that_cannot_be_made_is_shown(cwd, monkeypatch):
     """The checkpoint of the last seed is damaged."""
     invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=1")

@@ -102,6 +102,7 @@ def study(cwd, without_drawing):
     return folder / "best.yaml", output
 
 
+@pytest.mark.long
 def test_the_best_settings_of_ppo_are_trained(study, cwd):
     best, output = study
     # A minibatch of 64 rows is larger than the batch, which fails its trials only.

@@ -32,6 +32,7 @@ def test_show_has_settings_and_figures():
     assert "rollax zoo measure ppo_cartpole.yaml" in output
 
 
+@pytest.mark.long
 def test_train_passes_options_on_and_play_finds_the_run(small, cwd):
     missing = invoke("zoo", "play", small, code=2).output
     assert "zoo train" in missing
@@ -63,6 +64,7 @@ def test_a_refused_run_leaves_no_folder(small, cwd):
     assert list((cwd / "runs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_measure_and_verify(small):
     assert "rollax zoo measure" in invoke("zoo", "verify", small, code=2).output
     invoke("zoo", "measure", small, "--seeds=2")

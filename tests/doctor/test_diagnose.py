@@ -82,6 +82,7 @@ def found(diagnosis):
     return {finding.rule for finding in diagnosis}
 
 
+@pytest.mark.long
 def test_a_run_that_is_well_has_no_problem_and_logs_nothing(runs):
     folder, logged = runs
     assert diagnose(folder / "well", play=2).worst in (None, "note")
@@ -153,6 +154,7 @@ def test_returns_and_values_of_played_episodes(runs):
     assert len(played.activations) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activation", long_except({"tanh", "relu"}, ["tanh", "relu", "elu", "gelu", "silu"]))
 def test_outputs_of_hidden_units(activation):
     """Of an actor with layers of 7 and 5, and two critics with layers of 7 and 5."""

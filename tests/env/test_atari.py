@@ -111,6 +111,7 @@ def test_both_ways_give_the_same_task(game, settings, shape, actions):
         assert max(rewards) == (1 if "clip_rewards" in settings else 10)  # a pellet is 10 points
 
 
+@pytest.mark.long
 def test_sub_environment_i_does_not_depend_on_their_number():
     seeds = [2**32 - 1 - 7 * index for index in range(3)]
     histories = [history(base_env(PONG, n, max_num_frames_per_episode=80), seeds[:n], 24) for n in (1, 3)]

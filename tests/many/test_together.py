@@ -7,6 +7,7 @@ import pytest
 
 from rollax import ConfigError, DQNTrainer, NonFiniteError, PPOTrainer
 from rollax.many.together import is_compiled, train_together
+from tests.marks import long_except
 from tests.optimizers.test_compiled_replay import DQN_KEYS, Walk
 
 PPO_KEYS = {
@@ -22,6 +23,7 @@ CASES = {
     "PPO, host": (PPOTrainer, {**PPO_KEYS, "observation_filter": "MeanStdFilter"}),
     "DQN": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None}),
 }
+WAYS = pytest.mark.parametrize("mapped", long_except({"threads"}, {"threads": False, "mapped": True}))
 
 
 def trained(trainer):
@@ -30,8 +32,8 @@ def trained(trainer):
     return result, trainer.evaluate(3), trainer.get_policy().get_weights()
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
-@pytest.mark.parametrize("case", CASES)
+@WAYS
+@pytest.mark.parametrize("case", long_except({"PPO"}, list(CASES)))
 def test_each_run_equals_the_run_alone(case, mapped):
     trainer_class, keys = CASES[case]
 
@@ -51,7 +53,7 @@ def test_each_run_equals_the_run_alone(case, mapped):
             np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@WAYS
 def test_a_run_that_fails_leaves_the_others_alone(mapped):
     """The second run's weights become infinite in its second iteration."""
 
@@ -73,7 +75,7 @@ def test_runs_that_are_not_compiled_are_refused(env, keys):
         train_together(lambda number: PPOTrainer(env, {**PPO_KEYS, **keys}), 2, trained)
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@WAYS
 @pytest.mark.parametrize("key", [{"gamma": 0.5}, {"env_config": {"gravity": 90.0}}])
 def test_runs_with_other_settings_are_refused(key, mapped):
     """The functions of the first run are not made for them."""
@@ -97,7 +99,7 @@ def test_functions_that_make_other_environments_are_refused():
     assert isinstance(found[1], ConfigError)
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@WAYS
 def test_runs_of_different_lengths(mapped):
     def run(number, trainer):
         for _ in range(number + 1):
@@ -108,7 +110,7 @@ def test_runs_of_different_lengths(mapped):
     assert found == [128, 256, 384]
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["threads", "mapped"])
+@WAYS
 def test_an_exception_of_the_caller_ends_all_runs(mapped):
     class StopError(Exception):
         pass

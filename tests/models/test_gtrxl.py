@@ -101,6 +101,7 @@ def test_attention_is_that_of_a_loop(present):
     np.testing.assert_allclose(got[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("units", [1, 2])
 def test_sequences_equal_single_steps(units):
     model, x = made(units), inputs()

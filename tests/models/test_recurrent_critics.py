@@ -95,6 +95,7 @@ def columns_of(observations: spaces.Space, actions: spaces.Space, rows: int) -> 
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spaces_of", "memory"),
     [
@@ -120,6 +121,7 @@ def test_a_row_depends_on_the_rows_before_it(spaces_of, memory):
     np.testing.assert_allclose(state[0], together.state[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_actor_and_critics_learn_by_their_own_losses():
     algorithm = algorithm_of(SEEN, ACTIONS, use_lstm=True)
     model = algorithm.make_model(nnx.Rngs(0))

@@ -155,6 +155,7 @@ class TestPlainLayers:
             np.testing.assert_allclose(value, same, rtol=1e-5, atol=1e-6)
         assert {name.rpartition(".")[2] for name in params} == {"unit_kernel", "scale", "bias"}
 
+    @pytest.mark.long
     def test_gradients_do_not_depend_on_the_size_of_weights(self):
         # Batch normalization divides by it, so the gradient by a kernel is orthogonal to each of its columns.
         layers = self.layers()
@@ -184,6 +185,7 @@ class TestNetworks:
         obs = {"force": np.zeros((3, 3), np.float32), "side": np.zeros(3, np.int64)}
         np.testing.assert_allclose(actor(obs).policy, [[7, -7, -4, 2]] * 3, rtol=1e-6)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("residual", [True, False])
     @pytest.mark.parametrize("outputs", [None, 5])
     def test_critics(self, outputs, residual):

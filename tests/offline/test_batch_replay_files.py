@@ -167,6 +167,7 @@ def test_failed_decoding_leaves_no_files(line, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sources", ["list", "mapping"])
 @pytest.mark.parametrize("in_files_first", [False, True])
 def test_the_same_data_in_files_logs_no_warning(line, tmp_path, caplog, in_files_first, sources):

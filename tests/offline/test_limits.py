@@ -396,6 +396,7 @@ class TestFilesOfMinari:
         with pytest.raises(DatasetError, match="ffset"):
             read(tmp_path)
 
+    @pytest.mark.long
     def test_texts_of_parquet_that_share_a_dictionary(self, tmp_path):
         def repeat(table):
             texts = pa.array(["a" * 1_000_000] * 1000)

@@ -223,6 +223,7 @@ class TestMemory:
         _, stats = policy.compute_gradients(self.sequences())
         assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("policy_class", [BC, MARWIL])
     def test_sequences_equal_single_steps(self, policy_class):
         # Actions and rewards of the step before are inputs too. Burn-in rows change the state and nothing else.

@@ -27,6 +27,7 @@ def test_by_hand():
     np.testing.assert_allclose(targets, expected + values)
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**31), st.integers(1, 3), st.integers(1, 20), st.sampled_from([0.0, 0.9, 1.0]))
 def test_equal_to_those_on_the_host(seed, rows, steps, lambda_):
     rng = np.random.default_rng(seed)

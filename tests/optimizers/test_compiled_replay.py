@@ -16,6 +16,7 @@ from rollax.batch import SampleBatch
 from rollax.optimizers import compiled_replay
 from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from tests.marks import long_except
 
 DQN_KEYS = {
     "num_envs_per_worker": 4,
@@ -81,12 +82,12 @@ def maker(name):
     return lambda **keys: trainer(env, {**config, **keys})
 
 
-@pytest.fixture(params=["DQN", "DQN, priorities", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
+@pytest.fixture(params=long_except({"DQN, priorities"}, ["DQN", "DQN, priorities", "SAC", "TD3"]))
 def make(request):
     return maker(request.param)
 
 
-@pytest.fixture(params=["DQN", "SAC", pytest.param("TD3", marks=pytest.mark.long)])
+@pytest.fixture(params=long_except({"DQN"}, ["DQN", "SAC", "TD3"]))
 def make_uniform(request):
     return maker(request.param)
 
@@ -201,7 +202,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
         np.testing.assert_allclose(kept[name][:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("priorities", [False, True])
+@pytest.mark.parametrize("priorities", [pytest.param(False, marks=pytest.mark.long), True])
 def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
     keys = {"store_buffer_in_checkpoints": True, "buffer_size": 96, **(PRIORITIES if priorities else {})}
     with make_dqn(**keys) as trainer:
@@ -216,6 +217,7 @@ def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
             assert again.optimizer.num_updates == steps
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_path):
     with make_dqn() as trainer:
         trainer.train()
@@ -228,7 +230,7 @@ def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_
             assert again.optimizer.num_updates == made + 4  # again 24 steps make no update due
 
 
-@pytest.mark.parametrize("first", ["device", "host"])
+@pytest.mark.parametrize("first", ["device", pytest.param("host", marks=pytest.mark.long)])
 def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, first):
     def on(kind):
         monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "" if kind == "device" else "a test")
@@ -253,6 +255,7 @@ def test_a_run_ends_at_its_number_of_steps(make_dqn):
         assert trainer.optimizer.num_updates == 8
 
 
+@pytest.mark.long
 def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
     with make_dqn(n_step=3) as trainer:
         trainer.train()
@@ -263,7 +266,7 @@ def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
         assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
 
 
-@pytest.mark.parametrize("broken", ["obs", "reward"])
+@pytest.mark.parametrize("broken", ["obs", pytest.param("reward", marks=pytest.mark.long)])
 def test_an_environment_with_nan_is_named(broken):
     keys = {**DQN_KEYS, "learning_starts": 0, "env_config": {}}
     with DQNTrainer(lambda _: Walk(broken, after=5), keys) as trainer:
@@ -296,6 +299,7 @@ def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
         assert trainer.train()["timesteps_total"] == 80
 
 
+@pytest.mark.long
 def test_an_iteration_of_several_calls_makes_no_round_too_many(make_dqn, monkeypatch):
     monkeypatch.setattr(compiled_replay, "_MOST_ROUNDS", 2)
     with make_dqn() as trainer:

@@ -13,6 +13,7 @@ from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, 
 from rollax.algorithms.ppo import PPO
 from rollax.optimizers import compiled_samples
 from tests.env.jax.worlds import Meeting
+from tests.marks import long_except
 from tests.optimizers.test_compiled_replay import Walk
 
 KEYS = {
@@ -59,7 +60,7 @@ def assert_same_weights(trainer, other, **tolerance):
         np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_except({"PPO", "PQN"}, list(CASES)))
 def test_the_same_numbers_as_on_the_host(case, monkeypatch):
     trainer, result = trained(case, monkeypatch, on_device=True)
     other, last = trained(case, monkeypatch, on_device=False)
@@ -74,6 +75,7 @@ def test_the_same_numbers_as_on_the_host(case, monkeypatch):
         assert value == pytest.approx(others[name], rel=1e-2, abs=1e-4), name
 
 
+@pytest.mark.long
 def test_batches_of_an_iteration_in_one_call(monkeypatch):
     trainer, result = trained("PPO, truncated", monkeypatch, on_device=True, timesteps_per_iteration=128, calls=3)
     other, last = trained("PPO, truncated", monkeypatch, on_device=True, calls=6)
@@ -83,12 +85,14 @@ def test_batches_of_an_iteration_in_one_call(monkeypatch):
     assert trainer.optimizer.version == other.optimizer.version
 
 
+@pytest.mark.long
 def test_a_limit_of_steps_ends_an_iteration_in_between():
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 256})) as trainer:
         fitted = trainer.fit({"timesteps_total": 320}, evaluate=False)
         assert fitted.last["timesteps_total"] == 320
 
 
+@pytest.mark.long
 def test_an_iteration_of_several_calls_makes_no_round_too_many(monkeypatch):
     monkeypatch.setattr(compiled_samples, "_MOST_ROUNDS", 2)
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 320})) as trainer:
@@ -110,7 +114,7 @@ class _Counting(PPO):
         return loss * (1 + coefficients["batches"]), statistics
 
 
-@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, {"policy": _Counting}])
+@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, pytest.param({"policy": _Counting}, marks=pytest.mark.long)])
 def test_numbers_adapt_after_each_batch(keys, monkeypatch):
     class Own(PPOTrainer):
         policy_class = keys.get("policy", PPO)
@@ -172,7 +176,10 @@ class _ByRow(PPO):
         return loss, {**statistics, "of_rows": batch["advantages"]}
 
 
-@pytest.mark.parametrize(("algorithm", "stays"), [(_WithRewards, True), (_WithTime, False), (_ByRow, False)])
+@pytest.mark.parametrize(
+    ("algorithm", "stays"),
+    [pytest.param(_WithRewards, True, marks=pytest.mark.long), (_WithTime, False), (_ByRow, False)],
+)
 def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
     """What is not there on the device is read, or returned, on the host, by the same random numbers."""
 
@@ -232,6 +239,7 @@ def test_what_changes_rows_on_the_host_learns_on_the_host(trainer_class, keys):
         assert trainer.optimizer.rounds is None
 
 
+@pytest.mark.long
 def test_an_algorithm_may_change_the_traced_columns():
     with _DoublingTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
         assert trainer.optimizer.rounds is not None
@@ -242,7 +250,7 @@ def test_an_algorithm_may_change_the_traced_columns():
     assert any(np.abs(value - other.get_policy().get_weights()[name]).max() > 1e-4 for name, value in doubled.items())
 
 
-@pytest.mark.parametrize("broken", ["obs", "reward"])
+@pytest.mark.parametrize("broken", [pytest.param("obs", marks=pytest.mark.long), "reward"])
 def test_an_environment_with_nan_is_named(broken):
     with PPOTrainer(lambda _: Walk(broken, after=5), config_of(PPOTrainer, {"env_config": {}})) as trainer:
         assert trainer.optimizer.rounds is not None
@@ -269,6 +277,7 @@ class Masked(Walk):
         return outcome._replace(obs=self._seen(outcome.obs, outcome.state[1]))
 
 
+@pytest.mark.long
 def test_a_mask_without_an_action_is_an_error():
     with PPOTrainer(lambda _: Masked(), config_of(PPOTrainer, {})) as trainer:
         assert trainer.optimizer.rounds is not None
@@ -283,6 +292,7 @@ class Infinite(Walk):
         return outcome._replace(reward=jnp.where(outcome.state[1] == 5, jnp.inf, 1.0))
 
 
+@pytest.mark.long
 def test_an_infinite_reward_that_is_clipped_is_an_error():
     with PPOTrainer(lambda _: Infinite(), config_of(PPOTrainer, {"clip_rewards": True})) as trainer:
         before = trainer.get_policy().get_weights()

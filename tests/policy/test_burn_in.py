@@ -87,6 +87,7 @@ def test_batches_without_burn_in_are_as_they_were():
     assert after_burn_in(Decaying(0.5), without) is without
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [("state_in", "prev_actions"), ("prev_actions",)], ids=["stored", "initial"])
 def test_replayed_values_are_those_of_acting(columns):
     # From the initial state only with all rows before a sequence as burn-in.

@@ -89,7 +89,9 @@ def of_each_algorithm():
         if name not in ("ARS", "ES", "PQN"):
             kinds = {"QMIX": pair, "VDN": pair}.get(name, [OBS, CHOICES])
             continuous = name in ("APEX_DDPG", "CQL", "CrossQ", "DDPG", "FlashSAC", "IQL", "SAC", "TD3", "TD3BC", "TQC")
-            yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name)
+            in_short = name in ("PPO", "DQN", "SAC", "QMIX")
+            marks = () if in_short else pytest.mark.long
+            yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name, marks=marks)
 
 
 # The first step of Adam is g / (|g| + ε) for each gradient g, whatever its decay rates: 1/2 where g = ε.

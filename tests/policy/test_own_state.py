@@ -53,6 +53,7 @@ def test_restoring_continues_exactly(saved):
         assert trainer.train()["info"] == info
 
 
+@pytest.mark.long
 def test_load_policy_restores_it(saved):
     path, own, _ = saved
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)

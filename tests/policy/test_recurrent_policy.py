@@ -437,7 +437,7 @@ def test_a_repeated_segment_is_not_one_trajectory_without_a_number_of_steps_eith
     np.testing.assert_array_equal(sequences["state_in"][0], segment["state_in"][0][[0, 4, 0, 4]])
 
 
-@pytest.mark.parametrize("name", ["state_in", "seq_lens"])
+@pytest.mark.parametrize("name", ["state_in", pytest.param("seq_lens", marks=pytest.mark.long)])
 def test_columns_of_sequences_among_those_of_steps_are_refused(name):
     class Lists(PPO):
         def loss_columns(self, batch, rng):

@@ -82,6 +82,7 @@ class TestArrays:
             line += 1
         assert line > 5
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_after_learning(self, three, learner, other):
         before, c_before = logits(three[other]), logits(three["c"])

@@ -141,6 +141,7 @@ class TestPolicies:
             n.partition(".")[0] for n, value in policy.get_weights().items() if not np.array_equal(value, before[n])
         }
 
+    @pytest.mark.long
     def test_only_parts_that_are_due_change(self, kind):
         policy = self.policy(kind)
         for step in range(1, 8):

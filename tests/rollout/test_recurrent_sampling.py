@@ -266,6 +266,7 @@ def test_jax_policies_store_the_inputs_they_acted_on(kind):
     assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
 
 
+@pytest.mark.long
 def test_inputs_are_stored_for_a_policy_without_batch_columns():
     class WithoutColumns(PPO):
         samples = property(lambda self: None)

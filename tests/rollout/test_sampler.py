@@ -197,6 +197,7 @@ class TestFragments:
 
 
 class TestMemory:
+    @pytest.mark.long
     @MODES
     def test_arrays_stop_growing(self, mode):
         config = {"rollout_fragment_length": 10, "batch_mode": mode}

@@ -196,6 +196,7 @@ def test_environments_that_write_into_actions_do_not_change_what_is_learned(kind
     assert not Counter(learned) - Counter(log.got)  # an external environment may have read further actions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_check_env_sends_actions_as_sampling_does(kind):
     log = Writing(SPACES["Tuple"])

@@ -157,6 +157,7 @@ class TestPipesAndDevices:
         with pytest.raises(RollaxError, match="not a regular file"):
             read_lines(Path("/dev/zero"))
 
+    @pytest.mark.long
     def test_results_that_are_too_long(self, tmp_path):
         (tmp_path / "result.jsonl").touch()
         os.truncate(tmp_path / "result.jsonl", 1 << 40)

@@ -87,6 +87,7 @@ def test_shaped_rewards_do_not_change_the_metrics():
     np.testing.assert_array_equal(above.returns.sum(axis=1), 0.5 * above.lengths)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filter_name", ["NoFilter", "MeanStdFilter"])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):

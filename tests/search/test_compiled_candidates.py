@@ -15,6 +15,7 @@ from rollax.search.compiled_candidates import CompiledCandidates, candidate_play
 from rollax.search.es import ES
 from rollax.search.messages import Candidates
 from tests.env.jax.worlds import Both, JaxClock
+from tests.marks import long_except
 
 
 def worker_of(env, **config) -> RolloutWorker:
@@ -76,8 +77,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("env", "config", "settings"), CASES.values(), ids=CASES.keys())
-def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(env, config, settings):
+@pytest.mark.parametrize("case", long_except({"filter", "nested"}, CASES))
+def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(case):
+    env, config, settings = case
     compiled, stepped = worker_of(env, **config), worker_of(env, **config, sampler=RowSampler)
     assert (playing(compiled), playing(stepped)) == (CompiledCandidates, CandidatePlayer)
     for _ in range(2):
@@ -94,6 +96,7 @@ def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(env, c
     assert bool(ours.filters) == ("observation_filter" in config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_the_number_of_slots_does_not_matter(noise):
     config = {"env_config": {"max_episode_steps": 70}, "observation_filter": "MeanStdFilter"}

@@ -69,6 +69,7 @@ class TestLostWorkers:
 class TestRequests:
     """A worker plays two episodes in each of its sub-environments for one request."""
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("settings", "sizes"),
         [

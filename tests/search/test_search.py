@@ -214,6 +214,7 @@ class TestSteps:
                 trainer.train()
             assert trainer.compute_single_action(np.ones(1, np.float32)) == pytest.approx(0.5, abs=0.15)
 
+    @pytest.mark.long
     def test_finds_the_right_action_for_images(self):
         config = {"num_directions": 10, "noise_stdev": 0.05, "lr": 0.03, "num_envs_per_worker": 16, "seed": 0}
         with ESTrainer(Images, config) as trainer:

@@ -31,6 +31,7 @@ def test_actions_that_are_not_continuous_have_no_noise():
         ESTrainer("CartPole-v1", {**SMALL, "explore": False})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
 def test_evaluations_and_recordings_are_greedy(trainer_class, tmp_path):
     with trainer_class(Drift, SMALL) as trainer:

@@ -146,6 +146,7 @@ def test_a_snapshot_is_due_by_the_score(scores, due):
     assert league._is_due(100) is due
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callbacks", [Small, [Watching, Small]], ids=["alone", "with others"])
 def test_exact_resume(tmp_path, callbacks):
     with make(callbacks=callbacks) as trainer:

@@ -120,6 +120,7 @@ class TestServing:
         assert result.reached == "training_iteration"
         assert result.last["evaluation"] is None
 
+    @pytest.mark.long
     def test_clients_get_actions_after_a_callback_has_raised(self, monkeypatch):
         class Raises(Callbacks):
             ended = 0

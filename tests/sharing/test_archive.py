@@ -33,6 +33,7 @@ def inside(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_shared_run_is_the_same_after_packing(shared, inside, tmp_path):
     write_zip(shared, tmp_path / "run.zip")
     read_zip(tmp_path / "run.zip", inside)

@@ -31,6 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.long
 def test_a_run_goes_to_the_hub_and_comes_back(hub, run, tmp_path):
     address, score = share_run(run, "hub:me/cartpole", episodes=3, video=False)
     assert address == f"{hub.url}/me/cartpole"

@@ -96,6 +96,7 @@ def test_the_score_is_measured_again(shared, tmp_path, monkeypatch):
     invoke("play", "boasting", "--verify", code=2)
 
 
+@pytest.mark.long
 def test_commands_share_fetch_and_play(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("share", run, "--to=run.zip", "--episodes=2", "--no-video")

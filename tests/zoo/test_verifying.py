@@ -39,6 +39,7 @@ def with_first(**values):
     return change
 
 
+@pytest.mark.long
 def test_measuring_keeps_the_rest_of_the_file(measured):
     figures = measured.figures
     assert measured.path.read_text().startswith(TEXT)
@@ -49,6 +50,7 @@ def test_measuring_keeps_the_rest_of_the_file(measured):
     assert figures.seeds[0].weights != figures.seeds[0].first.weights or figures.first_iterations == 3
 
 
+@pytest.mark.long
 def test_measured_seeds_are_not_measured_again(measured, tmp_path):
     entry = read_entry(write_small(tmp_path, measured.path.read_text()))
     entry = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
@@ -98,6 +100,7 @@ def test_elsewhere_steps_and_rewards_are_compared(changed, first, passes):
     assert verified.passed == passes
 
 
+@pytest.mark.long
 def test_whole_training_reaches_the_score(measured):
     verified = verify(measured, show=silent)
     assert verified.reproduced
@@ -105,6 +108,7 @@ def test_whole_training_reaches_the_score(measured):
     assert verified.value == pytest.approx(measured.figures.score)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("score", "place"), [(300.0, "above"), (1.0, "below")])
 def test_a_score_outside_of_the_interval_does_not_pass(changed, score, place):
     def with_score(result):

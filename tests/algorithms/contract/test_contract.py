@@ -144,9 +144,7 @@ RESTORED = [*one_of_each(("continuous", "discrete"), VARIANTS), *cells(["recurre
 RESTORED += [("DQN", "multi-agent"), ("PPO", "multi-agent")]
 RESTORED_IN_SHORT = {
     ("A2C", "continuous"),
-    ("A3C", "continuous"),
     ("IMPALA", "continuous"),
-    ("APPO without V-trace", "continuous"),
     ("DQN", "discrete"),
     ("SAC", "continuous"),
 }

@@ -92,6 +92,7 @@ def test_interrupts_at_many_lines(agents):
     assert interrupted_at(lambda _: random.randrange(700), agents, episodes=300) > 300
 
 
+@pytest.mark.long
 def test_interrupts_while_a_request_with_a_callback_is_answered():
     """At each line in turn; a callback may be called again only if the interrupt came before it had returned."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()

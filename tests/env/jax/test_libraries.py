@@ -62,6 +62,7 @@ class TestPgx:
         assert env.observation_space == spaces.Dict({"observation": frame, "action_mask": spaces.MultiBinary(4)})
         assert env.action_space == spaces.Discrete(4)
 
+    @pytest.mark.long
     def test_illegal_actions_are_not_taken(self):
         fragment = sampled("jax:pgx/2048")
         masks = fragment["obs"]["action_mask"]
@@ -112,6 +113,7 @@ class TestPgx:
         assert movers == {0, 1}
         refused(EnvError, PgxEnv, game, says="The game has several players...2 players")
 
+    @pytest.mark.long
     def test_one_policy_plays_a_game_against_itself(self):
         config = {"num_envs_per_worker": 8, "train_batch_size": 512, "model": MODEL, "seed": 0}
         with PPOTrainer("jax:pgx/tic_tac_toe", config) as trainer:
@@ -120,6 +122,7 @@ class TestPgx:
         assert result["episode_reward_mean"] == 0  # of both players
         assert 5 <= result["episode_len_mean"] <= 9
 
+    @pytest.mark.long
     def test_sizes_in_names(self):
         assert the_env("jax:pgx/go_9x9", komi=6.5).action_space == spaces.Discrete(82)
 

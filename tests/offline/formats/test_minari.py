@@ -205,6 +205,7 @@ class TestIds:
         with pytest.raises(DatasetError):
             open_dataset(f"minari:{name}")
 
+    @pytest.mark.long
     def test_a_config_names_one(self):
         with BCTrainer(config={"input": "minari:maze/small-v0", "seed": 0}) as trainer:
             assert trainer.train()["timesteps_total"] > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.marks import long_except
 from tests.runs.loggers import reading
 
 # Iteration n of the fake algorithm has the reward 10·n, none in iteration 1, and the greedy rewards 20·n + (0, 1, 2).
@@ -44,7 +45,7 @@ def read(name: str, *folders: Path) -> reading.Numbers:
     return readers[name](folders[-1])
 
 
-@pytest.fixture(params=["tensorboard", "csv", "jsonl", "wandb", "mlflow"])
+@pytest.fixture(params=long_except({"tensorboard", "csv", "jsonl"}, ["tensorboard", "csv", "jsonl", "wandb", "mlflow"]))
 def name(request, monkeypatch, tmp_path):
     if request.param in ("wandb", "mlflow"):
         pytest.importorskip(request.param, reason=f"pip install 'rollax[{request.param}]'")
@@ -80,6 +81,7 @@ def test_a_logger_that_joins_a_continued_run_gets_the_earlier_results_too(name, 
     assert read(name, two)["episode_reward_mean"] == [*REWARDS, (400, 40.0)]
 
 
+@pytest.mark.long
 def test_all_at_once(monkeypatch, tmp_path):
     for package in ("wandb", "mlflow"):
         pytest.importorskip(package, reason=f"pip install 'rollax[{package}]'")

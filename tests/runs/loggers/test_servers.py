@@ -18,6 +18,7 @@ def cwd(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_mlflow_has_the_config_the_files_and_the_end(cwd):
     client = pytest.importorskip("mlflow", reason="pip install 'rollax[mlflow]'").MlflowClient("sqlite:///mlflow.db")
     loggers = [{"mlflow": {"tracking_uri": "sqlite:///mlflow.db", "experiment": "mine", "tags": {"seeds": "all"}}}]
@@ -38,6 +39,7 @@ def test_mlflow_has_the_config_the_files_and_the_end(cwd):
     assert [file.path for file in client.list_artifacts(good.info.run_id, "config")] == ["config/good.json"]
 
 
+@pytest.mark.long
 def test_wandb_has_the_config_the_files_and_the_end(cwd):
     wandb = pytest.importorskip("wandb", reason="pip install 'rollax[wandb]'")
     own = wandb.init(mode="offline", project="own", dir=str(cwd))
