@@ -221,14 +221,8 @@ def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | 
         for kind, same in (("observation_space", same_space), ("action_space", same_action_space)):
             space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
             check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, fix, same)
-    before = trainer.workers.get_state()
-    try:
-        with errors_as_damaged(path):
-            trainer.set_state(state)
-    except BaseException:
-        # The workers may be partly changed: weights of another model are refused only while they are set.
-        trainer.workers.set_state(before)
-        raise
+    with errors_as_damaged(path):
+        trainer.set_state(state)
     trainer.recorded_in = path.resolve().parent.parent, trainer.iteration
 
 

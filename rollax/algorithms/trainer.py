@@ -212,8 +212,8 @@ class Trainer(OtherNamesOfTrainer):
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
                 `training_iteration`, `time_total_s` and `iterations_without_improvement` (limits) -> the number that
-                ends training. With a goal
-                for `evaluation_reward_mean` and no `evaluation_interval`, every 10th iteration evaluates.
+                ends training. With a goal for `evaluation_reward_mean` and no `evaluation_interval`, every 10th
+                iteration evaluates.
             out: the run folder; None writes nothing. In the folder that the trainer comes from, that run continues.
                 Any other folder must be new or empty; its results begin with those of the run that the trainer comes
                 from.
@@ -263,11 +263,11 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             timesteps_total: as in the results of `train`; infinity sets no limit.
-            evaluation_interval: iterations between two evaluations, where the config sets none.
+            evaluation_interval: iterations between two evaluations, where the config sets none; 0 or None: none.
         """
         before = self.optimizer.stop_at, self._evaluation_interval
         self.optimizer.stop_at = timesteps_total
-        self._evaluation_interval = before[1] or evaluation_interval
+        self._evaluation_interval = before[1] or evaluation_interval or None
         try:
             yield
         finally:
@@ -502,11 +502,20 @@ class Trainer(OtherNamesOfTrainer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state that `get_state` returned; if a part is refused, at most the workers have changed."""
+        """Sets the state that `get_state` returned; if a part of it is refused, the trainer keeps its own state.
+
+        An error of `on_restore`, which is called last, leaves the new state.
+        """
         self.optimizer.rest()
-        self.workers.set_state(state["workers"])
-        # After the workers, all or nothing, because its contents have no second copy.
-        self.optimizer.set_state(state["optimizer"])
+        before = self.workers.get_state()
+        try:
+            self.workers.set_state(state["workers"])
+            # After the workers, all or nothing, because its contents have no second copy.
+            self.optimizer.set_state(state["optimizer"])
+        except BaseException:
+            # The workers may be partly changed: weights of another model are refused only while they are set.
+            self.workers.set_state(before)
+            raise
         self.iteration = state["iteration"]
         self.time_total_s = state["time_total_s"]
         self.optimizer.env_steps = state["env_steps"]

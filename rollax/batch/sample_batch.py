@@ -37,7 +37,8 @@ class SampleBatch(MutableMapping[str, Any]):
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
-        env_steps: environment steps of these rows; None: the number of real rows.
+        env_steps: environment steps of these rows; None: the number of rows that are steps, neither padding nor
+            bootstrap.
     Raises:
         BatchError: the columns disagree in length, or a column has no rows to count.
     """
@@ -100,14 +101,14 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def agent_steps(self) -> int:
-        """Number of real rows, without bootstrap rows."""
+        """Number of rows that are steps, neither padding nor bootstrap."""
         if self.BOOTSTRAP in self:
             return int(np.count_nonzero(self.mask() & ~self[self.BOOTSTRAP]))
         return self.count if self.seq_lens is None else int(self.seq_lens.sum())
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of these rows; for a part of a batch, such as a slice, the number of its real rows."""
+        """Environment steps of these rows; for a part of a batch, such as a slice, its `agent_steps`."""
         return self.agent_steps if self._env_steps is None else self._env_steps
 
     @env_steps.setter
@@ -252,9 +253,10 @@ class SampleBatch(MutableMapping[str, Any]):
         return (self._parts_at(order[start : start + step]) for start in starts)
 
     def split_by_episode(self) -> list[SampleBatch]:
-        """One batch per episode, or per episode and agent if there is a column `agent_id`, by first appearance.
+        """One batch per episode, or per episode and agent if there is a column `agent_id`.
 
-        Rows of one episode need not be neighbours; they keep their order. The parts have copies of the rows.
+        The batches are in the order of their first rows. Rows of one episode need not be neighbours; they keep their
+        order. The batches have copies of the rows.
 
         Raises:
             BatchError: there is no column `eps_id`, or the batch is padded.

@@ -25,8 +25,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="ENV=LOW:HIGH",
-            help="Two scores of an environment that count as 0 and 1 over all environments; otherwise the lowest and "
-            "highest score of the runs. Repeatable.",
+            help="Scores of an environment are rescaled so that LOW is 0 and HIGH is 1, before environments are "
+            "averaged; otherwise by the lowest and highest score of the runs. Repeatable.",
         ),
     ] = None,
     traceback: TracebackOption = False,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FunctionType
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 
 from rollax.algorithms.trainer import Trainer
+from rollax.core.frozen import content_of
 from rollax.errors import ConfigError, page
 from rollax.many.meeting import Meeting, MeetingEndedError
 from rollax.optimizers.compiled_rounds import CompiledRounds
@@ -169,11 +171,17 @@ class _Functions:
         sampler.roll = roll if meet is None else _mapped_roll(name, first, meet)
 
 
-def _compared(value: Any) -> Any:
+def _compared(value: Any) -> Hashable:
     """What is compared of a value: functions that are defined at each call of `make` have the same code and values."""
-    if not isinstance(value, FunctionType):
-        return value
-    return value.__code__, [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__
+    if isinstance(value, FunctionType):
+        value = value.__code__, *(_captured(value)), value.__defaults__, value.__kwdefaults__
+    return content_of(value)
+
+
+def _captured(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable without a value so far
+            yield cell.cell_contents
 
 
 def _rounds_of(trainer: Trainer) -> CompiledRounds | None:

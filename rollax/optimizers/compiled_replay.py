@@ -29,8 +29,8 @@ class CompiledReplayOptimizer(ReplayOptimizer):
     A round samples a fragment, stores it, and makes the due updates, in the same order and with the same schedules and
     counts as a step of `SyncReplayOptimizer`. What differs:
 
-    - Rows are drawn by other random numbers. A window of n steps can be drawn when n steps are stored after it, also
-      where the trajectory has ended earlier.
+    - Rows are drawn by other random numbers. A window of n steps can be drawn when all of its n steps are stored,
+      even where the trajectory has ended earlier.
     - Observations are stored twice, before and after each step.
     - `timers` has the time of both sampling and learning in `learn_s`.
     """
@@ -62,13 +62,19 @@ class CompiledReplayOptimizer(ReplayOptimizer):
             updates = min(self._due.updates - self.num_updates - made, rounds.most_updates)
             drawn.append(rounds.draw(updates, number))
             made += updates
+        failed = True
         try:
             with self.timings.measured("learn_s"):
                 statistics = rounds.run(drawn, self._at_once)
+            failed = False
         finally:
-            self.num_updates += sum(int(one.learning[0]) for one in drawn[: rounds.made])
+            # As on the host, the updates of a round that fails are not counted and stay due.
+            whole = max(rounds.made - failed, 0)
+            self.num_updates += sum(int(one.learning[0]) for one in drawn[:whole])
             self.count_rounds(rounds.made, env_steps=rounds.env_steps_of_round, agent_steps=rounds.rows_of_round)
             self._due.stored = stored + rounds.made * size  # rounds that an error left out do not count
+            if not rounds.taken:  # all rows are lost
+                self._due.begin(self.num_updates)
         self._note(self._policy_id, statistics)
         return dict(self.stats)
 

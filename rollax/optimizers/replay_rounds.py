@@ -15,6 +15,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core.memory import check_buffer_fits
 from rollax.core.spaces import Path, walk
 from rollax.core.stored_values import read_count
+from rollax.errors import CheckpointError
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
 from rollax.optimizers.ring import Ring, Rows
 from rollax.optimizers.ring_priorities import RingPriorities
@@ -73,11 +74,11 @@ class ReplayRounds(CompiledRounds):
         return self._ring.drawable(self.taken) * self.places
 
     def can_draw(self, number: int) -> bool:
-        """Whether there is a row to draw in the round that is `number` rounds after the last one."""
+        """Whether there is a row to draw in the round that is `number` rounds after the next one."""
         return self._ring.drawable(self.taken + (number + 1) * self.length) > 0
 
     def draw(self, updates: int, number: int) -> Round:
-        """Draws the numbers of the round that is `number` rounds after the last one, with this number of updates.
+        """Draws the numbers of the round that is `number` rounds after the next one, with this number of updates.
 
         They are the number of updates; what determines the rows to learn from, of the first updates only: [U B, 2] the
         step and the trajectory of each, or with priorities [U B] numbers for `RingPriorities.drawn`; and the random
@@ -197,6 +198,12 @@ class ReplayRounds(CompiledRounds):
         if state:
             where = f"replay buffer of policy {self.policy.name!r}"
             taken = read_count(state, "taken", where)
+            if taken % self.length:
+                raise CheckpointError(
+                    "The stored rows are not whole rounds of this rollout_fragment_length.",
+                    where,
+                    f"{taken} steps of each sub-environment, in rounds of {self.length}",
+                ).expected("a fragment length that divides them", "set rollout_fragment_length as in the saved run")
             rows = self._ring.restored(self._like(), state, taken, where)
             stored = Stored(rows, self._priorities and self._priorities.restored(state, taken, where))
         self._stored, self.taken = stored, taken

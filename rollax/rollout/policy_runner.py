@@ -36,7 +36,7 @@ class PolicyRunner(OtherNamesOfRunner):
         observation_filter: filters the policy's observations.
         action_map: maps the policy's actions to the environment's.
         learns: whether the policy is trained; otherwise sampling does not change its running statistics.
-        accepts_off_policy: whether samples may hold actions that the policy has not chosen; true if it does not learn.
+        accepts_off_policy: whether samples may hold actions that the policy has not chosen.
         clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
     Attributes:
         running_statistics: the statistics of the filter and of the policy together.
@@ -93,7 +93,7 @@ class PolicyRunner(OtherNamesOfRunner):
 
     @property
     def columns_of_trajectories(self) -> frozenset[str]:
-        """The columns that sampling always records and that batches also keep."""
+        """Of the columns that sampling always records, those that the policy's batches keep."""
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 

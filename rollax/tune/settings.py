@@ -68,9 +68,9 @@ class Settings:
         trainer_class: the algorithm.
         env: the environment, as `run_study` got it.
         config: config keys that are not searched, without `env` and `seed`.
-        stop: all stop conditions of the experiment. Trials have its limits only.
+        stop: all stop conditions of the experiment; trials have only the limits among them.
         space: what is searched.
-        options: how.
+        options: how it is searched.
     """
 
     trainer_class: type[Trainer]

@@ -12,13 +12,17 @@ COLUMNS = ("environment", "algorithm", "score", "published", "steps", "CPU time"
 
 
 def row(entry: Entry) -> tuple[str, ...]:
-    """Returns the cells of an entry below `COLUMNS`; scores are means over the seeds, with standard deviations."""
+    """Returns the cells of an entry below `COLUMNS`.
+
+    The score is the mean over the seeds, with its standard deviation if there are several; steps and CPU time are those
+    of the longest run.
+    """
     figures, published = entry.figures, entry.about.published
-    deviation = stdev(figures.scores) if len(figures.scores) > 1 else 0.0
+    deviation = f" ± {stdev(figures.scores):.2g}" if len(figures.scores) > 1 else ""
     return (
         entry.env,
         entry.algorithm,
-        f"{_short(figures.score)} ± {deviation:.2g}",
+        f"{_short(figures.score)}{deviation}",
         "–" if published is None else f"{_short(published.score)} at {_thousands(published.steps)}",
         _thousands(max(result.steps for result in figures.seeds)),
         _time(max(result.cpu_seconds for result in figures.seeds)),

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import SAC, PGTrainer, PPOTrainer, Trainer, load_policy
+from rollax import SAC, Callbacks, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
 from rollax.algorithms.checkpoint_config import refuse_ignored_initial_values_in_specs
 from rollax.core.storage import from_json_bytes, to_json_bytes
@@ -33,6 +33,19 @@ class TestRestoring:
     @pytest.fixture
     def path(self, saved, tmp_path):
         return Path(shutil.copytree(saved, tmp_path / saved.name))
+
+    def test_after_an_error_of_a_callback_the_state_is_all_new(self, path):
+        class Fails(Callbacks):
+            def on_restore(self, *, trainer, state):
+                raise RuntimeError("a bug")
+
+        with PPOTrainer("CartPole-v1", {**PPO, "callbacks": Fails}) as trainer:
+            with pytest.raises(CheckpointError) as caught:
+                trainer.restore(path)
+            assert isinstance(caught.value.__cause__, RuntimeError)
+            with Trainer.from_checkpoint(path) as restored:
+                assert trainer.iteration == restored.iteration == 2
+                assert to_plain(trainer.get_weights()) == to_plain(restored.get_weights())
 
     def test_keeps_the_new_hyperparameters(self, path):
         new = {

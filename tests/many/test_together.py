@@ -88,11 +88,25 @@ def test_runs_with_other_settings_are_refused(key, mapped):
     assert isinstance(found[1], ConfigError)
 
 
-def test_functions_that_make_other_environments_are_refused():
-    """The code of both functions is the same, and what they capture differs."""
+def capturing(number):
+    return lambda _: Walk(after=1000 + number)
+
+
+def with_a_default(number):
+    return lambda _, *, after=1000 + number: Walk(after=after)
+
+
+def capturing_an_array(number):
+    limits = np.array([1000 + number, 0])
+    return lambda _: Walk(after=int(limits[0]))
+
+
+@pytest.mark.parametrize("env_of", [capturing, with_a_default, capturing_an_array])
+def test_functions_that_make_other_environments_are_refused(env_of):
+    """The code of both functions is the same, and what they capture or have as defaults differs."""
 
     def make(number):
-        return PPOTrainer(lambda _: Walk(after=1000 + number), PPO_KEYS)
+        return PPOTrainer(env_of(number), PPO_KEYS)
 
     found = train_together(make, 2, lambda number, trainer: trainer.train()["timesteps_total"])
     assert found[0] == 128

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Callbacks, DQNTrainer, EnvError, JaxEnv, NonFiniteError, Outcome, SACTrainer, TD3Trainer
+from rollax import (
+    Callbacks,
+    CheckpointError,
+    DQNTrainer,
+    EnvError,
+    JaxEnv,
+    NonFiniteError,
+    Outcome,
+    SACTrainer,
+    TD3Trainer,
+)
 from rollax.algorithms.dqn import DQN
 from rollax.batch import SampleBatch
 from rollax.optimizers import compiled_replay
@@ -217,6 +227,16 @@ def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
             assert again.optimizer.num_updates == steps
 
 
+def test_rows_of_other_rounds_are_refused(make_dqn, tmp_path):
+    with make_dqn(store_buffer_in_checkpoints=True, timesteps_per_iteration=24) as trainer:
+        trainer.train()
+        folder, rows = trainer.save(tmp_path), len(trainer.optimizer.rounds)  # 6 steps of each of 4 sub-environments
+    with pytest.raises(CheckpointError):
+        DQNTrainer.from_checkpoint(folder, rollout_fragment_length=4)
+    with DQNTrainer.from_checkpoint(folder, rollout_fragment_length=1) as again:
+        assert len(again.optimizer.rounds) == rows
+
+
 @pytest.mark.long
 def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_path):
     with make_dqn() as trainer:
@@ -283,6 +303,8 @@ def test_updates_that_are_not_finite_are_refused(make_dqn):
             trainer.fit(stop={"training_iteration": 4}, evaluate=False)
         assert all(np.isfinite(value).all() for value in weights_of(trainer).values())
         assert trainer.optimizer.steps > 40
+        # Each round of 8 steps from 24 on makes 2 updates; those of the round that fails are not counted, as elsewhere.
+        assert trainer.optimizer.num_updates == (trainer.optimizer.steps - 8 - 24) // 4
 
 
 def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
@@ -296,7 +318,9 @@ def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
         assert (len(rounds), trainer.optimizer.steps) == (0, 40)
         assert caplog.records
         rounds.call = call
+        made = trainer.optimizer.num_updates
         assert trainer.train()["timesteps_total"] == 80
+        assert trainer.optimizer.num_updates == made + 4  # the first 24 of these 40 steps make no update due
 
 
 @pytest.mark.long

@@ -45,9 +45,8 @@ class FrozenLake(JaxEnv):
     ) -> None:
         rows = list(MAPS.get(map_name, ()) if desc is None else desc)
         if not rows or {len(row) for row in rows} != {len(rows[0])} or not {"S"} <= set("".join(rows)) <= set("SFHG"):
-            raise EnvError(
-                "This is not a grid of a frozen lake.", "desc" if desc else "map_name", desc or map_name
-            ).expected(
+            name, got = ("map_name", map_name) if desc is None else ("desc", desc)
+            raise EnvError("This is not a grid of a frozen lake.", name, got).expected(
                 "rows of equal length with the letters S, F, H and G, one S or more", f"use a map of {', '.join(MAPS)}"
             )
         grid = np.array([list(row) for row in rows])

@@ -45,7 +45,7 @@ class Logger(abc.ABC):
         """Begins the record of a run, or continues the record `run.earlier_id`.
 
         Returns:
-            True if the results before this point must be logged first, in a run that continues another one.
+            True if the record lacks the earlier results of the run that this one continues: they are logged next.
         """
 
     @abc.abstractmethod
