@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import traceback
@@ -40,7 +39,7 @@ from rollax.core.cleanup import cleanup_on_error
 from rollax.core.importing import StoredCode, current_path, named_by_file, path_of
 from rollax.core.numbers import all_finite
 from rollax.core.spaces import same_action_space, same_space
-from rollax.core.stored_values import as_text, wrong_value
+from rollax.core.stored_values import as_text, with_arrays, without_arrays, wrong_value
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError, text_of
 from rollax.policy.policy import Policy
 from rollax.policy.size_checks import models_as_large_as, weights_in
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = ("rollax.algorithms.trainer:Trainer",)
-_ARRAY, _FLOAT = "$array", "$float"
-_FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
 _MOST_ENVS_ANYWAY = 1024  # sub-environments of a worker that any checkpoint may ask for
 _PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
@@ -100,7 +97,7 @@ def write(trainer: Trainer, path: Path) -> Path:
     """Writes the trainer's state into a new folder; `Trainer.save` describes the errors."""
     arrays: dict[str, np.ndarray] = {}
     whole = trainer.get_state()  # arrays are told apart by `id`, which Python reuses after an object is freed
-    state = _without_arrays(whole, "", arrays, {})
+    state = without_arrays(whole, "", arrays, {})
     for policy_id, policy_state in whole["workers"]["policies"].items():
         _refuse_not_finite(policy_state, policy_id, path)
     about = {
@@ -170,7 +167,7 @@ def read(path: Path) -> dict[str, Any]:
         storage.from_json_bytes(files[name], where=str(path / name)) for name in ("about.json", "state.json")
     )
     arrays = storage.bytes_to_arrays(files["arrays.safetensors"], where=str(path / "arrays.safetensors"))
-    state = _with_arrays(state, arrays, str(path / "state.json"))
+    state = with_arrays(state, arrays, str(path / "state.json"))
     _check(_About, about, path / "about.json")
     _check(_State, state, path / "state.json")
     for part in ("policies", "filters"):
@@ -379,41 +376,6 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
     }
-
-
-def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
-    """Returns JSON values; each array is moved to `arrays` under its path, once. `names` maps array ids to paths."""
-    if isinstance(value, Mapping):
-        return {key: _without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_arrays(part, f"{path}/{i}", arrays, names) for i, part in enumerate(value)]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT: str(value)}
-    if hasattr(value, "__array__"):
-        if id(value) not in names:
-            # Keys may contain slashes, so two paths may be equal as text.
-            names[id(value)] = path if path not in arrays else f"{path}#{len(arrays)}"
-            arrays[names[id(value)]] = np.asarray(value)
-        return {_ARRAY: names[id(value)]}
-    return value
-
-
-def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
-    if isinstance(value, list):
-        return [_with_arrays(part, arrays, where) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {_ARRAY}:
-        if not (isinstance(name := value[_ARRAY], str) and name in arrays):
-            raise wrong_value(where, value, "the name of an array in arrays.safetensors")
-        return arrays[name]
-    if value.keys() == {_FLOAT}:
-        if not (isinstance(value[_FLOAT], str) and value[_FLOAT] in _FLOATS):
-            raise wrong_value(where, value, f"one of {sorted(_FLOATS)}")
-        return float(value[_FLOAT])
-    return {key: _with_arrays(part, arrays, where) for key, part in value.items()}
 
 
 def _check(model: type[BaseModel], values: Any, file: Path) -> None:

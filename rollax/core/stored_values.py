@@ -1,7 +1,8 @@
-"""Checked access to the values of a stored state; a missing or wrong value raises CheckpointError."""
+"""The values of a stored state: arrays apart from JSON, and checked access, which raises CheckpointError."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,49 @@ import numpy as np
 
 from rollax.core.numbers import is_finite
 from rollax.errors import CheckpointError
+
+_ARRAY, _FLOAT = "$array", "$float"
+_FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
+
+
+def without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
+    """Returns JSON values; each array is moved to `arrays` under its path, once. `names` maps array ids to paths."""
+    if isinstance(value, Mapping):
+        if value.keys() in ({_ARRAY}, {_FLOAT}):
+            raise CheckpointError("The only key of a dict is a reserved one.", path, value).expected(
+                f"a dict with other keys than {_ARRAY} and {_FLOAT}", "rename the key"
+            )
+        return {key: without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_arrays(part, f"{path}/{i}", arrays, names) for i, part in enumerate(value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: str(value)}
+    if hasattr(value, "__array__"):
+        if id(value) not in names:
+            # Keys may contain slashes, so two paths may be equal as text.
+            names[id(value)] = path if path not in arrays else f"{path}#{len(arrays)}"
+            arrays[names[id(value)]] = np.asarray(value)
+        return {_ARRAY: names[id(value)]}
+    return value
+
+
+def with_arrays(value: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
+    """Returns what `without_arrays` was called with, given what it returned and `arrays`; tuples are lists now."""
+    if isinstance(value, list):
+        return [with_arrays(part, arrays, where) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_ARRAY}:
+        if not (isinstance(name := value[_ARRAY], str) and name in arrays):
+            raise wrong_value(where, value, "the name of an array in arrays.safetensors")
+        return arrays[name]
+    if value.keys() == {_FLOAT}:
+        if not (isinstance(value[_FLOAT], str) and value[_FLOAT] in _FLOATS):
+            raise wrong_value(where, value, f"one of {sorted(_FLOATS)}")
+        return float(value[_FLOAT])
+    return {key: with_arrays(part, arrays, where) for key, part in value.items()}
 
 
 def read_count(state: Mapping[str, Any], key: str, where: str, *, below: int = 2**63) -> int:

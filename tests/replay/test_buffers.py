@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
-from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
 from rollax.batch import Fragment
 from rollax.core import memory, storage, trees
+from rollax.core.stored_values import with_arrays, without_arrays
 from rollax.policy.replayed import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
@@ -101,8 +101,8 @@ def test_same_seed_gives_the_same_sample(kind: type[UniformReplay]):
 def stored(state: Any) -> Any:
     """A state as restored from a checkpoint: JSON, and arrays by name."""
     arrays: dict[str, np.ndarray] = {}
-    written = storage.to_json_bytes(_without_arrays(state, "", arrays, {}))
-    return _with_arrays(storage.from_json_bytes(written, where="the test"), arrays, "the test")
+    written = storage.to_json_bytes(without_arrays(state, "", arrays, {}))
+    return with_arrays(storage.from_json_bytes(written, where="the test"), arrays, "the test")
 
 
 @BUFFERS
