@@ -165,8 +165,8 @@ class BonusAdvantages(ExplorationBonus):
     """
 
     @property
-    def value_shape(self) -> tuple[int, ...]:
-        return (2,) if self.gives_bonuses else super().value_shape
+    def value_heads(self) -> int:
+        return 2 if self.gives_bonuses else super().value_heads
 
     @property
     def bonus_gamma(self) -> float:

@@ -12,9 +12,9 @@ from rollax.optimizers.compiled_rounds import why_only_on_host
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_rounds import ReplayRounds
-from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.replayed import Draw
+from rollax.policy.traced_columns import class_that_changes_rows
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.worker import RolloutWorker
 
@@ -117,16 +117,9 @@ def why_not(worker: RolloutWorker) -> str:
         (bool(policy.replayed_columns), "further columns of rows"),
         (bool(policy.numbers) or plan.stops is not None or plan.epochs > 1, "a plan of several passes"),
         (plan.minibatch_size is None or plan.microbatch_size is not None, "microbatches"),
-        (_changes_rows(policy.algorithm), "rows that are changed before they are stored or learned from"),
+        (
+            class_that_changes_rows(policy.algorithm, _OF_ROWS) is not None,
+            "rows that are changed before they are stored or learned from",
+        ),
     )
     return next((reason for applies, reason in reasons if applies), "")
-
-
-def _changes_rows(algorithm: BaseAlgorithm) -> bool:
-    """Whether rows are changed between sampling and the loss, other than by `noise_columns`."""
-    for kind in type(algorithm).__mro__:
-        if kind is not BaseAlgorithm and any(name in vars(kind) for name in _OF_ROWS):
-            changes = vars(kind).get("changes_rows")
-            if changes is None or changes(algorithm):
-                return True
-    return False

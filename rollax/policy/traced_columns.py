@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from rollax.batch import Columns
@@ -45,10 +46,23 @@ def why_only_on_host(algorithm: Any) -> str:
     owner = next((kind for kind in type(algorithm).__mro__ if "traced_columns" in vars(kind)), None)
     if owner is None:
         return "an algorithm without `traced_columns`"
+    found = class_that_changes_rows(algorithm, ON_HOST, replaced_in=owner)
+    return "" if found is None else f"rows that {found.__name__} changes on the host"
+
+
+def class_that_changes_rows(algorithm: Any, methods: Sequence[str], replaced_in: type = object) -> type | None:
+    """Returns the first class of an algorithm whose own `methods` change rows; None if there is none.
+
+    Args:
+        algorithm: the algorithm; `BaseAlgorithm.changes_rows` says what its classes tell.
+        methods: names of methods.
+        replaced_in: a class that does the work of these methods of its own and of its bases in another way, unless
+            their `changes_rows` is true.
+    """
     for kind in type(algorithm).__mro__:
-        if kind in (owner, BaseAlgorithm) or not any(name in vars(kind) for name in ON_HOST):
+        if kind in (replaced_in, BaseAlgorithm) or not any(name in vars(kind) for name in methods):
             continue
         changes = vars(kind).get("changes_rows")
-        if not issubclass(owner, kind) or (changes is not None and changes(algorithm)):
-            return f"rows that {kind.__name__} changes on the host"
-    return ""
+        if changes(algorithm) if changes is not None else not issubclass(replaced_in, kind):
+            return kind
+    return None

@@ -176,9 +176,19 @@ class _ByRow(PPO):
         return loss, {**statistics, "of_rows": batch["advantages"]}
 
 
+class _Same(PPO):
+    """Changes no row, and says so."""
+
+    def prepare(self, fragment, values):
+        super().prepare(fragment, values)
+
+    def changes_rows(self):
+        return False
+
+
 @pytest.mark.parametrize(
     ("algorithm", "stays"),
-    [pytest.param(_WithRewards, True, marks=pytest.mark.long), (_WithTime, False), (_ByRow, False)],
+    [(_Same, True), pytest.param(_WithRewards, True, marks=pytest.mark.long), (_WithTime, False), (_ByRow, False)],
 )
 def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
     """What is not there on the device is read, or returned, on the host, by the same random numbers."""
