@@ -61,3 +61,21 @@ def test_example_runs_briefly(example, monkeypatch):
 def test_example_reaches_its_result(example, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=1800)
+
+
+@pytest.mark.learning
+def test_64_seeds_balance_the_pole(tmp_path):
+    """The table has the interquartile mean of the greedy rewards after the number of seeds."""
+    command = ["train", f"--file={REPOSITORY / 'examples' / 'cartpole-64-seeds.yaml'}", "--seeds=64", "--out=set"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-m", "rollax", *command],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=1800,
+        capture_output=True,
+        text=True,
+    )
+    assert "| PPO | jax:CartPole-v1 | 64 | 500 |" in done.stdout
+    assert (tmp_path / "set" / "curves.png").exists()

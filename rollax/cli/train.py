@@ -33,18 +33,22 @@ from rollax.cli.console import (
 )
 from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
 from rollax.cli.experiment import parse_config, parse_loggers, parse_settings
-from rollax.cli.seeds import refuse_seeds, train_seeds
+from rollax.cli.many_runs import check_sweep, refuse_many, train_many
+from rollax.cli.planned_runs import PlannedRun
 from rollax.cli.training_options import (
     CheckpointFrequency,
     ConfigOption,
     ContinueFor,
     DiagnoseOption,
     EvaluateOption,
+    HalvingOption,
     KeepBest,
     KeepCheckpoints,
     LoggerOption,
     MustReach,
+    ParallelOption,
     QuietOption,
+    SeedsOption,
     SettingsOption,
     StopEvaluationReward,
     StopIterations,
@@ -52,6 +56,7 @@ from rollax.cli.training_options import (
     StopReward,
     StopTime,
     StopTimesteps,
+    SweepOption,
     stop_of_options,
 )
 from rollax.config.json_form import decode_config
@@ -61,6 +66,7 @@ from rollax.core.atomic_files import absolute
 from rollax.core.importing import named_by_caller
 from rollax.core.storage import newest
 from rollax.errors import ConfigError
+from rollax.many.sweep import parse_sweep
 from rollax.runs.display import cells, shown_path
 from rollax.runs.experiment import Experiment, merged, override, read_experiment
 from rollax.runs.loggers.table import make_loggers
@@ -119,18 +125,10 @@ def train(
     stop_time: StopTime = None,
     stop_plateau: StopPlateau = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments, weights and sampling.")] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
-    ] = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of --seeds that train at the same time, each in a process; by default 1, but seeds of an "
-            "environment in JAX train together in one process.",
-        ),
-    ] = None,
+    seeds: SeedsOption = None,
+    parallel: ParallelOption = None,
+    sweep: SweepOption = None,
+    halving: HalvingOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -191,15 +189,16 @@ def train(
             }
 
         fit = fit_options("none" if quiet else "auto")
-        refuse_seeds(options)
-        if seeds is not None:
-            folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-seeds") if out is None else out
-            several = parallel is not None and parallel > 1
-            one = {**options, "seeds": None, "parallel": None, "quiet": quiet or several}
+        refuse_many(options)
+        if seeds is not None or sweep:
+            grid = parse_sweep(sweep or ())
+            check_sweep(grid, experiment.run, given)
+            kind = "sweep" if sweep else "seeds"
+            folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-{kind}") if out is None else out
             first = experiment.config.get("seed") or 0
-            here = _OfSeed(experiment, trust_code, lambda: fit_options("none"))
-            numbers = range(first, first + seeds)
-            raise typer.Exit(train_seeds(train, one, experiment, folder, numbers, parallel, here))
+            here = _InThisProcess(experiment, trust_code, lambda: fit_options("none"))
+            numbers = range(first, first + (seeds or 1))
+            raise typer.Exit(train_many(train, options, experiment, folder, grid, numbers, here))
         refuse_continue_for(continue_for, experiment.stop, resumed=resume is not None)
         earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
         if out is not None and (earlier is None or out.resolve() != earlier):
@@ -215,24 +214,24 @@ def train(
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfSeed:
-    """A `RunOfSeed`; `fit_options` makes keyword arguments of `Trainer.fit`, whose loggers are for one run."""
+class _InThisProcess:
+    """A `Training`; `fit_options` makes keyword arguments of `Trainer.fit`, whose loggers are for one run."""
 
     experiment: Experiment
     trust_code: bool
     fit_options: Callable[[], dict[str, Any]]
 
-    def make(self, seed: int, resume: Path | None) -> Trainer:
-        experiment = dataclasses.replace(self.experiment, config={**self.experiment.config, "seed": seed})
+    def make(self, run: PlannedRun, resume: Path | None) -> Trainer:
+        config = {**parse_settings(run.setting.texts), "seed": run.seed}
+        experiment = override(self.experiment, run=None, env=None, config=config, stop={})
         if resume is not None:  # the checkpoint has the keys of the preset
             experiment = dataclasses.replace(experiment, preset=None)
         return make_trainer(experiment, resume, self.trust_code)
 
-    def fit(self, trainer: Trainer, run: Path, resume: Path | None) -> FitResult:
-        stop = self.experiment.stop
+    def fit(self, trainer: Trainer, run: PlannedRun, resume: Path | None, stop: Mapping[str, float]) -> FitResult:
         if resume is not None:
             stop = stop_of_resumed(trainer, resume, stop, None)
-        return trainer.fit(stop, absolute(run, ConfigError), **self.fit_options())
+        return trainer.fit(stop, absolute(run.folder, ConfigError), **self.fit_options())
 
 
 def run_experiment(

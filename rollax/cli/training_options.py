@@ -1,4 +1,4 @@
-"""The options of the commands that train: `train` and `resume`."""
+"""The options of the commands that train, most of which `train` and `resume` share."""
 
 from __future__ import annotations
 
@@ -54,6 +54,34 @@ MustReach = Annotated[
     bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")]
+
+SeedsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
+]
+ParallelOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of runs of --seeds and --sweep that train at the same time, each in a process; by default 1, but "
+        "runs of an environment in JAX train together in one process.",
+    ),
+]
+SweepOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUES",
+        help="A run for each value: lr=1e-4..1e-2:log:16, gamma=0.9..0.99:5 or lr=1e-3,3e-3; several keys make a grid.",
+    ),
+]
+HalvingOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        parser=whole_number,
+        help="Successive halving: the better half of the settings goes on after STEPS, 2 STEPS, 4 STEPS, and so on.",
+    ),
+]
 
 
 def stop_of_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_lock = threading.Lock()
+"""Matplotlib draws in one thread at a time."""
 
 
 @contextmanager
@@ -37,8 +41,9 @@ def written_to(out: Path, width: float, height: float, dpi: int) -> Iterator[Fig
         raise ConfigError("Unknown picture format.", str(out), out.suffix).expected(
             f"one of .{', .'.join(sorted(known))}", "name the file with one of these suffixes, such as .png or .svg"
         )
-    yield figure
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)  # a "$" in the name of a run or of a part of a space does not begin a formula
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, format=suffix or "png")
+    with _lock:
+        yield figure
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)  # a "$" in the name of a run or of a part of a space does not begin a formula
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, format=suffix or "png")

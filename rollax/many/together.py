@@ -33,6 +33,15 @@ def is_compiled(trainer: Trainer) -> bool:
     return worker.samples and not trainer.workers.remote and isinstance(worker.sampler, CompiledSampler)
 
 
+def may_differ(trainer: Trainer) -> set[str]:
+    """Returns the config fields in which runs may differ from a trainer: compiled functions get them as arguments.
+
+    They are the seed, and the fields that can have a schedule, with their schedules.
+    """
+    names = trainer.config.scheduled_fields()
+    return {"seed", *names, *(f"{name}_schedule" for name in names)}
+
+
 def train_together(
     make: Callable[[int], Trainer],
     count: int,
@@ -149,8 +158,7 @@ class _Functions:
     def _check_equal(self, trainer: Trainer) -> None:
         """Raises ConfigError for a trainer that the functions of the first one are not made for."""
         own, first = trainer.config, self._first.config
-        may_differ = {"seed", *(f"{name}{end}" for name in own.scheduled_fields() for end in ("", "_schedule"))}
-        names = type(own).model_fields.keys() - may_differ
+        names = type(own).model_fields.keys() - may_differ(trainer)
         different = [name for name in sorted(names) if _compared(getattr(own, name)) != _compared(getattr(first, name))]
         if type(trainer) is not type(self._first) or different:
             raise ConfigError(

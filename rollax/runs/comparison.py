@@ -72,7 +72,7 @@ def groups_of(folders: Sequence[Path]) -> list[Group]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the run folders of several seeds in a folder, by seed, or the folder itself if it is a run."""
+    """Returns the run folders of several seeds or of a sweep in a folder, or the folder itself if it is a run."""
     return seeds_in(folder) or [folder]
 
 

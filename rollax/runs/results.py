@@ -66,17 +66,20 @@ def results_until(run: Path, iteration: int) -> list[dict[str, Any]]:
 
 
 def seeds_in(folder: Path) -> list[Path]:
-    """Returns the run folders in a folder of several seeds, by seed; none for other folders."""
+    """Returns the run folders in a folder of several seeds, by seed, or of a sweep; none for other folders."""
     if os.path.exists(folder / RESULTS_NAME) or not os.path.isdir(folder):
         return []
-    numbers = [name.removeprefix(SEED_FOLDER) for name in os.listdir(folder) if name.startswith(SEED_FOLDER)]
-    return [folder / f"{SEED_FOLDER}{number}" for number in sorted(filter(str.isdigit, numbers), key=int)]
+    names = os.listdir(folder)
+    numbers = [name.removeprefix(SEED_FOLDER) for name in names if name.startswith(SEED_FOLDER)]
+    if seeds := sorted(filter(str.isdigit, numbers), key=int):
+        return [folder / f"{SEED_FOLDER}{number}" for number in seeds]
+    return [run for name in sorted(names) if "=" in name for run in seeds_in(folder / name)]
 
 
 def refuse_seeds_folder(folder: Path, error: type[RollaxError] = RollaxError) -> None:
     """Raises the error if the runs of several seeds are in the folder; the error names one of them."""
     if seeds := seeds_in(folder):
-        raise error("The folder holds the runs of several seeds.", str(folder), f"{len(seeds)} runs").expected(
+        raise error("The folder holds several runs.", str(folder), f"{len(seeds)} runs").expected(
             "one run", f"name one of them: {seeds[0]}"
         )
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from rollax.core.atomic_files import replace_file
 from rollax.errors import ConfigError, not_installed
+from rollax.many.halving import Halving
 from rollax.tune.distributions import Choice, Distribution, Range, Space
 from rollax.tune.settings import Pruner, Sampler, Settings
 
@@ -37,7 +38,8 @@ State = Literal["finished", "pruned", "failed", "running"]
 
 _NAME = "rollax"
 _FAILURE, _STEPS = "failure", "steps"
-_HALVING = 3
+HALVING = Halving(first=1, factor=3)
+"""The rungs are evaluations. Optuna's rule is asynchronous: a trial does not wait for others at a rung."""
 _MOST_POINTS = 10_000
 _FEWEST_FOR_IMPORTANCE = 10
 
@@ -236,7 +238,7 @@ def _pruner(pruner: Pruner) -> Any:
         case "median":
             return optuna.pruners.MedianPruner()
         case "halving":
-            return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_HALVING)
+            return optuna.pruners.SuccessiveHalvingPruner(min_resource=HALVING.first, reduction_factor=HALVING.factor)
         case "none":
             return optuna.pruners.NopPruner()
 

@@ -130,13 +130,13 @@ def _check_values(field: FieldInfo, key: str, distribution: Distribution, where:
             model.model_validate({"value": value})
         except ValidationError as mistake:
             problem = mistake.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-            fix = "correct the distribution"
+            fix = "correct the values"
             if isinstance(distribution, Range) and not distribution.whole and isinstance(field.default, int):
                 whole = Range(int(distribution.low), int(distribution.high), True, distribution.log)
                 fix = f"for whole numbers write {whole.in_words()}"
             if problem.startswith(("greater", "less")):
                 problem = range_text(field, name) or problem
-            error = ConfigError(f"The distribution has a value that {key} does not accept.", f"{where}: {key}", value)
+            error = ConfigError(f"{key} does not accept a value that is searched.", f"{where}: {key}", value)
             raise error.expected(problem, f"{fix}. {name}: {field.description or 'see its docs'}") from None
 
 

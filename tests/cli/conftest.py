@@ -11,10 +11,9 @@ import pytest
 from typer.testing import Result
 
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.core.storage import from_json_bytes, read_directory
 from rollax.runs import run_folder
 from tests.cli.command_line import invoke
-from tests.cli.fake_algorithm import FakeTrainer
+from tests.cli.fake_algorithm import FakeTrainer, open_fake
 
 Command = Callable[..., Result]
 
@@ -38,13 +37,6 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rollax(cwd: Path, without_drawing: None, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line in the empty folder, with the algorithm FAKE, which opens all checkpoints."""
-
-    def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
-        state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
-        trainer = FakeTrainer({**state["settings"], **changes})
-        trainer.iteration = state["iteration"]
-        trainer.recorded_in = checkpoint.resolve().parent.parent, trainer.iteration
-        return trainer
 
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
     monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)

@@ -10,9 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rollax.core.storage import to_json_bytes, write_directory
-from rollax.errors import EnvError
+from rollax.config import TrainerConfig
+from rollax.core.storage import from_json_bytes, read_directory, to_json_bytes, write_directory
+from rollax.errors import EnvError, NonFiniteError
 from rollax.runs.fit import FitResult, fit
+
+
+class FakeKeys(TrainerConfig):
+    """The keys of a sweep."""
+
+    slope: float = 1.0
+    best_at: int = 1000
 
 
 class FakeConfig:
@@ -31,15 +39,17 @@ class FakeConfig:
 
 
 class FakeTrainer:
-    """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1; iteration 1 has no
-    episode.
+    """Iteration n takes 100 steps and `pause` seconds and has the reward 10·n, greedily 20·n + 1, each times `slope`;
+    iteration 1 has no episode.
 
-    Config keys: `pause`; `best_at`, the last iteration with a higher reward; `hangs_at`, an iteration that does not
+    Config keys: `pause`; `slope`; `diverges_above`, a slope above which iteration 2 has numbers that are not finite;
+    `best_at`, the last iteration with a higher reward; `hangs_at`, an iteration that does not
     end; `fail_at`, one that raises; `bug_at`, one that raises an error that is not rollax's; `done_at`, one whose
     result ends the run; `interrupted`, whether Ctrl-C interrupts evaluations.
     """
 
     name = "FAKE"
+    config_class = FakeKeys
     can_evaluate = True
     evaluates_while_training = False
 
@@ -91,7 +101,11 @@ class FakeTrainer:
                 raise EnvError("A sub-environment raised.", where="sub-environment 3") from error
         if self.iteration == self.settings.get("bug_at"):
             raise ZeroDivisionError("a bug")
-        reward = math.nan if self.iteration == 1 else 10.0 * min(self.iteration, self.settings.get("best_at", math.inf))
+        slope = self.settings.get("slope", 1.0)
+        if self.iteration == 2 and slope > self.settings.get("diverges_above", math.inf):
+            raise NonFiniteError.not_finite("The loss", "iteration 2", math.nan)
+        best = min(self.iteration, self.settings.get("best_at", math.inf))
+        reward = math.nan if self.iteration == 1 else slope * 10.0 * best
         result = {
             "training_iteration": self.iteration,
             "timesteps_total": 100 * self.iteration,
@@ -115,7 +129,8 @@ class FakeTrainer:
     def evaluate(self, num_episodes: int | None = None, record_dir: str | None = None) -> dict[str, Any]:
         if self.settings.get("interrupted"):
             raise KeyboardInterrupt
-        rewards = [20.0 * self.iteration + episode for episode in range(num_episodes or 3)]
+        slope = self.settings.get("slope", 1.0)
+        rewards = [slope * (20.0 * self.iteration + episode) for episode in range(num_episodes or 3)]
         return {
             "episode_reward_mean": sum(rewards) / len(rewards),
             "episode_reward_min": min(rewards),
@@ -128,3 +143,12 @@ class FakeTrainer:
 
     def stop(self) -> None:
         self.stopped = True
+
+
+def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
+    """Opens a checkpoint in the place of `open_trainer`."""
+    state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
+    trainer = FakeTrainer({**state["settings"], **changes})
+    trainer.iteration = state["iteration"]
+    trainer.recorded_in = checkpoint.resolve().parent.parent, trainer.iteration
+    return trainer

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.cli import seeds
+from rollax.cli import many_runs, runs_in_processes
+from rollax.cli.planned_runs import Outcome
 from tests.cli.command_line import invoke
 from tests.cli.fake_algorithm import FakeTrainer
 from tests.cli.test_end_to_end import SMALL, without_times
@@ -130,7 +131,7 @@ IN_JAX = ("train", "--run=PPO", "--env=jax:CartPole-v1", SMALL, "--set=model.fcn
 
 @pytest.mark.long
 def test_seeds_of_an_environment_in_jax_train_in_one_process(cwd, monkeypatch):
-    monkeypatch.setattr(seeds, "_started", None)  # no process begins
+    monkeypatch.setattr(runs_in_processes, "_started", None)  # no process begins
 
     def results(run):
         return [without_times(json.loads(line)) for line in (cwd / run / "result.jsonl").read_text().splitlines()]
@@ -146,9 +147,14 @@ def test_seeds_of_an_environment_in_jax_train_in_one_process(cwd, monkeypatch):
 
 def test_seeds_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
     begun = []
-    monkeypatch.setattr(seeds, "_train_in_processes", lambda train, options, runs, *_: begun.extend(runs) or {0})
+
+    def train_in_processes(train, options, runs, *_):
+        begun.extend(run.seed for run in runs)
+        return Outcome(codes={1})
+
+    monkeypatch.setattr(many_runs, "train_in_processes", train_in_processes)
     keys = ("--set=batch_mode=complete_episodes", "--seeds=2", "--out=set", "--stop-iterations=1")
-    invoke(*IN_JAX, *keys)
+    invoke(*IN_JAX, *keys, code=1)
     assert begun == [0, 1]
 
 

@@ -48,6 +48,16 @@ def test_runs_that_differ_in_their_seeds_are_a_group(folders):
     ]
 
 
+def test_the_settings_of_a_sweep_are_groups(tmp_path):
+    for lr in (1, 2):
+        for seed in (0, 10, 9):
+            write(tmp_path / f"lr={lr}" / f"seed-{seed}", seed, [float(lr), float(seed)], lr=lr)
+    (tmp_path / "other").mkdir()
+    groups = groups_of([tmp_path])
+    assert [group.label for group in groups] == ["lr=1", "lr=2"]
+    assert groups[1].scores("episode_reward_mean").tolist() == [0, 9, 10]
+
+
 def test_one_group_of_an_algorithm_has_its_name(tmp_path):
     runs = [write(tmp_path / f"{env}{seed}", seed, [1.0], env=env) for env in "AB" for seed in (0, 1)]
     assert [(group.label, group.env) for group in groups_of(runs)] == [("PPO", "A"), ("PPO", "B")]

@@ -1,0 +1,275 @@
+"""`rollax train --seeds N --sweep KEY=VALUES`: runs that differ in seeds and numbers, each in a run folder of its own.
+
+Runs of an environment in JAX train together in this process, others in processes of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rollax.algorithms.named_trainers import trainer_class_named
+from rollax.cli.console import MISSED_GOAL, SIGNALLED, USER_ERROR
+from rollax.cli.planned_runs import Outcome, PlannedRun, Training
+from rollax.cli.runs_in_processes import train_in_processes
+from rollax.cli.runs_together import train_here
+from rollax.cli.sweep_report import Standing, report, write_stopped
+from rollax.core.atomic_files import read_regular, replace_file
+from rollax.core.importing import JAX_ENV
+from rollax.errors import ConfigError
+from rollax.many.halving import Halving
+from rollax.many.sweep import Setting, Sweep
+from rollax.runs.display import title_of
+from rollax.runs.experiment import Experiment
+from rollax.runs.interrupts import StopRequest
+from rollax.runs.live_curves import LiveCurves
+from rollax.runs.results import curve, number_in, read_results, to_json
+from rollax.runs.run_folder import check_empty, iteration_of, newest_saved
+from rollax.runs.run_lock import RunLock
+from rollax.runs.stopping import ended_by
+
+SETTINGS_NAME = "seeds.json"
+CURVES_NAME = "curves.png"
+_MOST_BYTES = 1 << 24
+
+
+def train_many(
+    train: Callable[..., None],
+    options: Mapping[str, Any],
+    experiment: Experiment,
+    folder: Path,
+    sweep: Sweep,
+    seeds: Sequence[int],
+    training: Training,
+) -> int:
+    """Trains each setting of a sweep with each seed in `folder`, and returns the exit code.
+
+    Runs that have ended are left as they are, and interrupted runs continue from their newest checkpoints. After an
+    error no further run begins, except that numbers that are not finite end only their setting of a sweep.
+
+    Args:
+        train: trains one run, as `rollax train` does, and raises `typer.Exit`.
+        options: arguments of `train`; each process gets its own seed, setting and folder.
+        experiment: algorithm, environment, config and stop conditions, the same for all runs but for the sweep.
+        folder: gets a folder for each setting, with a run folder for each seed.
+        sweep: the settings; one without keys for several seeds of one setting.
+        seeds: the seeds.
+        training: how a run trains in this process.
+    Raises:
+        ConfigError: the folder has other files or other settings, or another process writes into it.
+    """
+    with RunLock(folder, "--out") as lock, StopRequest() as request:
+        halving = None if options["halving"] is None else Halving(options["halving"])
+        limit = experiment.stop.get("timesteps_total", math.inf)
+        rungs = [] if halving is None else halving.rungs(limit, len(sweep.settings))
+        _check_settings(lock.folder, experiment, sweep, rungs)
+        many = _ManyRuns(train, options, experiment, lock.folder, seeds, training, request)
+        outcome = many.train(sweep.settings, halving, rungs)
+        many.curves.draw()
+        if request.signal is not None:
+            return SIGNALLED + request.signal
+        if outcome.goes_on:
+            report(many.standings, experiment, lock.folder if sweep.axes else None)
+    if len(outcome.diverged) == len(sweep.settings):
+        return USER_ERROR
+    return max(outcome.codes - {MISSED_GOAL}) or max(outcome.codes)
+
+
+class _ManyRuns:
+    """The runs of `train_many`, which has the same arguments."""
+
+    def __init__(
+        self,
+        train: Callable[..., None],
+        options: Mapping[str, Any],
+        experiment: Experiment,
+        folder: Path,
+        seeds: Sequence[int],
+        training: Training,
+        request: StopRequest,
+    ) -> None:
+        self._train, self._options, self._experiment, self._training = train, options, experiment, training
+        self._folder, self._seeds, self._request = folder, seeds, request
+        self.standings: list[Standing] = []
+        """What became of each setting, the best part first; complete after `train`."""
+        title = title_of(str(experiment.run), str(experiment.env))
+        self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
+
+    def train(self, settings: Sequence[Setting], halving: Halving | None, rungs: Sequence[int]) -> Outcome:
+        """Trains the settings, of which some stop at each rung."""
+        going, outcome = list(settings), Outcome()
+        self.curves.runs = {setting.name: [run.folder for run in self._runs(setting)] for setting in settings}
+        for rung in rungs:
+            assert halving is not None
+            found = self._trained(going, {**self._experiment.stop, "timesteps_total": rung})
+            outcome.codes |= found.codes - {MISSED_GOAL}  # the goal may be reached after the rung
+            outcome.diverged |= found.diverged
+            if self._request.signal is not None or not outcome.goes_on:
+                return outcome
+            going = self._decided(going, found.diverged, halving, rung)
+        found = self._trained(going, self._experiment.stop)
+        outcome.codes |= found.codes
+        outcome.diverged |= found.diverged
+        self._note(going, found.diverged, None)
+        return outcome
+
+    def _runs(self, setting: Setting) -> list[PlannedRun]:
+        return [PlannedRun(setting, seed, self._folder) for seed in self._seeds]
+
+    def _trained(self, settings: Sequence[Setting], stop: Mapping[str, float]) -> Outcome:
+        runs = [run for setting in settings for run in self._runs(setting)]
+        waiting = [run for run in runs if not _has_ended(run.folder, stop)]
+        parallel, env, outcome = self._options["parallel"], self._experiment.env, None
+        if parallel is None and isinstance(env, str) and env.startswith(JAX_ENV) and len(waiting) > 1:
+            outcome = train_here(self._training, waiting, stop, self._request, self._options, self.curves.update)
+        if outcome is None:
+            several = parallel is not None and parallel > 1
+            one = {**self._options, "seeds": None, "sweep": None, "halving": None, "parallel": None}
+            one |= {"quiet": self._options["quiet"] or several, "stop_timesteps": _whole(stop.get("timesteps_total"))}
+            outcome = train_in_processes(self._train, one, waiting, parallel or 1, self._request, self.curves.update)
+        return outcome
+
+    def _decided(self, going: Sequence[Setting], diverged: set[Setting], halving: Halving, rung: int) -> list[Setting]:
+        """Returns the settings that go on after a rung; the others note why they stop."""
+        finite = [setting for setting in going if setting not in diverged]
+        ended = {setting for setting in finite if all(self._has_ended(run) for run in self._runs(setting))}
+        if len(ended) == len(finite):  # by other stop conditions than the limit of steps
+            self._note([setting for setting in going if setting in diverged], diverged, None)
+            return finite
+        lines = {setting: [_until(run.folder, rung) for run in self._runs(setting)] for setting in finite}
+        greedy = all(curve(run, "evaluation_reward_mean")[1] for runs in lines.values() for run in runs)
+        quantity = "evaluation_reward_mean" if greedy else "episode_reward_mean"
+        scores = {setting: _mean_of_last(lines.get(setting, ()), quantity) for setting in going}
+        kept, stopped = halving.ranked(scores)
+        of_seeds = f"the mean over {len(self._seeds)} seeds of " if len(self._seeds) > 1 else ""
+        print(
+            f"\nSuccessive halving: after {rung:,} steps, {len(kept)} of {len(going)} settings go on, by {of_seeds}"
+            f"the last {quantity}.",
+            flush=True,
+        )
+        goes_on = [setting for setting in kept if setting not in diverged]
+        stops = [setting for setting in (*kept, *stopped) if setting not in goes_on and setting not in ended]
+        for place, setting in enumerate((*kept, *stopped), start=1):
+            what = "stops" if setting in stops else "has ended" if setting in ended else "goes on"
+            print(f"  {what:9}  {setting.name}: {_score_text(scores[setting])}", flush=True)
+            if setting in stops and setting not in diverged:
+                for run in self._runs(setting):
+                    write_stopped(run.folder, rung, quantity, scores[setting], place, len(going), len(kept))
+        self._note(stops, diverged, rung)
+        self._note([setting for setting in stopped if setting in ended], diverged, None)
+        return goes_on
+
+    def _has_ended(self, run: PlannedRun) -> bool:
+        return _has_ended(run.folder, self._experiment.stop)
+
+    def _note(self, settings: Sequence[Setting], diverged: set[Setting], rung: int | None) -> None:
+        folders = {setting: tuple(run.folder for run in self._runs(setting)) for setting in settings}
+        ended = [Standing(setting, runs, rung, setting in diverged) for setting, runs in folders.items()]
+        self.standings = [*ended, *self.standings]
+
+
+def refuse_many(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for arguments of `train` that cannot be combined with many runs, or that require them."""
+    seeds, sweep = options["seeds"], options["sweep"]
+    if options["halving"] is not None:
+        if not sweep:
+            raise ConfigError.no_effect("--halving", "there is only one setting", "--halving", options["halving"]).fix(
+                "pass --sweep KEY=VALUES too"
+            )
+        if options["halving"] <= 0:
+            raise ConfigError.out_of_range("The first rung", "--halving", options["halving"], "more than 0 steps")
+    if seeds is None and not sweep:
+        if options["parallel"] is not None:
+            why = "there is only one run"
+            raise ConfigError.no_effect("--parallel", why, "--parallel", options["parallel"]).fix("pass --seeds=N too")
+        return
+    if options["resume"] is not None or options["continue_for"] is not None:
+        raise ConfigError("Many runs cannot continue one run.", "--seeds, --sweep, --resume", seeds or sweep).fix(
+            "leave --resume out: the same command with the same --out continues interrupted runs"
+        )
+    if any(text.startswith("seed=") for text in options["settings"] or ()) or '"seed"' in (options["config"] or ""):
+        raise ConfigError.twice("The seed", "--seeds, and --set or --config", seeds).fix(
+            "pass the first seed as --seed"
+        )
+
+
+def check_sweep(sweep: Sweep, run: str | None, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for keys of a sweep that the algorithm does not have, or whose values it does not accept.
+
+    Args:
+        sweep: the sweep.
+        run: the algorithm; None if it is missing, which `train` refuses later.
+        given: the config of other options.
+    """
+    from rollax.tune.distributions import Choice  # loaded only where they are used
+    from rollax.tune.space import check_space
+
+    for key in sweep.axes:
+        part: Any = given
+        for name in key.split("."):
+            part = part.get(name) if isinstance(part, Mapping) else None
+        if part is not None:
+            raise ConfigError.twice(key, "--sweep, and --set or --config", key)
+    if run is not None and sweep.axes:
+        check_space(
+            {key: Choice(values) for key, values in sweep.axes.items()},
+            trainer_class_named(run).config_class,
+            "--sweep",
+        )
+
+
+def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: Sequence[int]) -> None:
+    """Stores the settings in a new folder, or compares them with the stored ones; stop conditions may differ."""
+    config = {key: value for key, value in experiment.config.items() if key != "seed"}
+    found: dict[str, Any] = {
+        "run": experiment.run,
+        "env": experiment.env,
+        "preset": experiment.preset,
+        "config": config,
+    }
+    if sweep.axes:
+        found |= {"sweep": dict(sweep.axes), "rungs": rungs}
+    settings = to_json(found, indent=2).encode() + b"\n"
+    path = folder / SETTINGS_NAME
+    if not path.exists():
+        check_empty(folder, "--out", "", held=True)
+        replace_file(path, settings)
+    elif read_regular(path, _MOST_BYTES) != settings:
+        raise ConfigError("The folder has runs of other settings.", "--out", str(folder)).expected(
+            f"the algorithm, environment, config and sweep of {path}", "choose another folder"
+        )
+
+
+def _has_ended(run: Path, stop: Mapping[str, float]) -> bool:
+    newest = newest_saved(run)
+    return newest is not None and ended_by(run, iteration_of(newest), stop) is not None
+
+
+def _quantity(experiment: Experiment) -> str:
+    """Returns what the curves show: greedy evaluations if there are any before the end."""
+    greedy = experiment.config.get("evaluation_interval") or "evaluation_reward_mean" in experiment.stop
+    return "evaluation_reward_mean" if greedy else "episode_reward_mean"
+
+
+def _until(run: Path, rung: int) -> list[dict[str, Any]]:
+    """Returns the results of a run up to the first one that has reached a rung."""
+    results, _ = read_results(run)
+    reached = [(number_in(result, "timesteps_total") or 0) >= rung for result in results]
+    return results[: reached.index(True) + 1] if True in reached else results
+
+
+def _mean_of_last(runs: Sequence[Sequence[Mapping[str, Any]]], quantity: str) -> float | None:
+    """Returns the mean over runs of their last values; None if one of them has none."""
+    lasts = [curve(results, quantity)[1][-1:] for results in runs]
+    return fmean(last[0] for last in lasts) if lasts and all(lasts) else None
+
+
+def _score_text(score: float | None) -> str:
+    return "no score" if score is None else f"{score:.6g}"
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else math.ceil(number)

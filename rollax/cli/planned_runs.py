@@ -1,0 +1,79 @@
+"""`PlannedRun`: one of many runs that `rollax train` makes with `--seeds` and `--sweep`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rollax.cli.console import MISSED_GOAL
+from rollax.many.sweep import Setting
+from rollax.runs.results import SEED_FOLDER
+from rollax.runs.run_folder import newest_saved
+from rollax.runs.run_lock import refuse_used
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.runs.fit import FitResult
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A setting of a sweep with a seed, and the folder of all runs."""
+
+    setting: Setting
+    seed: int
+    parent: Path
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, such as `lr=0.001/seed-0` in the folder of all runs; without a sweep `seed-0`."""
+        return self.parent / self.setting.name / f"{SEED_FOLDER}{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """What lines of text call the run."""
+        seed = f"seed {self.seed}"
+        return f"{self.setting.name}, {seed}" if self.setting.values else seed.capitalize()
+
+
+@dataclass
+class Outcome:
+    """How runs have ended.
+
+    Args:
+        codes: their exit codes.
+        diverged: settings of a sweep with a run whose numbers are not finite.
+    """
+
+    codes: set[int] = field(default_factory=lambda: {0})
+    diverged: set[Setting] = field(default_factory=set)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether further runs may begin."""
+        return self.codes <= {0, MISSED_GOAL}
+
+
+class Training(Protocol):
+    """How a planned run trains in this process, with the options of `rollax train`."""
+
+    def make(self, run: PlannedRun, resume: Path | None) -> Trainer:
+        """Returns the trainer of a run, new or restored."""
+        ...
+
+    def fit(self, trainer: Trainer, run: PlannedRun, resume: Path | None, stop: Mapping[str, float]) -> FitResult:
+        """Trains into the run folder."""
+        ...
+
+
+def resumed(run: Path) -> Path | None:
+    """Returns the run folder if it has a checkpoint to continue from; else the folder is removed, if there is one."""
+    if newest_saved(run) is not None:
+        return run
+    if run.exists():  # the run was interrupted before its first checkpoint
+        refuse_used(run, "--out")
+        shutil.rmtree(run)
+    return None

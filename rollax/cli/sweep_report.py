@@ -1,0 +1,120 @@
+"""What `rollax train` reports at the end of many runs: a table of settings, and the best one as an experiment file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollax.cli.console import command_name
+from rollax.config.json_form import encode_values
+from rollax.core.atomic_files import replace_file
+from rollax.many.sweep import Setting
+from rollax.runs.comparison import QUANTITIES, Group, experiment_of, table
+from rollax.runs.display import shown_path
+from rollax.runs.experiment import Experiment
+from rollax.runs.interquartile_mean import interquartile_mean
+from rollax.runs.results import curve, read_results, to_json
+
+STOPPED_NAME, BEST_NAME = "stopped.json", "best.yaml"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What became of a setting.
+
+    Args:
+        setting: the setting.
+        runs: its run folders.
+        stopped_at: the rung of successive halving at which it was stopped; None if it trained to the end.
+        diverged: whether a run had numbers that are not finite.
+    """
+
+    setting: Setting
+    runs: tuple[Path, ...]
+    stopped_at: int | None
+    diverged: bool
+
+
+def report(standings: Sequence[Standing], experiment: Experiment, folder: Path | None) -> None:
+    """Prints the table of scores; with the folder of a sweep also ranks settings, and writes the best one there.
+
+    Settings that trained longer rank before those that were stopped earlier; equally long ones by their interquartile
+    mean.
+    """
+    groups = {standing: _group(standing, experiment) for standing in standings if not standing.diverged}
+    quantity = next((name for name in QUANTITIES if _all_have(groups.values(), name)), QUANTITIES[-1])
+    scored = {standing: group for standing, group in groups.items() if _all_have([group], quantity)}
+    best_first = sorted(
+        scored,
+        key=lambda standing: (
+            -(standing.stopped_at or float("inf")),
+            -float(interquartile_mean(scored[standing].scores(quantity))),
+        ),
+    )
+    if best_first:
+        print(f"\n{table([scored[standing] for standing in best_first], quantity)}")
+    if folder is None:
+        return
+    print(f"\nScores are the last {quantity} of each run.")
+    for standing in best_first:
+        if standing.stopped_at is not None:
+            print(f"Stopped by successive halving after {standing.stopped_at:,} steps: {standing.setting.name}")
+    for standing in standings:
+        if standing not in scored:
+            why = "Numbers that are not finite" if standing.diverged else "No episode has ended"
+            print(f"{why}: {standing.setting.name}")
+    if best_first:
+        path = folder / BEST_NAME
+        replace_file(path, best_file(best_first[0].setting, experiment, len(standings)).encode())
+        shown = shown_path(path)
+        print(f"Best:   {best_first[0].setting.name}  (train: {command_name()} train -f {shown})")
+        print("        The best of many settings is optimistic: measure it with other seeds.")
+
+
+def best_file(setting: Setting, experiment: Experiment, number: int) -> str:
+    """Returns the experiment file of a setting."""
+    from rollax.tune.settings import as_yaml  # loaded only where they are used
+    from rollax.tune.space import with_values
+
+    config: Mapping[str, Any] = {key: value for key, value in experiment.config.items() if key != "seed"}
+    if experiment.given is not None:  # a stored config has all keys
+        config = {key: value for key, value in config.items() if key in experiment.given}
+    sections = {
+        "run": experiment.run,
+        "env": None if experiment.env is None else encode_values({"env": experiment.env})["env"],
+        "preset": experiment.preset,
+        "config": encode_values(with_values(config, dict(setting.values))),
+        "stop": dict(experiment.stop),
+        "loggers": experiment.loggers,
+    }
+    comment = f"# Found by `rollax train --sweep`: the best of {number} settings, {setting.name}.\n"
+    return comment + as_yaml({name: section for name, section in sections.items() if section})
+
+
+def write_stopped(
+    run: Path, rung: int, quantity: str, score: float | None, place: int, settings: int, kept: int
+) -> None:
+    """Writes into a run folder why successive halving stopped the run."""
+    why = {
+        "stopped_by": "successive halving",
+        "timesteps_total": rung,
+        "quantity": quantity,
+        "score": score,
+        "place": place,
+        "of": settings,
+        "kept": kept,
+    }
+    replace_file(run / STOPPED_NAME, (to_json(why, indent=2) + "\n").encode())
+
+
+def _group(standing: Standing, experiment: Experiment) -> Group:
+    """Returns the runs of a setting, with its name, or that of the algorithm if there is only one setting."""
+    label = standing.setting.name or str(experiment_of(standing.runs[0])["run"])
+    env = experiment_of(standing.runs[0])["env"]
+    return Group(label, str(env), [read_results(run)[0] for run in standing.runs])
+
+
+def _all_have(groups: Any, quantity: str) -> bool:
+    return all(curve(results, quantity)[1] for group in groups for results in group.runs)

@@ -1,0 +1,45 @@
+"""`Halving`: successive halving, by which only the better part of many runs trains to the end.
+
+Source: Jamieson and Talwalkar (2016), arXiv:1502.07943, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Run = TypeVar("Run", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Halving:
+    """The rungs `first · factor^k`, k = 0, 1, …, at each of which the best of n runs go on, ⌈n / factor⌉ of them.
+
+    Args:
+        first: the first rung, in the unit of the limit of a run, such as environment steps.
+        factor: a whole number of at least 2.
+    """
+
+    first: int
+    factor: int = 2
+
+    def rungs(self, limit: float, runs: int) -> list[int]:
+        """Returns the rungs of a number of runs below a limit, until one run is left."""
+        found: list[int] = []
+        rung = self.first
+        while rung < limit and runs > 1:
+            found.append(rung)
+            rung, runs = rung * self.factor, math.ceil(runs / self.factor)
+        return found
+
+    def ranked(self, scores: Mapping[Run, float | None]) -> tuple[list[Run], list[Run]]:
+        """Returns the runs that go on and the runs that stop at a rung, each with the best first.
+
+        Runs without a score are last. Of equal runs, the one that is first in `scores` is better.
+        """
+        order = {run: -math.inf if score is None else score for run, score in scores.items()}
+        best_first = sorted(order, key=lambda run: -order[run])  # stable
+        kept = math.ceil(len(best_first) / self.factor)
+        return best_first[:kept], best_first[kept:]

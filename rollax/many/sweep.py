@@ -1,0 +1,127 @@
+"""`Sweep`: the settings of many runs that differ in numbers, such as step sizes, as a grid over some config keys."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollax.core.numbers import is_finite
+from rollax.errors import ConfigError
+
+FORMS = "lr=1e-4..1e-2:log:16, gamma=0.9..0.99:5 or lr=1e-3,3e-3"
+_DIGITS = 5
+"""Digits of the values of a range, so that the names of folders are short and exact."""
+_RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?):(?P<log>log:)?(?P<count>[^:]+)")
+_KEY = re.compile(r"\w+(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a sweep: config key, with dots for the keys of parts -> number. Without keys: a run as it is."""
+
+    values: tuple[tuple[str, int | float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Such as "lr=0.001,gamma=0.9", the name of the folder; "" without keys."""
+        return ",".join(self.texts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """A text KEY=VALUE for each key, as the option `--set` has it."""
+        return tuple(f"{key}={number_text(value)}" for key, value in self.values)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of settings.
+
+    Args:
+        axes: config key -> its values.
+    """
+
+    axes: Mapping[str, tuple[int | float, ...]]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All combinations, in which the last key changes fastest; a sweep without keys has one empty setting."""
+        points = itertools.product(*self.axes.values())
+        return [Setting(tuple(zip(self.axes, point, strict=True))) for point in points]
+
+
+def parse_sweep(texts: Iterable[str], where: str = "--sweep") -> Sweep:
+    """Returns the sweep of texts: `KEY=LOW..HIGH:N`, `KEY=LOW..HIGH:log:N` or `KEY=VALUE,VALUE,...`.
+
+    A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. They are
+    rounded to five digits. Values between whole numbers that are whole after rounding are integers.
+
+    Raises:
+        ConfigError: a text has another form, a value is not a finite number, or a key or value occurs twice.
+    """
+    axes: dict[str, tuple[int | float, ...]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not _KEY.fullmatch(key):
+            raise ConfigError.is_not("The sweep", "a key with values", where, text).expected(
+                "KEY=LOW..HIGH:N, KEY=LOW..HIGH:log:N or KEY=VALUE,VALUE", f"write it as in {FORMS}"
+            )
+        if key in axes:
+            raise ConfigError.twice(key, where, text)
+        axes[key] = _range(values, text, where) if ".." in values else _listed(values, text, where)
+        names = [number_text(value) for value in axes[key]]
+        if twice := [name for name in names if names.count(name) > 1]:
+            fewer = "use fewer values, or a wider range" if ".." in values else "name each value once"
+            raise ConfigError.twice("A value of the sweep", where, f"{text}: {twice[0]}").fix(fewer)
+    return Sweep(axes)
+
+
+def number_text(value: int | float) -> str:
+    """Returns the shortest text that has the value, without the `.0` of whole numbers."""
+    return repr(value).removesuffix(".0")
+
+
+def _listed(values: str, text: str, where: str) -> tuple[int | float, ...]:
+    return tuple(_number(part, text, where) for part in values.split(","))
+
+
+def _range(values: str, text: str, where: str) -> tuple[int | float, ...]:
+    found = _RANGE.fullmatch(values)
+    if found is None:
+        raise ConfigError.is_not("The range", "LOW..HIGH:N or LOW..HIGH:log:N", where, text).fix(
+            f"say how many values there are, as in {FORMS}"
+        )
+    low, high = (_number(found[end], text, where) for end in ("low", "high"))
+    count = int(found["count"]) if found["count"].isdecimal() else 0
+    if not (low < high and count >= 2):
+        raise ConfigError("The range has no values.", where, text).expected(
+            "the lower number first, and two values or more", f"correct it, as in {FORMS}"
+        )
+    if found["log"] and low <= 0:
+        raise ConfigError.out_of_range("The lowest value", where, text, "more than 0, for its logarithm")
+    shares = [number / (count - 1) for number in range(count)]
+    if found["log"]:
+        between = [math.exp(math.log(low) + share * (math.log(high) - math.log(low))) for share in shares]
+    else:
+        between = [low + share * (high - low) for share in shares]
+    rounded = [min(max(float(f"{value:.{_DIGITS}g}"), low), high) for value in between[1:-1]]
+    whole = isinstance(low, int) and isinstance(high, int)
+    return (low, *(int(value) if whole and value == int(value) else value for value in rounded), high)
+
+
+def _number(text: str, whole_text: str, where: str) -> int | float:
+    value: Any = None
+    for number in (int, float):
+        try:
+            value = number(text)
+            break
+        except ValueError:
+            continue
+    if not is_finite(value):
+        raise ConfigError("A value of the sweep is not a finite number.", where, whole_text).expected(
+            "numbers", f"correct {text!r}; other values are set with --set, in a run for each"
+        )
+    return value

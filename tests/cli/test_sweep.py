@@ -1,0 +1,173 @@
+"""`rollax train --sweep`: a grid of settings, in processes and in one process, with successive halving."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli import runs_in_processes
+from rollax.core.plain_yaml import read_yaml
+from rollax.runs.experiment import read_experiment
+from tests.cli.command_line import invoke
+from tests.cli.fake_algorithm import FakeTrainer
+from tests.cli.test_end_to_end import SMALL, without_times
+from tests.cli.test_interrupt import REPOSITORY
+from tests.cli.test_seeds import FAKE, IN_JAX
+
+
+@pytest.fixture
+def fake(cwd, monkeypatch):
+    """Trains FAKE in processes of their own, and returns the output."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    # What `--import` changes in this process, too, is restored after the test.
+    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
+    monkeypatch.setattr("rollax.cli.train.open_trainer", None)
+    return lambda *options, code=0: invoke(*FAKE, "--parallel=2", *options, code=code).output
+
+
+def steps(run):
+    return [json.loads(line)["timesteps_total"] for line in (run / "result.jsonl").read_text().splitlines()]
+
+
+def rows(output):
+    """Name of a setting -> its interquartile mean, in the order of the table."""
+    cells = [line.split(" | ") for line in output.splitlines() if line.startswith("| slope=")]
+    return [(row[0].removeprefix("| "), float(row[3])) for row in cells]
+
+
+def test_a_grid_has_a_folder_for_each_setting_and_seed(fake, cwd):
+    grid = ("--sweep=slope=1..2:2", "--sweep=best_at=2,3", "--seeds=1", "--seed=4")
+    # All runs end before the first rung, so none is stopped there.
+    output = fake(*grid, "--halving=1000", "--stop-iterations=3")
+    assert not list((cwd / "set").rglob("stopped.json"))
+    expected = {(slope, best_at, 4) for slope in (1, 2) for best_at in (2, 3)}
+    found = {}
+    for config in (cwd / "set").glob("*/seed-*/config.json"):
+        keys = json.loads(config.read_text())["config"]
+        found[keys["slope"], keys["best_at"], keys["seed"]] = config.parent
+    assert found.keys() == expected
+    assert found[2, 3, 4] == cwd / "set" / "slope=2,best_at=3" / "seed-4"
+    # Iteration 3 has the reward slope · 10 · min(3, best_at).
+    assert rows(output) == [
+        ("slope=2,best_at=3", 60),
+        ("slope=2,best_at=2", 40),
+        ("slope=1,best_at=3", 30),
+        ("slope=1,best_at=2", 20),
+    ]
+    assert (cwd / "set" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    best = read_experiment(cwd / "set" / "best.yaml")
+    assert (best.run, best.env, dict(best.config), dict(best.stop)) == (
+        "FAKE",
+        "F",
+        {"slope": 2, "best_at": 3},
+        {"training_iteration": 3},
+    )
+    fake("--sweep=slope=1..2:2", "--sweep=best_at=2,4", "--seed=4", "--stop-iterations=3", code=2)  # another sweep
+
+
+def test_halving_in_processes(fake, cwd):
+    """Rungs at 100 and 200 steps: of three settings two go on, and of these one."""
+    options = ("--sweep=slope=1,3,2", "--halving=100", "--stop-timesteps=300")
+    output = invoke(*FAKE[:-2], "--out=set", "--parallel=2", *options).output
+    assert [steps(cwd / "set" / f"slope={slope}" / "seed-0")[-1] for slope in (1, 2, 3)] == [100, 200, 300]
+    # Greedily 20 · iteration + 1, times the slope; who trained longer ranks before.
+    assert rows(output) == [("slope=3", 183), ("slope=2", 82), ("slope=1", 21)]
+    why = json.loads((cwd / "set" / "slope=2" / "seed-0" / "stopped.json").read_text())
+    assert (why["timesteps_total"], why["score"], why["place"], why["of"], why["kept"]) == (200, 82, 2, 2, 1)
+    assert (cwd / "set" / "slope=2" / "seed-0" / "checkpoints" / "checkpoint_000002").is_dir()
+    assert not (cwd / "set" / "slope=3" / "seed-0" / "stopped.json").exists()
+    assert read_yaml(cwd / "set" / "best.yaml")["config"] == {"slope": 3}
+    # The same command has nothing left to train, and decides the same.
+    written = {path: path.stat().st_mtime_ns for path in (cwd / "set").rglob("result.jsonl")}
+    assert rows(invoke(*FAKE[:-2], "--out=set", "--parallel=2", *options).output) == rows(output)
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+
+
+@pytest.mark.long
+def test_a_setting_that_diverges_leaves_the_others_alone(fake, cwd):
+    options = ("--set=diverges_above=2.5", "--seeds=2", "--stop-timesteps=300", "--parallel=1")
+    # Two of three settings diverge, so at the rung the better half has one of these, which does not go on.
+    assert rows(invoke(*FAKE, "--sweep=slope=3,1,4", "--halving=200", *options).output) == [("slope=1", 30)]
+    assert read_yaml(cwd / "set" / "best.yaml")["config"]["slope"] == 1
+    assert not (cwd / "set" / "slope=3" / "seed-1").exists()
+    invoke(*FAKE[:-1], "--out=other", "--sweep=slope=3", *options, code=2)
+
+
+@pytest.mark.long
+def test_an_interrupted_sweep_goes_on(fake, cwd):
+    """The first call is killed in the second setting, before it has saved anything."""
+    options = (*FAKE, "--sweep=slope=1,2", "--set=pause=0.3")
+    process = subprocess.Popen([sys.executable, "-m", "rollax", *options, "--stop-iterations=2"], cwd=cwd)
+    results = cwd / "set" / "slope=2" / "seed-0" / "result.jsonl"
+    while not (results.exists() and results.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    while (results.parent / "run.lock").exists():  # the run saves a checkpoint and ends
+        time.sleep(0.1)
+    first = cwd / "set" / "slope=1" / "seed-0" / "result.jsonl"
+    written = first.stat().st_mtime_ns
+    assert rows(invoke(*options, "--stop-iterations=2").output) == [("slope=2", 40), ("slope=1", 20)]
+    assert first.stat().st_mtime_ns == written
+    assert steps(results.parent) == [100, 200]
+
+
+@pytest.mark.long
+def test_a_run_in_a_process_equals_the_run_alone(cwd, lines, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    options = ["train", "--run=PPO", "--env=CartPole-v1", SMALL, "--stop-iterations=2", "--no-evaluate"]
+    invoke(*options, "--sweep=lr=1e-4..1e-2:log:2", "--sweep=gamma=0.9", "--seed=3", "--out=set")
+    invoke(*options, "--set=lr=0.01", "--set=gamma=0.9", "--seed=3", "--out=alone")
+    swept = lines(cwd / "set" / "lr=0.01,gamma=0.9" / "seed-3")
+    assert list(map(without_times, swept)) == list(map(without_times, lines(cwd / "alone")))
+
+
+@pytest.mark.long
+def test_a_sweep_of_an_environment_in_jax_trains_in_one_process(cwd, lines, monkeypatch):
+    """`lr` is an argument of what is compiled, `gamma` is not."""
+    monkeypatch.setattr(runs_in_processes, "_started", None)  # no process begins
+    grid = ("--sweep=lr=1e-3,1e-2", "--sweep=gamma=0.9,0.99")
+    output = invoke(*IN_JAX, *grid, "--halving=64", "--out=set", "--stop-timesteps=128").output
+    ends = {run.parent.name: lines(run)[-1]["timesteps_total"] for run in (cwd / "set").glob("*/seed-0")}
+    assert sorted(ends.values()) == [64, 64, 128, 128]
+    best = read_yaml(cwd / "set" / "best.yaml")["config"]
+    assert ends[f"lr={best['lr']},gamma={best['gamma']}"] == 128
+    alone = ("--set=lr=0.01", "--set=gamma=0.99", "--seed=0", "--out=alone", "--stop-timesteps=64")
+    invoke(*IN_JAX, *alone)
+    at_rung = lines(cwd / "set" / "lr=0.01,gamma=0.99" / "seed-0")[0]
+    assert without_times(at_rung) == without_times(lines(cwd / "alone")[0])
+    assert output.count("\n| lr=") == 4
+
+
+def test_a_setting_that_diverges_in_one_process(cwd):
+    output = invoke(*IN_JAX, "--sweep=lr=1e-3,1e38", "--out=set", "--stop-iterations=2").output
+    assert read_yaml(cwd / "set" / "best.yaml")["config"]["lr"] == 0.001
+    assert output.count("\n| lr=") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--sweep=lr"],
+        ["--sweep=slope=a,b"],
+        ["--sweep=slope=2..1:3"],
+        ["--sweep=slop=1,2"],  # no such key
+        ["--sweep=best_at=1.5,2"],  # a whole number
+        ["--sweep=framework=1,2"],  # not a number
+        ["--sweep=seed=1,2"],
+        ["--sweep=slope=1,2", "--set=slope=3"],
+        ["--sweep=slope=1,2", "--resume=x"],
+        ["--sweep=slope=1,2", "--halving=0"],
+        ["--halving=100", "--seeds=2"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_refused(fake, options, cwd):
+    fake("--stop-iterations=1", *options, code=2)
+    assert not (cwd / "set").exists()
