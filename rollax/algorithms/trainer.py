@@ -293,7 +293,7 @@ class Trainer(OtherNamesOfTrainer):
             environment there are no episodes, only the estimates of `off_policy_estimation_methods`.
         Raises:
             ConfigError: `num_episodes` is not a positive whole number, or the extra `video` is not installed.
-            EnvError: the environment is broken, or returns no frame to record.
+            EnvError: the environment is broken, returns no frame to record, or has an episode of 1,000,000 steps.
         """
         runtime.refuse_forked()
         if record_dir is not None:

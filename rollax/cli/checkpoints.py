@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.core.importing import path_of
 from rollax.errors import CheckpointError
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:
     """Returns the restored trainer of a checkpoint; `run` is `module:Class` of a custom trainer."""
+    from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.algorithms.trainer import Trainer
 
     trainer_class = trainer_class_named(run) if run is not None and ":" in run else Trainer

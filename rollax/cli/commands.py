@@ -15,8 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rollax.algorithms.named_trainers import trainer_class_named
-from rollax.batch import DEFAULT_POLICY
 from rollax.cli.checkpoints import open_trainer
 from rollax.cli.completion import complete_env, complete_run
 from rollax.cli.console import (
@@ -31,10 +29,7 @@ from rollax.cli.console import (
     show_error,
 )
 from rollax.cli.experiment import parse_config
-from rollax.env.jax.names import LIBRARIES, jax_ids, library_ids, library_prefix
 from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError, text_of
-from rollax.runs.display import shown_path, title_of
-from rollax.runs.run_folder import newest_checkpoint
 
 NOT_FIT = 1
 
@@ -49,9 +44,13 @@ def check(
     env_config: Annotated[
         str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
     ] = "{}",
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes of each sub-environment.")] = 2,
-    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of each sub-environment.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the random actions.")] = 0,
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes of each sub-environment.")] = 2,
+    max_steps: Annotated[
+        int, typer.Option(min=1, metavar="STEPS", help="Largest number of steps of each sub-environment.")
+    ] = 1000,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Seed of the environment and of the random actions.")
+    ] = 0,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
@@ -71,12 +70,12 @@ def check(
 
 def evaluate(
     checkpoint: CheckpointArgument,
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 10,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
     ] = None,
     env: EnvOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
     run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
@@ -84,6 +83,9 @@ def evaluate(
     traceback: TracebackOption = False,
 ) -> None:
     """Run a trained policy greedily and report its rewards."""
+    from rollax.runs.display import shown_path, title_of
+    from rollax.runs.run_folder import newest_checkpoint
+
     with readable_errors(traceback, imports):
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
         path = newest_checkpoint(checkpoint)
@@ -100,18 +102,21 @@ def evaluate(
 
 def record(
     checkpoint: CheckpointArgument,
-    out: Annotated[Path, typer.Option(help="The folder for the files.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for the files.")],
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 100,
     greedy: Annotated[bool, typer.Option("--greedy", help="Act greedily, instead of exploring.")] = False,
     infos: Annotated[bool, typer.Option("--infos", help="Write the info dicts too.")] = False,
     env: EnvOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments and actions.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments and actions.")] = None,
     run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Play a trained policy and write its experience as a data set."""
+    from rollax.runs.display import shown_path
+    from rollax.runs.run_folder import newest_checkpoint
+
     with readable_errors(traceback, imports):
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
         path = newest_checkpoint(checkpoint)
@@ -123,19 +128,24 @@ def record(
 
 def export(
     checkpoint: CheckpointArgument,
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    to: Annotated[str, typer.Option(help="The format: onnx or stablehlo.")] = "onnx",
-    policy_id: Annotated[str, typer.Option(help="The policy, in a run with several.")] = DEFAULT_POLICY,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format: onnx or stablehlo.")] = "onnx",
+    policy_id: Annotated[str | None, typer.Option(metavar="POLICY", help="The policy, in a run with several.")] = None,
     run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Write a trained policy to a file that other runtimes and languages run."""
+    from rollax.algorithms.named_trainers import trainer_class_named
+    from rollax.runs.display import shown_path
+    from rollax.runs.run_folder import newest_checkpoint
     from rollax.serving.export.export_policy import export_policy
 
     with readable_errors(traceback, imports):
-        options: dict[str, Any] = {"policy_id": policy_id, "trust_code": trust_code}
+        options: dict[str, Any] = {"trust_code": trust_code}
+        if policy_id is not None:
+            options["policy_id"] = policy_id
         if run is not None:
             options["trainer_class"] = trainer_class_named(run)
         print(shown_path(export_policy(newest_checkpoint(checkpoint), to, out=out, **options)))  # type: ignore[arg-type]  checked there
@@ -155,6 +165,8 @@ def list_known(
     traceback: TracebackOption = False,
 ) -> None:
     """Show the algorithms and the registered environments."""
+    from rollax.env.jax.names import LIBRARIES
+
     with readable_errors(traceback, imports):
         families = _env_ids()
         if envs is not None:
@@ -182,10 +194,13 @@ def plot(
         list[Path],
         typer.Argument(metavar="RUN", help="Run folders, or result.jsonl files.", autocompletion=complete_run),
     ],
-    out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("curves.png"),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
+    ] = Path("curves.png"),
     traceback: TracebackOption = False,
 ) -> None:
     """Plot the reward of one or more runs over environment steps."""
+    from rollax.runs.display import shown_path
     from rollax.runs.results import draw_curves, labelled
 
     with readable_errors(traceback):
@@ -213,6 +228,7 @@ def _env_ids() -> dict[str, list[str]]:
     """Returns family -> environment ids: the user's, Gymnasium's by family, rollax's in JAX, and PettingZoo's."""
     import gymnasium
 
+    from rollax.env.jax.names import jax_ids
     from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
 
@@ -231,6 +247,8 @@ def _env_ids() -> dict[str, list[str]]:
 
 def _ids_of_jax_libraries(text: str) -> tuple[list[str], list[str]]:
     """The ids of the libraries in JAX that `text` may name, and a line for each of them that cannot be imported."""
+    from rollax.env.jax.names import LIBRARIES, library_ids, library_prefix
+
     text, found, missing = text.casefold(), [], []
     for library in LIBRARIES:
         prefix = library_prefix(library)

@@ -12,7 +12,6 @@ import typer
 from rollax.cli.completion import complete_run
 from rollax.cli.console import TracebackOption, readable_errors
 from rollax.errors import ConfigError, RollaxError
-from rollax.runs.display import shown_path
 
 
 def compare(
@@ -20,7 +19,9 @@ def compare(
         list[Path],
         typer.Argument(metavar="RUN", help="Run folders, or folders of several seeds.", autocompletion=complete_run),
     ],
-    out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("compare.png"),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
+    ] = Path("compare.png"),
     reference: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,6 +34,7 @@ def compare(
 ) -> None:
     """Compare groups of runs that differ in their seeds: a table and a picture of interquartile means."""
     from rollax.runs.comparison import aggregate, compared_by, draw, groups_of, table
+    from rollax.runs.display import shown_path
 
     with readable_errors(traceback):
         references = dict(map(_reference, reference or ()))

@@ -1,74 +1,111 @@
-"""Completions for shells: names of algorithms and environments, run folders and checkpoints.
+"""Completions for shells: names of algorithms and environments, config keys, run folders and checkpoints.
 
 Each function takes the word as typed so far. It runs at each press of the Tab key, in a process of its own.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from rollax.cli.config_sources import Section, algorithm_names, config_section
 
 _MOST_FOLDERS = 200
-_WITH_CONFIGS = ("algorithms/*.py", "config/*.py", "models/config.py", "offline/*.py", "search/*.py")
+_SETTING = re.compile(r"(\s--set[ =])([\w.]+=)(\S*)$")
 _WORDS, _LINE = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 """Environment variables with the words, or the line, that bash and zsh are completing; Typer's scripts set them."""
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
-    """Makes `--run=PP` complete like `--run PP`, if a shell asks for completions.
+    """Makes `--run=PP` complete like `--run PP`, and `--set lr=1` like `--set lr= --set 1`, if a shell asks.
 
-    bash splits this word into three. zsh replaces the whole word, unless `compset` separates the value from the option.
+    bash splits these words at `=`. zsh replaces the whole word, unless `compset` separates the value.
     """
     shell = environment.get("_ROLLAX_COMPLETE")
     if shell == "complete_bash":
-        _join_options(environment)
-    elif shell == "complete_zsh" and re.search(r"\s--[\w-]+=\S*$", environment.get(_LINE, "")):
-        print("compset -P '--*=';")
+        separator = "\n" if "\n" in environment[_WORDS] else " "
+        words = _joined(environment[_WORDS].split(separator)[: int(environment["COMP_CWORD"]) + 1])
+        environment.update({_WORDS: separator.join(words), "COMP_CWORD": str(len(words) - 1)})
+    elif shell == "complete_zsh":
+        line = environment.get(_LINE, "")
+        if _SETTING.search(line):
+            print("compset -P '*=';")
+            environment[_LINE] = _SETTING.sub(r"\1\2 --set \3", line)
+        elif re.search(r"\s--[\w-]+=\S*$", line):
+            print("compset -P '--*=';")
 
 
-def _join_options(environment: MutableMapping[str, str]) -> None:
-    separator = "\n" if "\n" in environment[_WORDS] else " "
-    words, number = environment[_WORDS].split(separator), int(environment["COMP_CWORD"])
-    for i in range(min(number, len(words)) - 1, 0, -1):
-        if words[i] == "=":
-            del words[i]
-            number -= 1
-    environment.update({_WORDS: separator.join(words), "COMP_CWORD": str(number)})
+def _joined(parts: list[str]) -> list[str]:
+    """Words that bash has split at `=`; of an option and its value two words, and three if the value is KEY=VALUE."""
+    words: list[str] = []
+    inside = False
+    for part in parts:
+        if part == "=" and words:
+            inside = True
+            if words[-1].startswith("--"):
+                words.append("")
+            else:
+                words[-1] += "="
+        elif inside:
+            words[-1] += part
+            inside = False
+        else:
+            words.append(part)
+    if words[-2:-1] == ["--set"] and "=" in words[-1]:
+        key, _, value = words.pop().partition("=")
+        words += [f"{key}=", "--set", value]
+    return words
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
     """The algorithms whose names begin with `incomplete`."""
-    from rollax.algorithms.registry import ALGORITHMS
-
-    return [name for name in ALGORITHMS if name.startswith(incomplete)]
+    return [name for name in algorithm_names() if name.startswith(incomplete)]
 
 
 def complete_key(incomplete: str) -> list[str]:
-    """The config keys and the names of other libraries that begin with `incomplete`.
-
-    The keys are read from the sources, because importing all algorithms imports JAX, which takes seconds.
-    """
-    import rollax
+    """The config keys and the names of other libraries that begin with `incomplete`."""
     from rollax.config.synonyms import ADVICE, SYNONYMS, counterparts
 
-    package = Path(rollax.__file__).parent
-    sources = (file.read_text(encoding="utf-8") for folder in _WITH_CONFIGS for file in package.glob(folder))
-    keys = {key for source in sources if "Field(" in source for key in _fields_in(source)}
-    keys |= {key for name in SYNONYMS for found, _ in counterparts(name) for key in found.keys}  # lambda, and parts
+    keys = set(config_section().all_keys())
+    keys |= {key for name in SYNONYMS for found, _ in counterparts(name) for key in found.keys}  # parts, as model.x
     return sorted(key for key in {*keys, *SYNONYMS, *ADVICE} if key.startswith(incomplete))
 
 
-def _fields_in(source: str) -> Iterator[str]:
-    """Yields the keys of the fields `name: type = Field(...)` in a module."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            function = getattr(node.value, "func", None)
-            if isinstance(function, ast.Name) and function.id == "Field":
-                yield node.target.id
+def complete_setting(ctx: Any, incomplete: str) -> list[str]:
+    """What may follow in `--set KEY=VALUE`: the config keys that begin with `incomplete`, or values of a key.
+
+    Values are the choices of the key, or its default. A shell adds no space after a key, because there are always two
+    results that begin with it, unless there is no value.
+
+    Args:
+        ctx: the command, with the settings so far as the parameter `settings`. If the last one is `KEY=`, `incomplete`
+            is its value.
+        incomplete: the word so far.
+    """
+    values = dict(_settings(config_section()))
+    earlier = (ctx.params.get("settings") or [""])[-1]
+    if earlier.endswith("="):
+        return [value for value in values.get(earlier[:-1], ()) if value.startswith(incomplete)]
+    key, equals, begun = incomplete.partition("=")
+    keys = [key] if equals else [name for name in values if name.startswith(key)]
+    if len(keys) > 1:
+        return [f"{name}=" for name in keys]
+    shown = [value for name in keys for value in values.get(name, ()) if value.startswith(begun)]
+    alone = [f"{keys[0]}="] if keys and not equals and len(shown) < 2 else []
+    return alone + [f"{keys[0]}={value}" for value in shown]
+
+
+def _settings(section: Section, prefix: str = "") -> list[tuple[str, list[str]]]:
+    """Returns the keys of a section with their values, those of its parts in the place of the part."""
+    found = []
+    for key, values in sorted(section.values.items()):
+        part = section.parts.get(key)
+        found += [(f"{prefix}{key}", values)] if part is None else _settings(part, f"{prefix}{key}.")
+    return found
 
 
 def complete_env(incomplete: str) -> list[str]:

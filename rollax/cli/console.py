@@ -1,10 +1,15 @@
-"""Functions and options that the commands share: errors as short messages, imports, and the name of the program."""
+"""Functions and options that the commands share: errors as short messages, imports, and the name of the program.
+
+Modules of commands import what runs them in their functions: completions and `--help` read the options only, and
+NumPy, Gymnasium and Pydantic would make them twice as slow.
+"""
 
 from __future__ import annotations
 
 import importlib
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,6 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,9 +29,7 @@ import rollax
 from rollax.cli.completion import complete_env, complete_run
 from rollax.core.importing import current_folder, named_by_caller
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError, corrected
-from rollax.runs.display import shown_path
 from rollax.runs.interrupts import Interrupted
-from rollax.runs.results import number_in
 
 _PACKAGE = Path(rollax.__file__).parent
 
@@ -66,14 +70,15 @@ CheckpointArgument = Annotated[
     ),
 ]
 EnvOption = Annotated[
-    str | None, typer.Option(help="Another environment with the same spaces.", autocompletion=complete_env)
+    str | None,
+    typer.Option(metavar="ENV", help="Another environment with the same spaces.", autocompletion=complete_env),
 ]
 RunOption = Annotated[
     str | None,
     typer.Option(
         "--run",
         parser=named_by_caller,
-        metavar="TEXT",
+        metavar="MODULE:CLASS",
         help="module:Class of the trainer, if it is one of your own.",
     ),
 ]
@@ -188,6 +193,8 @@ def search_current_folder() -> None:
 
 def command_name() -> str:
     """Returns the command of this program: `rollax` if it is on the PATH, else the path that was called."""
+    from rollax.runs.display import shown_path
+
     program = sys.argv[0]
     if os.path.basename(program) == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m rollax"
@@ -199,6 +206,8 @@ def command_name() -> str:
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     """Returns the mean, lowest and highest reward of the episodes of an evaluation as text."""
+    from rollax.runs.results import number_in
+
     mean, low, high = (number_in(evaluation, f"episode_reward_{which}") for which in ("mean", "min", "max"))
     if mean is None:
         return "none ended"
@@ -228,3 +237,20 @@ def _users_traceback(error: RollaxError) -> str:
     frames = [frame for frame in report.stack if not Path(frame.filename).is_relative_to(_PACKAGE)]
     report.stack = traceback.StackSummary.from_list(frames)
     return "".join(report.format()) if frames else ""
+
+
+def new_folder(name: str) -> Path:
+    """Creates and returns the next free folder `runs/<name>-<date>-<n>`."""
+    name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    today = datetime.now().astimezone().date().isoformat()
+    number = 1
+    while True:
+        path = Path("runs") / f"{name}-{today}-{number}"
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            fix = "choose a folder that you may write to, with --out"
+            raise ConfigError("The run folder cannot be created.", where=str(path), got=str(error), fix=fix) from error

@@ -10,8 +10,6 @@ import typer
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError, RollaxError
-from rollax.runs.display import shown_path
-from rollax.runs.results import to_json
 
 if TYPE_CHECKING:
     from rollax.offline.dataset import DatasetReader
@@ -21,7 +19,7 @@ BROKEN = 1
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert and plot data sets.", rich_markup_mode=None)
 
 Sources = Annotated[list[str], typer.Argument(metavar="DATA", help="Files, folders, patterns, or minari:ID.")]
-FormatOption = Annotated[str, typer.Option("--format", help="The format; auto detects it.")]
+FormatOption = Annotated[str, typer.Option("--format", metavar="FORMAT", help="The format; auto detects it.")]
 SettingsOption = Annotated[
     str, typer.Option(metavar="JSON", help="Settings of the format, as a JSON object, such as spaces or the env.")
 ]
@@ -38,6 +36,7 @@ def info(
 ) -> None:
     """Show what is in a data set: spaces, episodes, returns, lengths, coverage."""
     from rollax.offline.describe import describe
+    from rollax.runs.results import to_json
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings))
@@ -54,6 +53,7 @@ def check(
 ) -> None:
     """Read a data set in full and report what is broken, with file and line; the exit code is then 1."""
     from rollax.offline.describe import describe
+    from rollax.runs.results import to_json
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings), check=True)
@@ -67,14 +67,15 @@ def check(
 @app.command("convert", cls=EachOptionOnce)
 def convert(
     sources: Sources,
-    out: Annotated[Path, typer.Option(help="The folder, or file, to write.")],
-    to: Annotated[str, typer.Option(help="rollax, minari, minari_arrow or json_lines.")] = "rollax",
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The folder, or file, to write.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="rollax, minari, minari_arrow or json_lines.")] = "rollax",
     format: FormatOption = "auto",  # noqa: A002
     settings: SettingsOption = "{}",
     traceback: TracebackOption = False,
 ) -> None:
     """Write a data set in another format."""
     from rollax.offline.convert import convert as written
+    from rollax.runs.display import shown_path
 
     with readable_errors(traceback):
         count = written(_opened(sources, format, settings), out, to)
@@ -84,13 +85,16 @@ def convert(
 @app.command("plot", cls=EachOptionOnce)
 def plot(
     sources: Sources,
-    out: Annotated[Path, typer.Option(help="The picture to write, in the format of its suffix.")] = Path("data.png"),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
+    ] = Path("data.png"),
     format: FormatOption = "auto",  # noqa: A002
     settings: SettingsOption = "{}",
     traceback: TracebackOption = False,
 ) -> None:
     """Plot returns and lengths, and what observations and actions cover."""
     from rollax.offline.picture import draw_dataset
+    from rollax.runs.display import shown_path
 
     with readable_errors(traceback):
         reader = _opened(sources, format, settings)

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollax.batch import DEFAULT_POLICY
 from rollax.cli.console import CheckpointArgument, ImportOption, TracebackOption, TrustOption, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError
-from rollax.runs.results import to_json
-from rollax.runs.run_folder import newest_checkpoint
 
 if TYPE_CHECKING:
     from rollax.offline.estimators.estimate import Estimates
@@ -23,21 +20,30 @@ if TYPE_CHECKING:
 
 def estimate(
     checkpoint: CheckpointArgument,
-    input: Annotated[list[str], typer.Option("--input", help="A data set: file, folder or pattern.")],  # noqa: A002
-    methods: Annotated[str, typer.Option(help="Estimators: is, pdis, wis, wpdis, dm, dr.")] = "wis,dm,dr",
-    policy_id: Annotated[str | None, typer.Option(help="The policy of a multi-agent checkpoint.")] = None,
-    data_policy_id: Annotated[str | None, typer.Option(help="Policy id in the data; by default the same.")] = None,
+    input: Annotated[list[str], typer.Option("--input", metavar="DATA", help="A data set: file, folder or pattern.")],  # noqa: A002
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Estimators: is, pdis, wis, wpdis, dm, dr.")
+    ] = "wis,dm,dr",
+    policy_id: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="The policy of a multi-agent checkpoint.")
+    ] = None,
+    data_policy_id: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="Policy id in the data; by default the same.")
+    ] = None,
     greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
-    gamma: Annotated[float | None, typer.Option(help="Discount γ; by default that of the checkpoint.")] = None,
+    gamma: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Discount γ; by default that of the checkpoint.")
+    ] = None,
     behaviour: Annotated[
-        str, typer.Option(help="Behaviour policy: logged, or fitted if the data has no log-probabilities.")
+        str,
+        typer.Option(metavar="NAME", help="Behaviour policy: logged, or fitted if the data has no log-probabilities."),
     ] = "logged",
     drop_cut: Annotated[
         bool,
         typer.Option(help="Leave out episodes that were not recorded to their end, even more than 10 % of all."),
     ] = False,
-    level: Annotated[float, typer.Option(help="Level of the confidence intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of fitted values.")] = 0,
+    level: Annotated[float, typer.Option(metavar="NUMBER", help="Level of the confidence intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap and of fitted values.")] = 0,
     settings: Annotated[
         str, typer.Option(metavar="JSON", help="Settings of the data set's format, as a JSON object.")
     ] = "{}",
@@ -51,8 +57,11 @@ def estimate(
         if behaviour not in ("logged", "fitted"):
             raise ConfigError.unknown("behaviour policy", behaviour, ("logged", "fitted"), "--behaviour")
         from rollax.algorithms.load_policy import load_policy
+        from rollax.batch import DEFAULT_POLICY
         from rollax.offline.estimators.estimate import estimate_policy
         from rollax.offline.reader import open_dataset
+        from rollax.runs.results import to_json
+        from rollax.runs.run_folder import newest_checkpoint
 
         path = newest_checkpoint(checkpoint)
         runner = load_policy(path, policy_id or DEFAULT_POLICY, trust_code=trust_code)

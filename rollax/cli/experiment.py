@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
-
-from rollax.config.json_form import decode_config
-from rollax.core.plain_yaml import parse_yaml
-from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Returns the JSON object of an option as a dict; fields that hold code accept "module:Name"."""
+    from rollax.config.json_form import decode_config
+    from rollax.core.storage import parsed_json
+
     try:
         config = parsed_json(text)
     except (ValueError, RecursionError) as error:
@@ -30,6 +28,8 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     """Returns the config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values."""
+    from rollax.config.json_form import decode_config
+
     config: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -43,12 +43,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
         if not isinstance(inside, dict) or last in inside:
             raise ConfigError(f"{key} is given twice.", where="--set", got=text, fix="leave one of them out")
-        try:
-            inside[last] = parse_yaml(value)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError("The value of the setting is not valid YAML.", "--set", f"{text} ({error})").fix(
-                "quote it for the shell, as in --set 'KEY=VALUE', and text with special characters once more"
-            ) from error
+        inside[last] = _value(value, "--set", text)
     return decode_config(config, trust="code fields")
 
 
@@ -76,10 +71,19 @@ def parse_pairs(pairs: Iterable[str], where: str, option: str | None = None) -> 
         key, _, value = pair.partition("=")
         if key in values:
             raise ConfigError.twice(key, where, text)
-        try:
-            values[key] = parse_yaml(value)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError("The value of the setting is not valid YAML.", where, f"{text} ({error})").fix(
-                "quote it for the shell, and text with special characters once more"
-            ) from error
+        values[key] = _value(value, where, text)
     return values
+
+
+def _value(text: str, where: str, option: str) -> Any:
+    """Returns the YAML value in a part of an option."""
+    import yaml
+
+    from rollax.core.plain_yaml import parse_yaml
+
+    try:
+        return parse_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError("The value of the setting is not valid YAML.", where, f"{option} ({error})").fix(
+            "quote it for the shell, as in 'KEY=VALUE', and text with special characters once more"
+        ) from error

@@ -31,7 +31,6 @@ from rollax.cli.training_options import (
     StopTimesteps,
 )
 from rollax.errors import ConfigError
-from rollax.runs.results import RESULTS_NAME, seeds_in
 
 
 def resume(
@@ -63,6 +62,8 @@ def resume(
 
     The stop conditions of the run apply, unless you pass others or --continue-for.
     """
+    from rollax.runs.results import RESULTS_NAME, seeds_in
+
     with readable_errors(traceback):
         if not os.path.exists(run_folder / RESULTS_NAME):
             fix = "check the path; `rollax train --resume=CHECKPOINT` continues from a checkpoint in a new folder"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollax.cli.console import MISSED_GOAL
 from rollax.cli.planned_runs import Outcome, PlannedRun, Training, resumed
 from rollax.errors import NonFiniteError
-from rollax.runs.interrupts import StopRequest
+from rollax.runs.interrupts import Interrupted, StopRequest
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -39,27 +39,27 @@ def train_here(
         training: how a run trains.
         runs: the runs; those with a checkpoint go on.
         stop: the stop conditions.
-        request: the request to stop, which running runs then follow too.
+        request: the request to stop. Runs that train then save and end, and final evaluations are interrupted.
         options: those of `rollax train`.
         watch: called about five times a second.
     Raises:
         Exception: the first error of a run; no further run has begun after it. Numbers that are not finite end only
             their setting, if there is a sweep.
+        Interrupted: a signal has interrupted a final evaluation.
     """
     from rollax.many.together import is_compiled, may_differ  # loaded only where it is used
 
-    first = training.make(runs[0], resumed(runs[0].folder))
-    if not is_compiled(first):
-        first.stop()
-        return None
-    arguments, groups = may_differ(first), dict[Any, list[PlannedRun]]()
-    for run in runs:
-        compiled_for = tuple((key, value) for key, value in run.setting.values if key not in arguments)
-        groups.setdefault(compiled_for, []).append(run)
-    together = _Together(training, stop, request, options, watch, _Progress(len(runs), quiet=options["quiet"]))
-    for group in groups.values():
-        together.train(group, first if group[0] is runs[0] else None)
-    return together.outcome
+    with training.make(runs[0], resumed(runs[0].folder)) as first:
+        if not is_compiled(first):
+            return None
+        arguments, groups = may_differ(first), dict[Any, list[PlannedRun]]()
+        for run in runs:
+            compiled_for = tuple((key, value) for key, value in run.setting.values if key not in arguments)
+            groups.setdefault(compiled_for, []).append(run)
+        together = _Together(training, stop, request, options, watch, _Progress(len(runs), quiet=options["quiet"]))
+        for group in groups.values():
+            together.train(group, first if group[0] is runs[0] else None)
+        return together.outcome
 
 
 class _NotBegunError(Exception):
@@ -82,6 +82,7 @@ class _Together:
         self._training, self._stop, self._request, self._options = training, stop, request, options
         self._watch, self._progress = watch, progress
         self._failed: list[BaseException] = []
+        self._fitting: set[PlannedRun] = set()
 
     def train(self, runs: Sequence[PlannedRun], first: Trainer | None) -> None:
         """Trains the runs of a group, unless there was a signal; `first` is the trainer of its first run, if made."""
@@ -102,8 +103,12 @@ class _Together:
             run = runs[number]
             if self._ends(run):
                 return
-            with self._noting_errors(run):
-                fitted = self._training.fit(trainer, run, resume[number], self._stop)
+            self._fitting.add(run)
+            try:
+                with self._noting_errors(run):
+                    fitted = self._training.fit(trainer, run, resume[number], self._stop)
+            finally:
+                self._fitting.discard(run)
             self._progress.ended(run, fitted)
             if self._options["must_reach"] and fitted.missed_goal:
                 self.outcome.codes.add(MISSED_GOAL)
@@ -129,8 +134,11 @@ class _Together:
             raise
 
     def _show(self) -> None:
-        if self._request.signal is not None:
-            StopRequest.forward(self._request.signal)
+        signal = self._request.signal
+        if signal is not None:
+            StopRequest.forward(signal)
+            if self._fitting and not StopRequest.of_threads:  # only final evaluations are left, of runs that are saved
+                raise Interrupted(signal)
         self._progress.show()
         self._watch()
 

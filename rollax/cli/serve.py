@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.algorithms.named_trainers import trainer_class_named
-from rollax.cli.completion import complete_run
-from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, readable_errors
+from rollax.cli.completion import complete_run, complete_setting
+from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, new_folder, readable_errors
 from rollax.cli.experiment import parse_config, parse_settings
-from rollax.cli.train import new_folder
 from rollax.core.importing import ImportPath, import_object, named_by_caller
-from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError
-from rollax.runs.experiment import merged
-from rollax.runs.run_folder import newest_checkpoint
-from rollax.runs.run_lock import RunLock
-from rollax.serving.security import read_token
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend
@@ -38,9 +31,9 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; any other than loopback requires a token.")
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; any other than loopback requires a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 9900,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 9900,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with the token that clients must send.")
     ] = None,
@@ -64,29 +57,46 @@ def serve(
         bool | None,
         typer.Option("--multi-agent/--single-agent", help="Whether observations and actions are by agent id."),
     ] = None,
-    max_episodes: Annotated[int | None, typer.Option(min=1, help="Largest number of running episodes.")] = None,
+    max_episodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Largest number of running episodes.")
+    ] = None,
     idle_timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="Drop an episode after this many seconds without a request.")
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Drop an episode after this many seconds without a request."),
     ] = None,
     run: Annotated[
         str | None,
         typer.Option(
             parser=named_by_caller,
-            metavar="TEXT",
+            metavar="ALGORITHM",
             help="Without a checkpoint: the algorithm that learns from the clients' episodes. With one: module:Class "
             "of the trainer, if it is one of your own.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Defaults of the algorithm that learns, from another library: rllib. Settings override them.",
         ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="JSON", help="Settings of the algorithm that learns; spaces in env_config.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, as in env_config.port=9900.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, as in env_config.port=9900; may be repeated.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the run that learns; if it has checkpoints, the run continues from the newest."
+            metavar="FOLDER",
+            help="The folder of the run that learns; if it has checkpoints, the run continues from the newest.",
         ),
     ] = None,
     checkpoint_frequency_s: Annotated[
@@ -119,13 +129,16 @@ def serve(
             token = None if token_file is None else str(token_file)
             env_config = {**address, "token_file": token, "limits": limits}
             frequency_s = _FREQUENCY_S if checkpoint_frequency_s is None else checkpoint_frequency_s
-            number = _serve_and_learn(run, config, settings or (), env_config, out, frequency_s)
+            number = _serve_and_learn(run, preset, config, settings or (), env_config, out, frequency_s)
             raise typer.Exit(SIGNALLED + number)
         _refuse_given(
             "The option is for a run that learns, but a checkpoint is given.",
+            preset=preset,
             **{"config": config, "set": settings, "out": out, "checkpoint-frequency-s": checkpoint_frequency_s},
         )
+        from rollax.runs.run_folder import newest_checkpoint
         from rollax.serving.limits import Limits
+        from rollax.serving.security import read_token
 
         token = None if token_file is None else read_token(token_file)
         found = newest_checkpoint(checkpoint)
@@ -138,6 +151,7 @@ def serve(
 def _backend(
     checkpoint: Path, mapping: str | None, multi_agent: bool | None, explore: bool, run: str | None, trust_code: bool
 ) -> PolicyBackend:
+    from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.serving.policy_backend import PolicyBackend
 
     backend = PolicyBackend.from_checkpoint(
@@ -154,6 +168,7 @@ def _backend(
 
 def _serve_and_learn(
     run: str | None,
+    preset: str | None,
     config: str | None,
     settings: Sequence[str],
     env_config: Mapping[str, Any],
@@ -166,10 +181,16 @@ def _serve_and_learn(
             "a checkpoint, or an algorithm that learns: --run",
             "as in `rollax serve runs/one`, or `rollax serve --run=DQN --set env_config.spaces_of=CartPole-v1`",
         )
+    from rollax.algorithms.named_trainers import trainer_class_named
+    from rollax.config.presets import preset as preset_of
+    from rollax.runs.experiment import merged
+    from rollax.runs.run_lock import RunLock
     from rollax.serving.learning_run import addresses_of, learn_until_signal, make_learning_trainer
 
     given = merged({} if config is None else parse_config(config), parse_settings(settings))
     trainer_class = trainer_class_named(run)
+    if preset is not None:
+        given = merged(preset_of(preset, trainer_class.name), given)
     folder = new_folder(f"{run.rpartition(':')[2]}-server") if out is None else out
     with RunLock(folder, "--out") as lock, make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
         goes_on = f", from iteration {trainer.iteration}" if trainer.recorded_in else ""
@@ -185,6 +206,8 @@ _QUOTED = """write --policy-mapping='{"agent0": "first", "agent1": "second"}', q
 
 def _mapping(text: str) -> Any:
     """The policy mapping of an option: a dict, or a function."""
+    from rollax.core.storage import parsed_json
+
     if not text.lstrip().startswith("{"):
         return import_object(ImportPath(text), "--policy-mapping")
     try:
@@ -222,7 +245,7 @@ def _refuse_given(what: str, **options: Any) -> None:
         if value is not None:
             raise ConfigError(what, f"--{name}", value).expected(
                 "a checkpoint with --explore, --policy-mapping, --multi-agent and --trust-code, or --run with "
-                "--config, --set, --out and --checkpoint-frequency-s",
+                "--preset, --config, --set, --out and --checkpoint-frequency-s",
                 "leave one of them out; to continue a run that learns, pass --run=... --out=RUN_FOLDER",
             )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.cli.checkpoints import open_trainer
 from rollax.cli.completion import complete_run
 from rollax.cli.console import (
@@ -23,7 +22,6 @@ from rollax.cli.console import (
     readable_errors,
 )
 from rollax.errors import CheckpointError, ConfigError
-from rollax.runs.display import shown_path, title_of
 
 if TYPE_CHECKING:
     from rollax.sharing.score import Score
@@ -41,9 +39,11 @@ SourceArgument = Annotated[
 
 def share(
     run: CheckpointArgument,
-    to: Annotated[str, typer.Option(help="A new folder, a new file ending with .zip, or hub:ORG/NAME.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Number of greedy episodes of the score.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of these episodes.")] = 0,
+    to: Annotated[
+        str, typer.Option(metavar="PLACE", help="A new folder, a new file ending with .zip, or hub:ORG/NAME.")
+    ],
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of greedy episodes of the score.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of these episodes.")] = 0,
     video: Annotated[
         bool | None,
         typer.Option("--video/--no-video", help="Add a video of an episode; by default if that is possible."),
@@ -56,6 +56,8 @@ def share(
     traceback: TracebackOption = False,
 ) -> None:
     """Measure a trained policy and share it: a folder, a zip file or a repository, without code in it."""
+    from rollax.algorithms.named_trainers import trainer_class_named
+    from rollax.runs.display import shown_path
     from rollax.sharing.share import share_run
 
     with readable_errors(traceback, imports):
@@ -71,10 +73,11 @@ def share(
 
 def fetch(
     source: SourceArgument,
-    out: Annotated[Path, typer.Option(help="The new folder.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder.")],
     traceback: TracebackOption = False,
 ) -> None:
     """Write a shared run into a new folder, from which `rollax train --resume` goes on."""
+    from rollax.runs.display import shown_path
     from rollax.sharing.share import fetch_run
 
     with readable_errors(traceback):
@@ -83,21 +86,22 @@ def fetch(
 
 def play(
     source: SourceArgument,
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 5,
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 5,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
     ] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Play the episodes of the score that was shared, and exit with 1 if it differs."),
     ] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
     env: EnvOption = None,
     run: RunOption = None,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Play a shared policy greedily, without trust in its author."""
+    from rollax.runs.display import shown_path, title_of
     from rollax.sharing.contents import newest_in
     from rollax.sharing.needs import ENV, TRAINER
     from rollax.sharing.score import read_score

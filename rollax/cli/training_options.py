@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rollax.cli.completion import complete_setting
 from rollax.cli.console import whole_number
-from rollax.runs.stopping import checked_stop
 
 ConfigOption = Annotated[str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")]
 SettingsOption = Annotated[
@@ -17,28 +17,34 @@ SettingsOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]; may be repeated.",
+        autocompletion=complete_setting,
     ),
 ]
-StopReward = Annotated[float | None, typer.Option(help="Goal: mean reward of the training episodes.")]
-StopEvaluationReward = Annotated[float | None, typer.Option(help="Goal: mean reward of greedy episodes.")]
-StopTimesteps = Annotated[
-    int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: environment steps.")
+StopReward = Annotated[float | None, typer.Option(metavar="REWARD", help="Goal: mean reward of the training episodes.")]
+StopEvaluationReward = Annotated[
+    float | None, typer.Option(metavar="REWARD", help="Goal: mean reward of greedy episodes.")
 ]
-StopIterations = Annotated[int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations.")]
-StopTime = Annotated[float | None, typer.Option(help="Limit: seconds.")]
+StopTimesteps = Annotated[
+    int | None, typer.Option(metavar="STEPS", parser=whole_number, help="Limit: environment steps.")
+]
+StopIterations = Annotated[
+    int | None, typer.Option(metavar="ITERATIONS", parser=whole_number, help="Limit: iterations.")
+]
+StopTime = Annotated[float | None, typer.Option(metavar="SECONDS", help="Limit: seconds.")]
 StopPlateau = Annotated[
-    int | None, typer.Option(metavar="INTEGER", parser=whole_number, help="Limit: iterations without a better reward.")
+    int | None,
+    typer.Option(metavar="ITERATIONS", parser=whole_number, help="Limit: iterations without a better reward."),
 ]
 ContinueFor = Annotated[
     int | None,
-    typer.Option(
-        metavar="INTEGER", parser=whole_number, help="Limit: environment steps after those of the checkpoint."
-    ),
+    typer.Option(metavar="STEPS", parser=whole_number, help="Limit: environment steps after those of the checkpoint."),
 ]
 CheckpointFrequency = Annotated[
-    int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
+    int, typer.Option(min=0, metavar="ITERATIONS", help="Iterations between checkpoints; 0 saves at the end only.")
 ]
-KeepCheckpoints = Annotated[int | None, typer.Option(min=1, help="Keep only the last N checkpoints; by default all.")]
+KeepCheckpoints = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Keep only the last N checkpoints; by default all.")
+]
 KeepBest = Annotated[bool, typer.Option(help="Keep the best model too.")]
 LoggerOption = Annotated[
     list[str] | None,
@@ -57,12 +63,13 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the 
 
 SeedsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
+    typer.Option(min=1, metavar="N", help="Number of runs with different seeds, from --seed or 0 on, in one folder."),
 ]
 ParallelOption = Annotated[
     int | None,
     typer.Option(
         min=1,
+        metavar="N",
         help="Number of runs of --seeds and --sweep that train at the same time, each in a process; by default 1, but "
         "runs of an environment in JAX train together in one process.",
     ),
@@ -93,6 +100,8 @@ def stop_of_options(
     plateau: int | None,
 ) -> Mapping[str, float]:
     """Returns the stop conditions of the options that are not None; ConfigError for a wrong value."""
+    from rollax.runs.stopping import checked_stop
+
     stop = {
         "--stop-reward": ("episode_reward_mean", reward),
         "--stop-evaluation-reward": ("evaluation_reward_mean", evaluation_reward),

@@ -9,9 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from rollax.cli.completion import complete_algorithm, complete_env, complete_run
-from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, command_name, readable_errors
+from rollax.cli.console import (
+    SIGNALLED,
+    ImportOption,
+    TracebackOption,
+    TrustOption,
+    command_name,
+    new_folder,
+    readable_errors,
+)
 from rollax.cli.experiment import parse_pairs, parse_settings
-from rollax.cli.train import new_folder
 from rollax.cli.training_options import (
     QuietOption,
     SettingsOption,
@@ -22,14 +29,13 @@ from rollax.cli.training_options import (
 )
 from rollax.core.importing import named_by_caller
 from rollax.errors import ConfigError
-from rollax.runs.display import shown_path
 
 
 def tune(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE|ALGO]",
+            metavar="FILE|ALGORITHM",
             help="A YAML file as `rollax train -f` reads it, with a section `search`; or an algorithm.",
             autocompletion=complete_algorithm,
         ),
@@ -37,15 +43,18 @@ def tune(
     env: Annotated[
         str | None,
         typer.Argument(
+            metavar="ENV",
             help="A Gymnasium id, a registered name, or module:Class; may be left out if the file has one.",
             autocompletion=complete_env,
         ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of trials of the study, earlier ones included; by default 20."),
+        typer.Option(min=1, metavar="N", help="Number of trials of the study, earlier ones included; by default 20."),
     ] = None,
-    time: Annotated[float | None, typer.Option(help="Seconds after which no further trial begins.")] = None,
+    time: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Seconds after which no further trial begins.")
+    ] = None,
     search: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,32 +64,47 @@ def tune(
         ),
     ] = None,
     sampler: Annotated[
-        str | None, typer.Option(help="How values are chosen: tpe (the default), random, cmaes or grid.")
+        str | None,
+        typer.Option(metavar="NAME", help="How values are chosen: tpe (the default), random, cmaes or grid."),
     ] = None,
     pruner: Annotated[
-        str | None, typer.Option(help="Which trials end early: median (the default), halving or none.")
+        str | None, typer.Option(metavar="NAME", help="Which trials end early: median (the default), halving or none.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds of a trial, whose scores are averaged; by default 1.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of seeds of a trial, whose scores are averaged; by default 1."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The first seed of a trial, and that of the sampler; by default 1000.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="The first seed of a trial, and that of the sampler; by default 1000."),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Number of evaluations of a trial, after each of which it may be pruned.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of evaluations of a trial, after each of which it may be pruned."
+        ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="evaluation (the default): greedy episodes; training: the training episodes.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="evaluation (the default): greedy episodes; training: the training episodes."
+        ),
     ] = None,
     study: Annotated[
         Path | None,
-        typer.Option(help="The folder of the study, which goes on there; by default a new one below runs."),
+        typer.Option(
+            metavar="FOLDER", help="The folder of the study, which goes on there; by default a new one below runs."
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="Go on with the study in this folder, with its settings.", autocompletion=complete_run),
+        typer.Option(
+            metavar="RUN", help="Go on with the study in this folder, with its settings.", autocompletion=complete_run
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of trials at the same time, each in a process.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of trials at the same time, each in a process.")
+    ] = 1,
     settings: SettingsOption = None,
     stop_timesteps: StopTimesteps = None,
     stop_iterations: StopIterations = None,
@@ -97,6 +121,7 @@ def tune(
             raise ConfigError("Either settings or a study is needed.", "rollax tune", got).expected(
                 "a YAML file, an algorithm with an environment, or --resume", "as in rollax tune PPO CartPole-v1"
             )
+        from rollax.runs.display import shown_path
         from rollax.tune.report import summary
         from rollax.tune.settings import is_study
         from rollax.tune.study import run_study

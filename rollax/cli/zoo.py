@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollax.cli import commands
-from rollax.cli.console import EachOptionOnce, TracebackOption, command_name, readable_errors
-from rollax.cli.train import new_folder, train
+from rollax.cli.console import EachOptionOnce, TracebackOption, command_name, new_folder, readable_errors
+from rollax.cli.train import train
 from rollax.errors import ConfigError
-from rollax.runs.comparison import runs_in
-from rollax.runs.display import shown_path
-from rollax.runs.run_folder import newest_saved
 
 if TYPE_CHECKING:
     from rollax.zoo import Entry
@@ -28,15 +25,20 @@ EnvArgument = Annotated[
     str, typer.Argument(metavar="ENV", help="The environment, as `rollax zoo list` shows it, or the file of an entry.")
 ]
 AlgorithmOption = Annotated[
-    str | None, typer.Option("--algo", help="The algorithm; may be left out if the environment has one entry.")
+    str | None,
+    typer.Option(
+        "--algo", metavar="ALGORITHM", help="The algorithm; may be left out if the environment has one entry."
+    ),
 ]
 
 
 @app.command("list", cls=EachOptionOnce)
 def list_entries(
-    env: Annotated[str | None, typer.Option(help="Only environments whose id contains this.")] = None,
-    algo: Annotated[str | None, typer.Option(help="Only this algorithm.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only entries with this tag, such as classic or box2d.")] = None,
+    env: Annotated[str | None, typer.Option(metavar="ENV", help="Only environments whose id contains this.")] = None,
+    algo: Annotated[str | None, typer.Option(metavar="ALGORITHM", help="Only this algorithm.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only entries with this tag, such as classic or box2d.")
+    ] = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Show the entries with their scores."""
@@ -114,16 +116,20 @@ def play(
     algo: AlgorithmOption = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="A run folder or checkpoint; by default the newest run of `rollax zoo train` for the entry."),
+        typer.Option(
+            metavar="RUN",
+            help="A run folder or checkpoint; by default the newest run of `rollax zoo train` for the entry.",
+        ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 10,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Play a trained policy of an entry greedily."""
+    from rollax.runs.display import shown_path
     from rollax.zoo import load
 
     with readable_errors(traceback):
@@ -144,7 +150,9 @@ def verify(
             "--first/--whole", help="The first iterations, bit for bit; or whole training, within the interval."
         ),
     ] = True,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default all of the entry.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of seeds; by default all of the entry.")
+    ] = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Train with an entry again and compare with its measured results; the exit code is 1 if they differ."""
@@ -168,8 +176,10 @@ def measure(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The entry, a YAML file; its section `measured` is written.")
     ],
-    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds, from 0 on.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="A folder for the run folders; by default below runs.")] = None,
+    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Number of seeds, from 0 on.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A folder for the run folders; by default below runs.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Drop the results that the file has.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
@@ -193,6 +203,9 @@ def _run_name(entry: Entry) -> str:
 
 def _newest_run(entry: Entry) -> Path:
     """Returns the newest run folder with a checkpoint that `rollax zoo train` has made for an entry."""
+    from rollax.runs.comparison import runs_in
+    from rollax.runs.run_folder import newest_saved
+
     found: list[tuple[float, Path]] = []
     for folder in Path(RUNS).glob(f"{_run_name(entry)}-*"):
         for run in runs_in(folder):

@@ -58,7 +58,10 @@ class WorkerFields(FieldGroup):
         description="whether a worker that dies, hangs or raises is recreated, with its index and the current weights",
     )
     ignore_worker_failures: bool = Field(
-        default=False, description="whether the run continues without a worker that fails and is not recreated"
+        default=False,
+        description="whether the run goes on without a worker that fails if recreate_failed_workers is false, and "
+        "begins without one whose process dies at the start, even after restarts; otherwise its error is raised. If "
+        "recreate_failed_workers is true, a run that has begun goes on without a worker that has no restart left",
     )
     max_num_worker_restarts: int = Field(
         default=1000, ge=0, description="largest number of restarts of all workers together, over the whole run"

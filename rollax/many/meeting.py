@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class MeetingEndedError(Exception):
-    """The meeting was ended while a thread waited."""
+class MeetingEndedError(KeyboardInterrupt):
+    """The calls of all threads were ended; as Ctrl-C in the main thread, it interrupts a training run or evaluation."""
 
 
 class _Call(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FunctionType
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from rollax.algorithms.trainer import Trainer
+from rollax.core.cleanup import cleanup_on_error
 from rollax.core.frozen import content_of
 from rollax.errors import ConfigError, page
 from rollax.many.meeting import Meeting, MeetingEndedError
@@ -66,6 +67,8 @@ def train_together(
             arrays of one run fit into its caches. None: true where JAX has an accelerator.
     Raises:
         ConfigError: `is_compiled` is false; raised in a run: its config differs in other keys from the first one.
+        Exception: the error of `make(0)`, or if `mapped` is true of any trainer that cannot be made; those that were
+            made before are stopped.
     """
     if mapped is None:
         mapped = jax.default_backend() != "cpu"
@@ -81,6 +84,7 @@ def train_together(
         runs.end()
         for thread in threads:
             thread.join(_JOIN_S)
+        runs.stop()
         raise
     return runs.results
 
@@ -95,15 +99,16 @@ class _Runs:
         self._meeting = Meeting(count) if mapped else None
         self._ending = threading.Event()
         first = make(0)
-        if not is_compiled(first):
-            raise ConfigError(
-                "Trainers train together only if they sample in compiled calls.", "train_together(make)", first
-            ).expected(f"an environment in JAX, num_workers=0, and what is compiled: {page('jax-environments')}")
-        self._functions = _Functions(first, self._ending)
         self._waiting: SimpleQueue[tuple[int, Trainer | None]] = SimpleQueue()
-        for number in range(count):
-            # All are made at once where each has a thread.
-            self._waiting.put((number, first if number == 0 else make(number) if mapped else None))
+        self._waiting.put((0, first))
+        with cleanup_on_error(self.stop):
+            if not is_compiled(first):
+                raise ConfigError(
+                    "Trainers train together only if they sample in compiled calls.", "train_together(make)", first
+                ).expected(f"an environment in JAX, num_workers=0, and what is compiled: {page('jax-environments')}")
+            self._functions = _Functions(first, self._ending)
+            for number in range(1, count):
+                self._waiting.put((number, make(number) if mapped else None))  # all at once where each has a thread
         self.results: list[Any] = [None] * count
 
     def work(self) -> None:
@@ -126,6 +131,14 @@ class _Runs:
         self._ending.set()
         if self._meeting is not None:
             self._meeting.end()
+
+    def stop(self) -> None:
+        """Stops the trainers that no thread has taken."""
+        with ExitStack() as trainers, suppress(Empty):
+            while True:
+                _, trainer = self._waiting.get_nowait()
+                if trainer is not None:
+                    trainers.callback(trainer.stop)
 
     def _result_of(self, number: int, trainer: Trainer | None) -> Any:
         with self._make(number) if trainer is None else trainer as made:

@@ -55,9 +55,9 @@ def generalized_advantages(
     rewarded: Floats = fragment[SampleBatch.REWARDS] if rewards is None else rewards
     heads = values.shape[1:]
     check_same_shape("generalized_advantages", vf_preds=values, rewards=rewarded)
+    _check_next_values(fragment, next_values, heads)
     if not heads:
         return _advantages(fragment, values, next_values, rewarded, gamma, lambda_, episodic)
-    _check_next_values(fragment, next_values, heads)
     settings = (np.broadcast_to(setting, heads) for setting in (gamma, lambda_, episodic))
     each = zip(values.T, next_values.T, rewarded.T, *settings, strict=True)
     advantages, targets = zip(*(_advantages(fragment, *head) for head in each), strict=True)
@@ -105,6 +105,7 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
     """
     if next_values is None:
         next_values = np.zeros(len(fragment.ends))
+    _check_next_values(fragment, next_values)
     terms = fragment[SampleBatch.REWARDS].astype(np.float64)
     terms[fragment.ends] += gamma * _bootstraps(fragment, next_values)
     return _suffix_sums(terms, gamma, fragment.ends).astype(np.float32)
@@ -166,7 +167,6 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
 
 def _bootstraps(fragment: Fragment, next_values: Floats) -> Floats:
     """[P] the bootstrap value of each segment: 0 if it terminated."""
-    _check_next_values(fragment, next_values)
     return np.where(fragment.goes_on, next_values, 0.0)
 
 

@@ -56,14 +56,22 @@ class MeanStdFilter(RunningStatistics):
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
         """The filtered columns; filtered leaves are new arrays. `update` first adds `columns` to the statistics.
 
-        With `update`, raises EnvError for a leaf that is not finite, without changing the statistics of the leaf.
+        With `update`, raises EnvError for a leaf that is not finite. After an error the statistics are unchanged.
         """
+        if not self.leaves:
+            return columns
 
         def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
             moments = self.leaves.get(path)
             return leaf if moments is None else moments.standardize(leaf, self.clip, update)
 
-        return walk(filtered, self._space, columns) if self.leaves else columns
+        before = [(moments, moments._parts) for moments in self.leaves.values()]
+        try:
+            return walk(filtered, self._space, columns)
+        except BaseException:  # of a later leaf, or a signal between two leaves
+            for moments, parts in before:
+                moments._parts = parts
+            raise
 
     @property
     def is_new(self) -> bool:

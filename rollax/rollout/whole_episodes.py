@@ -1,4 +1,4 @@
-"""Exact numbers of whole episodes, for evaluations and recordings, and a warning of episodes that may never end."""
+"""Exact numbers of whole episodes, for evaluations and recordings; warnings and errors of episodes that never end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.core.numbers import is_whole
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, EnvError
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.metrics import EpisodeMetrics
 from rollax.rollout.sampler import Sampler
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.sampling")
 _LONG_EPISODE = 100_000  # steps
+_ENDLESS_EPISODE = 1_000_000
 _POLLS_BETWEEN_CHECKS = 1000
 OR_DEFAULT = ", or leave it out to use evaluation_num_episodes"
 """The end of the fix for a wrong number of episodes to evaluate."""
@@ -29,7 +30,7 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
     """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
 
     Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Callbacks get
-    only the counted episodes. A very long episode logs a warning. The metrics of earlier episodes are kept.
+    only the counted episodes. An episode of 100,000 steps logs a warning. The metrics of earlier episodes are kept.
 
     Args:
         sampler: plays the episodes; no other thread may sample with it meanwhile.
@@ -37,11 +38,13 @@ def play_episodes(sampler: Sampler, num_episodes: int, recorder: StepRecorder | 
         recorder: records the episodes.
     Raises:
         ConfigError: `num_episodes` is not a positive whole number.
+        EnvError: an episode has not ended after 1,000,000 steps.
     """
     check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
     sampler.restart()
     kept, episodes = (sampler.record, sampler.recorder), sampler.episodes
-    long_episodes = LongEpisodes("An evaluation or a recording waits for all of its episodes.")
+    waits = f"An evaluation or a recording waits for all of its episodes, up to {_ENDLESS_EPISODE:,} steps of each."
+    long_episodes = LongEpisodes(waits, most=_ENDLESS_EPISODE)
     played: list[EpisodeMetrics] = []
     try:
         sampler.record, sampler.recorder = False, recorder
@@ -102,21 +105,33 @@ class LongEpisodes:
 
     Args:
         waits: a sentence about the code that waits for the ends of episodes.
+        most: the number of steps after which an episode is an error; None: none.
     """
 
-    def __init__(self, waits: str) -> None:
-        self._waits = waits
+    def __init__(self, waits: str, most: int | None = None) -> None:
+        self._waits, self._most = waits, most
         self._polls = 0
         self._has_warned = False
 
     def after_poll(self, lengths: Callable[[], NDArray]) -> None:
-        """Counts a poll; `lengths` returns the steps of each sub-environment's running episode, 0 without one."""
+        """Counts a poll; `lengths` returns the steps of each sub-environment's running episode, 0 without one.
+
+        Raises:
+            EnvError: a running episode has `most` steps; tested every 1000 polls.
+        """
         self._polls += 1
-        if self._has_warned or self._polls % _POLLS_BETWEEN_CHECKS:
+        if self._polls % _POLLS_BETWEEN_CHECKS or (self._has_warned and self._most is None):
             return
         longest = lengths()
         slot = int(longest.argmax())
-        if longest[slot] >= _LONG_EPISODE:
+        if self._most is not None and longest[slot] >= self._most:
+            raise EnvError("An episode does not end.", f"sub-environment {slot}", f"{longest[slot]:,} steps").expected(
+                f"an end within {self._most:,} steps",
+                "return truncated=True from step() at a time limit, or wrap the environment in "
+                "gymnasium.wrappers.TimeLimit; for evaluations in a Gymnasium id: "
+                "evaluation_config={'env_config': {'max_episode_steps': 1000}}",
+            )
+        if longest[slot] >= _LONG_EPISODE and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "An episode has not ended after %d steps (sub-environment %d). %s If it never ends, limit its "

@@ -129,9 +129,27 @@ class Searched(Algorithm):
     def make_model(self, rngs: nnx.Rngs) -> Any:
         space, sizes, outputs = self.observation_space, self.config.model, self.exploration.num_inputs
         actor = make_actor(space, self.action_space, outputs, sizes, rngs=rngs)
+        self._refuse_statistics(actor)
         if sizes.custom_model is not None or sizes.fcnet_hiddens or is_parametric(space):
             return actor
         return actor if actor.trunk.encoder.images_only else LinearPolicy(space, outputs, sizes, rngs=rngs)
+
+    def _refuse_statistics(self, model: nnx.Module) -> None:
+        """Raises PolicyError for layers such as `nnx.BatchNorm`, whose running statistics change in updates on batches.
+
+        Other state that is not a parameter is constant, and accepted.
+        """
+        layers = [path for path, node in nnx.iter_graph(model) if hasattr(node, "use_running_average")]
+        if layers:
+            raise PolicyError(
+                "The model has batch normalization, and a search over parameters has no batches.",
+                f"{self.label}, make_model",
+                ", ".join(".".join(map(str, path)) for path in layers),
+            ).expected(
+                "a model without running statistics of batches",
+                "set model.normalization to None or 'layer', or remove these layers from the custom model; "
+                "observation_filter='MeanStdFilter' standardizes observations",
+            )
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

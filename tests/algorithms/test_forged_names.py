@@ -20,7 +20,7 @@ import pytest
 
 from rollax import DQNTrainer, PolicyServerEnv, PPOConfig, PPOTrainer, Trainer, load_policy, open_dataset
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.cli.train import make_trainer
+from rollax.cli.training import make_trainer
 from rollax.config import TrainerConfig
 from rollax.config.json_form import decode_config, missing_code
 from rollax.errors import RollaxError

@@ -39,7 +39,7 @@ def rollax(cwd: Path, without_drawing: None, monkeypatch: pytest.MonkeyPatch) ->
     """Runs a command line in the empty folder, with the algorithm FAKE, which opens all checkpoints."""
 
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
-    monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)
+    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
     monkeypatch.setattr("rollax.cli.commands.open_trainer", open_fake)
 
     def run(*arguments: Any, code: int = 0) -> Result:

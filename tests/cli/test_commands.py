@@ -9,9 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 import rollax as package
-from rollax.cli import console
+from rollax.cli import app, console
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -72,7 +73,7 @@ def test_a_folder_of_several_seeds_is_named(rollax, run, cwd, command):
     (cwd / "set").mkdir()
     run.rename(cwd / "set" / "seed-3")
     done = rollax(*command, "set", code=2)
-    assert "several seeds" in done.output or "--seeds" in done.output
+    assert "seed-3" in done.output or "--seeds" in done.output
     assert "set/seed-3" in done.output.replace("\n", "")
 
 
@@ -126,6 +127,22 @@ def test_version_and_help(rollax):
     assert rollax("--version").output == f"rollax {package.__version__}\n"
     for command in ("train", "evaluate", "list", "plot"):
         rollax(command, "--help")
+
+
+def commands(group):
+    return [one for child in group.commands.values() for one in ([child] if child.params else commands(child))]
+
+
+def test_each_option_with_a_value_names_it():
+    """Otherwise Typer shows the type, as `<str>`, beside the names of other options."""
+    found = [
+        parameter
+        for command in commands(typer.main.get_command(app))
+        for parameter in command.params
+        if not getattr(parameter, "is_flag", False)
+    ]
+    assert len(found) > 150
+    assert [one.name for one in found if not one.metavar or one.metavar != one.metavar.upper()] == []
 
 
 @pytest.mark.long

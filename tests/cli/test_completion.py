@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.cli.completion import complete_key
+from rollax.cli.completion import complete_key, complete_setting
+from rollax.cli.config_sources import algorithm_names
+from rollax.config.validation_errors import keys_with_parts
 from rollax.core.frozen import fields_by_key
 from tests.pages import REPOSITORY
 
@@ -85,10 +87,64 @@ def test_all_config_keys_are_completed():
     assert set(complete_key("lam")) >= {"lam", "lambda"}
 
 
-def test_completions_of_keys_do_not_import_jax():
-    code = (
-        "import sys; from rollax.cli.completion import complete_key; complete_key('lam'); print('jax' in sys.modules)"
-    )
+def test_all_algorithms_are_completed():
+    assert algorithm_names() == sorted(ALGORITHMS)
+
+
+class Parsed:
+    """A command line whose settings so far are `settings`."""
+
+    def __init__(self, *settings: str) -> None:
+        self.params = {"settings": list(settings)}
+
+
+def test_all_settings_are_completed():
+    """Keys of a section have its name; a section itself is a dict, which has no value on a command line."""
+    known = {key for name in ALGORITHMS for key in keys_with_parts(get_trainer_class(name).config_class)}
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    assert set(complete_setting(Parsed(), "")) == {f"{key}=" for key in known - sections}
+
+
+@pytest.mark.parametrize(
+    ("settings", "incomplete", "found"),
+    [
+        ([], "model.normalization", [f"model.normalization={x}" for x in ("layer", "batch", "batch_renorm", "null")]),
+        ([], "normalize_r", ["normalize_rewards=true", "normalize_rewards=false"]),
+        ([], "num_w", ["num_workers=", "num_workers=0"]),
+        ([], "model.conv_", ["model.conv_activation=", "model.conv_dense=", "model.conv_filters="]),
+        ([], "normalize_rewards=t", ["normalize_rewards=true"]),
+        (["lr=1", "normalize_rewards="], "t", ["true"]),
+        (["model.fcnet_hiddens="], "", ["[64,64]"]),
+        (["lr=1"], "model.normalization=b", ["model.normalization=batch", "model.normalization=batch_renorm"]),
+        ([], "there_is_no_such_key", []),
+        ([], "there_is_no_such_key=", []),
+    ],
+)  # fmt: skip
+def test_settings_and_their_values(settings, incomplete, found):
+    assert complete_setting(Parsed(*settings), incomplete) == found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("begin", ["--set", "--set ="])
+def test_bash_completes_settings(program, runs, begin):
+    assert in_bash(program, f"rollax train --set lr = 1 {begin} normalize_r", runs) == [
+        "normalize_rewards=true",
+        "normalize_rewards=false",
+    ]
+    assert in_bash(program, f"rollax train {begin} twin_q = t", runs) == ["true"]
+    assert in_bash(program, f"rollax train {begin} twin_q =", runs) == ["true", "false"]
+
+
+def test_options_are_read_without_the_packages_that_train():
+    """Completions and `--help` import the modules of all commands, but not what these commands use."""
+    code = "import sys, rollax.cli; print(*{'gymnasium', 'jax', 'numpy', 'pydantic', 'yaml'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, text=True, capture_output=True, check=True)
+    assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize("call", ["complete_key('lam')", "complete_algorithm('P')", "config_section()"])
+def test_completions_of_keys_import_no_configs(call):
+    code = f"import sys; from rollax.cli import completion; completion.{call}; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, text=True, capture_output=True, check=True)
     assert done.stdout == "False\n"
 

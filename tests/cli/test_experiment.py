@@ -9,7 +9,7 @@ import pytest
 
 from rollax import A2CConfig, PPOConfig
 from rollax.cli.experiment import parse_config, parse_settings
-from rollax.cli.train import make_trainer
+from rollax.cli.training import make_trainer
 from rollax.config.json_form import missing_code
 from rollax.core.importing import ImportPath, StoredCode
 from rollax.errors import ConfigError

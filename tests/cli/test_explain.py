@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from rollax import DQNConfig, MARWILConfig, PPOConfig, SACConfig
-from rollax.cli.explain import explanation
+from rollax.cli.explanation import explanation
 from rollax.config.names_of_libraries import OF_LIBRARY
 from rollax.config.synonyms import ADVICE, SYNONYMS
 from rollax.errors import ConfigError, without_links

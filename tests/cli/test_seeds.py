@@ -185,3 +185,18 @@ def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
     begun = [run for run in (cwd / "set").glob("seed-*") if (run / "result.jsonl").exists()]
     assert len(begun) >= 2
     assert all(list((run / "checkpoints").iterdir()) for run in begun)
+
+
+def test_ctrl_c_ends_the_final_evaluations_of_seeds_in_one_process(cwd):
+    endless = "--set=evaluation_num_episodes=1000000000"
+    command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=2", "--out=set", "--stop-iterations=1", endless]
+    process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    try:
+        while not (saved := list((cwd / "set").glob("seed-*/checkpoints/checkpoint_000001"))):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+    assert all((checkpoint.parent.parent / "result.jsonl").read_text().count("\n") == 1 for checkpoint in saved)

@@ -26,7 +26,7 @@ def fake(cwd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     # What `--import` changes in this process, too, is restored after the test.
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
-    monkeypatch.setattr("rollax.cli.train.open_trainer", None)
+    monkeypatch.setattr("rollax.cli.training.open_trainer", None)
     return lambda *options, code=0: invoke(*FAKE, "--parallel=2", *options, code=code).output
 
 

@@ -46,7 +46,7 @@ def test_prints_where_the_files_are(rollax, cwd):
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_tensorboard_is_proposed_with_the_package_that_it_needs(installed, rollax, monkeypatch):
-    monkeypatch.setattr("rollax.cli.train.shutil.which", lambda name: "/bin/tensorboard" if installed else None)
+    monkeypatch.setattr("rollax.cli.training.shutil.which", lambda name: "/bin/tensorboard" if installed else None)
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert "tensorboard --logdir here" in done.output
     assert ("pip install tensorboard" in done.output) is not installed
@@ -54,7 +54,7 @@ def test_tensorboard_is_proposed_with_the_package_that_it_needs(installed, rolla
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_videos_are_proposed_with_the_extra_that_they_need(installed, rollax, monkeypatch):
-    monkeypatch.setattr("rollax.cli.train.find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("rollax.cli.training.find_spec", lambda name: object() if installed else None)
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert "--video videos/" in done.output
     assert ("rollax[video]" in done.output) is not installed

@@ -75,6 +75,28 @@ def test_runs_that_are_not_compiled_are_refused(env, keys):
         train_together(lambda number: PPOTrainer(env, {**PPO_KEYS, **keys}), 2, trained)
 
 
+class MakingError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("env", "error"), [("jax:CartPole-v1", MakingError), ("CartPole-v1", ConfigError)], ids=["not made", "not compiled"]
+)
+def test_trainers_that_were_made_are_stopped_if_the_runs_cannot_begin(env, error):
+    made = []
+
+    def make(number):
+        if number == 2:
+            raise MakingError
+        made.append(PPOTrainer(env, PPO_KEYS))
+        return made[-1]
+
+    with pytest.raises(error):
+        train_together(make, 3, trained, mapped=True)
+    assert len(made) == (2 if error is MakingError else 1)
+    assert not any(trainer.can_evaluate for trainer in made)  # they are stopped
+
+
 @WAYS
 @pytest.mark.parametrize("key", [{"gamma": 0.5}, {"env_config": {"gravity": 90.0}}])
 def test_runs_with_other_settings_are_refused(key, mapped):

@@ -168,6 +168,15 @@ class TestValueHeads:
         _, targets = generalized_advantages(fragment, next_values[:, 0], gamma=0.1, lambda_=1.0, episodic=False)
         np.testing.assert_allclose(targets, f32(1.2369, 2.369, 3.69, 4.58, 5.8, 6.9), rtol=1e-6)
 
+    @pytest.mark.parametrize(
+        "wrong", [np.array(7.0, np.float32), f32(7), f32(7, 8), f32(7, 8, 9, 10), np.ones((3, 1), np.float32)]
+    )
+    @pytest.mark.parametrize("episodic", [True, False])
+    def test_one_head_with_another_number_of_next_values_is_refused(self, episodic, wrong):
+        fragment, rewards, _ = self.made(np.zeros(6, np.float32))
+        with pytest.raises(ShapeError):
+            generalized_advantages(fragment, wrong, gamma=0.1, lambda_=1.0, rewards=rewards[:, 0], episodic=episodic)
+
     def test_a_number_of_heads_that_differs_is_refused(self):
         fragment, rewards, next_values = self.made(np.zeros((6, 2), np.float32))
         for wrong in ({"rewards": rewards[:, 0]}, {"rewards": None}, {"next_values": next_values[:, :1]}):

@@ -101,6 +101,25 @@ def test_a_long_episode_warns(caplog):
         assert part in record.getMessage()
 
 
+class Endless(ShortOrLong):
+    """Episodes never end in sub-environment 1."""
+
+    def __init__(self, context: EnvContext) -> None:
+        super().__init__(context)
+        self.length = 1 if context.vector_index == 0 else -1
+
+
+@pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
+def test_an_episode_that_does_not_end_raises(monkeypatch, mode):
+    monkeypatch.setattr(whole_episodes, "_POLLS_BETWEEN_CHECKS", 10)
+    monkeypatch.setattr(whole_episodes, "_ENDLESS_EPISODE", 30)
+    worker = make(Endless, batch_mode=mode)
+    assert len(worker.evaluate(1)) == 1  # sub-environment 1 has no share
+    with pytest.raises(EnvError, match=r"sub-environment 1(.|\n)*30 steps(.|\n)*TimeLimit"):
+        worker.evaluate(2)
+    assert len(worker.evaluate(1)) == 1
+
+
 @pytest.mark.usefixtures("nine_steps_are_long")
 @pytest.mark.parametrize(("mode", "warnings"), [("complete_episodes", 1), ("truncate_episodes", 0)])
 def test_a_fragment_that_waits_for_the_end_of_an_episode_warns(mode, warnings, caplog):

@@ -230,6 +230,21 @@ def test_rows_that_are_not_finite_do_not_change_the_statistics(bad):
         np.testing.assert_array_equal(array, before[name])
 
 
+@pytest.mark.parametrize(
+    ("later", "error"), [(f32([[np.nan], [1]]), EnvError), (f32([[1, 2], [3, 4]]), ShapeError)], ids=["NaN", "shape"]
+)
+def test_an_error_of_a_later_leaf_changes_no_statistics(later, error):
+    leaf = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    observation_filter = MeanStdFilter(spaces.Dict({"a": leaf, "b": leaf}))
+    observation_filter({"a": f32([[1], [3]]), "b": f32([[5], [6]])})
+    before = observation_filter.state()
+    observation_filter.take_delta()
+    with pytest.raises(error):
+        observation_filter({"a": f32([[7], [9]]), "b": later})
+    assert_same_state(observation_filter.state(), before)
+    assert observation_filter.take_delta()["a/count"] == 0
+
+
 def test_images_of_floats_are_not_changed():
     images = f32(np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 3)))
     kept = make_filter("MeanStdFilter", spaces.Box(0, 255, (8, 8, 3), np.float32))

@@ -94,6 +94,35 @@ def test_a_model_without_parameters():
         ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
 
 
+class Normalizes(nnx.Module):
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.norm = nnx.BatchNorm(*observation_space.shape, rngs=rngs)
+        self.layer = nnx.Linear(*observation_space.shape, num_outputs, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(self.layer(self.norm(obs)))
+
+
+@pytest.mark.parametrize("trainer_class", [ESTrainer, ARSTrainer])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"normalization": "batch", "fcnet_hiddens": [4]},
+        {"normalization": "batch_renorm", "fcnet_hiddens": [4]},
+        {"custom_model": Normalizes},
+    ],
+    ids=["batch", "batch_renorm", "custom"],
+)
+def test_batch_normalization(trainer_class, model):
+    with pytest.raises(PolicyError, match=r"batch normalization(.|\n)*got: .*norm"):
+        trainer_class(Drift, {**SMALL, "model": model})
+
+
+def test_layer_normalization_is_accepted():
+    with ESTrainer(Drift, {**SMALL, "model": {"normalization": "layer", "fcnet_hiddens": [4]}}) as trainer:
+        assert trainer.train()["training_iteration"] == 1
+
+
 def test_candidates_beyond_the_memory(monkeypatch):
     # 3 × 2 parameters of 4 bytes, in 2 blocks of 16: 768 bytes.
     monkeypatch.setattr(memory, "gib", str)

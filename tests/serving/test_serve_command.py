@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollax import PGTrainer
-from rollax.cli.serve import read_token
 from rollax.errors import ConfigError
+from rollax.serving.security import read_token
 from tests.cli.command_line import invoke
 from tests.serving.serve_process import serving
 

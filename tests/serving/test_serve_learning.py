@@ -86,6 +86,17 @@ def test_a_signal_ends_a_server_without_clients(tmp_path):
 
 
 @pytest.mark.long
+def test_settings_replace_keys_of_a_preset(tmp_path):
+    options = ("--set=env_config.spaces_of=CartPole-v1", "--set=model.fcnet_activation=relu", "--set=lambda=0.9")
+    with serving("--run=PPO", "--preset=rllib", *options, f"--out={tmp_path / 'run'}"):
+        config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["lr"] == 5e-5
+    assert config["lambda"] == 0.9
+    assert config["model"]["fcnet_hiddens"] == [256, 256]
+    assert config["model"]["fcnet_activation"] == "relu"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("run", ["PPO", "IMPALA", "APEX"])  # the algorithms wait in different loops
 def test_a_worker_without_clients_delays_neither_learning_nor_the_end(run, tmp_path):
     out = tmp_path / "run"
@@ -121,6 +132,8 @@ def play_until(address, stop):
         ([], "There is nothing to serve"),
         (["--run=DQM"], "did you mean"),
         (["--run=DQN"], "has no spaces"),
+        (["--run=DQN", "--preset=nothing"], "rllib"),
+        (["runs/one", "--preset=rllib"], "The option is for a run that learns"),
         (["runs/one", "--set=lr=1"], "The option is for a run that learns"),
         (["runs/one", "--checkpoint-frequency-s=5"], "The option is for a run that learns"),
         (["--run=DQN", "--explore"], "The option is for a served checkpoint"),
