@@ -18,7 +18,7 @@ import numpy as np
 
 from rollax import DQN, DQNConfig, DQNTrainer
 from rollax.ops.q_learning import chosen
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 
 EPSILON = 1e-3
 

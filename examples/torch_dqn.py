@@ -6,8 +6,8 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), 
 from gymnasium.spaces import Discrete
 
 from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
-from rollax.config.groups import ReplayFields
 from rollax.config.off_policy_groups import QLearningFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
 from rollax.policy.replayed import TRANSITION
 from rollax.policy.targets import periodic_copy

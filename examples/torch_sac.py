@@ -6,7 +6,7 @@ from gymnasium.spaces import Box
 from pydantic import Field
 
 from rollax import SyncReplayOptimizer, TorchAlgorithm, TorchFields, Trainer
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.models.config import ModelConfig
 from rollax.policy.exploration.action_noise import RandomAtFirst
 from rollax.policy.replayed import TRANSITION

@@ -76,7 +76,6 @@ from rollax.env.jax.jax_env import JaxEnv as JaxEnv
 from rollax.env.jax.jax_env import MultiAgentJaxEnv as MultiAgentJaxEnv
 from rollax.env.jax.jax_env import Outcome as Outcome
 from rollax.env.jax.wrappers import TimeLimit as TimeLimit
-from rollax.env.making import to_base_env as to_base_env
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv as MultiAgentEnv
 from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo as from_pettingzoo
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo as to_pettingzoo
@@ -84,6 +83,7 @@ from rollax.env.recording import record_env as record_env
 from rollax.env.registry import EnvContext as EnvContext
 from rollax.env.registry import register_env as register_env
 from rollax.env.rows import Rows as Rows
+from rollax.env.to_base_env import to_base_env as to_base_env
 from rollax.env.vector.vector_env import VectorEnv as VectorEnv
 from rollax.errors import BatchError as BatchError
 from rollax.errors import CheckpointError as CheckpointError

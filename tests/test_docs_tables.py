@@ -25,8 +25,8 @@ from rollax import (
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config import TrainerConfig
-from rollax.config.groups import ReplayFields
-from rollax.rollout.episodes import Episode
+from rollax.config.replay_groups import ReplayFields
+from rollax.rollout.episode import Episode
 from rollax.search.config import SearchFields
 from tests.test_docs import REPOSITORY, table
 

@@ -11,7 +11,7 @@ import pytest
 
 from rollax import MultiAgentEnv, PPOTrainer, PrioritizedReplay, UniformReplay, VectorEnv
 from rollax.core.spaces import space_text
-from rollax.rollout.episodes import Episode
+from rollax.rollout.episode import Episode
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.exploration_bonus import BonusAdvantages
+from rollax.algorithms.loss_terms import with_critic_and_entropy
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer

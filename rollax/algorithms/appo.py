@@ -17,9 +17,8 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.impala import IMPALA, IMPALAConfig, IMPALATrainer, learned_rows
-from rollax.algorithms.kl_penalty import KLPenalty
+from rollax.algorithms.loss_terms import KLPenalty, with_critic_and_entropy
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean

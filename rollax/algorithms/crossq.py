@@ -20,11 +20,11 @@ from pydantic import Field
 
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import OF_SEQUENCES
+from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.errors import ConfigError
 from rollax.models.action_values import ActorWithCritics, frozen, values_of_both
 from rollax.models.config import CriticConfig, ModelConfig
-from rollax.models.distributions.composite import check_continuous
+from rollax.models.distributions.factory import check_continuous
 from rollax.ops.actor_critic import td_target
 from rollax.policy.gradient_transforms import adam, by_part
 from rollax.policy.size_checks import check_layers

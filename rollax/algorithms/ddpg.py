@@ -20,16 +20,16 @@ import numpy as np
 from flax import nnx
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import SequenceFields
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
+from rollax.config.replay_groups import SequenceFields
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.composite import check_continuous
+from rollax.models.distributions.factory import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors

@@ -29,8 +29,9 @@ from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import ExplorationBonusFields, ReplayFields, SequenceFields
+from rollax.config.groups import ExplorationBonusFields
 from rollax.config.off_policy_groups import HindsightFields, QLearningFields
+from rollax.config.replay_groups import ReplayFields, SequenceFields
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError
 from rollax.models.config import MOST_LAYERS, Width

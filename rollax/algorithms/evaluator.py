@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rollax.config import TrainerConfig
-from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError, PolicyError
 from rollax.rollout.messages import Update
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, Result, summarize
-from rollax.rollout.whole_episodes import OR_DEFAULT, check_count
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_policies import specs_of
 from rollax.rollout.worker_set import WorkerSet, worker_arguments
@@ -131,6 +129,9 @@ class Evaluator:
 
     def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
         """Writes this many episodes as a data set into a folder; returns their summary and the files."""
+        from rollax.core.atomic_files import absolute  # loaded only where it is used
+        from rollax.rollout.whole_episodes import check_count
+
         check_count(num_episodes, "record(num_episodes=...)")
         folder, existing = absolute(out, ConfigError), 0
         with suppress(OSError):  # no folder yet; a folder that cannot be read is refused when episodes are written
@@ -160,6 +161,8 @@ class Evaluator:
     def _count(self, num_episodes: int | None) -> int:
         if num_episodes is None:
             return self._trainer.config.evaluation_num_episodes
+        from rollax.rollout.whole_episodes import OR_DEFAULT, check_count  # loaded only where it is used
+
         check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
         return num_episodes
 

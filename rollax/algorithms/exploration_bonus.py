@@ -10,19 +10,17 @@ import numpy as np
 from flax import nnx
 
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import ReplayFields
 from rollax.core import trees
 from rollax.core.running_statistics import RunningMoments
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
-from rollax.policy.running_returns import RunningReturns
 
 if TYPE_CHECKING:
     from rollax.models.random_network_distillation import ScaledObservations
 
-BONUSES, BONUS_DISCOUNTS = "bonuses", "bonus_discounts"
+BONUSES = "bonuses"
 _PREDICTED, _LOSS = "predicted", "predictor_loss"
 _OBSERVATIONS, _RETURNS = "bonus_observations", "bonus_returns"
 _ROWS_AT_ONCE = 256  # images have many numbers
@@ -57,9 +55,7 @@ class ExplorationBonus(Algorithm):
         if columns is None or not self.gives_bonuses:
             return columns
         # A replay buffer has the next observations anyway.
-        return (
-            columns | {SampleBatch.SLOT} | (set() if isinstance(self.config, ReplayFields) else {SampleBatch.NEW_OBS})
-        )
+        return columns | {SampleBatch.SLOT} | (set() if self.config.replays else {SampleBatch.NEW_OBS})
 
     @property
     def reported(self) -> tuple[str, ...]:
@@ -80,6 +76,8 @@ class ExplorationBonus(Algorithm):
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         if not self.gives_bonuses:
             return super().make_running_statistics()
+        from rollax.policy.running_returns import RunningReturns  # loaded only where it is used
+
         observations = RunningMoments((self.scaled_observations.size,))
         returns = RunningReturns(self.bonus_gamma, episodic=False)
         return {**super().make_running_statistics(), _OBSERVATIONS: observations, _RETURNS: returns}
@@ -133,7 +131,7 @@ class ExplorationBonus(Algorithm):
         if not self.gives_bonuses:
             return columns
         predicted = (rng.random(len(batch)) < self.config.predictor_share).astype(np.float32)
-        following = {} if isinstance(self.config, ReplayFields) else {SampleBatch.NEW_OBS: batch[SampleBatch.NEW_OBS]}
+        following = {} if self.config.replays else {SampleBatch.NEW_OBS: batch[SampleBatch.NEW_OBS]}
         return {**columns, **following, _PREDICTED: predicted}
 
     def with_predictor_loss(
@@ -186,21 +184,3 @@ class BonusAdvantages(ExplorationBonus):
         advantages, of_bonuses = fragment[SampleBatch.ADVANTAGES].T
         fragment[SampleBatch.ADVANTAGES] = advantages + np.float32(self.config.bonus_coeff) * of_bonuses
         return fragment
-
-    def by_slot(self, fragment: Fragment) -> Fragment:
-        """The fragment with the rows of each slot together, and with `bonus_discounts` for V-trace.
-
-        V-trace takes the value after a row from the next row. After a termination this is the first row of the slot's
-        next episode, so the discount is γ there too. It is 0 only where the slot's last row is a termination.
-        """
-        slots = fragment[SampleBatch.SLOT]
-        rows = np.argsort(slots, kind="stable")
-        segments = np.argsort(slots[fragment.starts], kind="stable")
-        lengths = (fragment.ends + 1 - fragment.starts)[segments]
-        columns = {name: trees.index(column, rows) for name, column in fragment.items()}
-        after = {name: trees.index(column, segments) for name, column in fragment.after.items()}
-        found = Fragment(columns, np.cumsum(lengths) - 1, after, env_steps=fragment.env_steps)
-        slots = slots[rows]
-        followed = np.append(slots[1:] == slots[:-1], False) | ~found[SampleBatch.TERMINATEDS]
-        found[BONUS_DISCOUNTS] = np.where(followed, self.bonus_gamma, 0.0).astype(np.float32)
-        return found

@@ -32,11 +32,11 @@ from flax import nnx
 from jax import lax
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import critic_statistics
+from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import OF_SEQUENCES
+from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.core.running_statistics import RunningMoments
 from rollax.errors import ConfigError
 from rollax.models.action_values import (
@@ -48,7 +48,7 @@ from rollax.models.action_values import (
     values_of_both,
 )
 from rollax.models.config import MOST_LAYERS, ModelConfig, Width
-from rollax.models.distributions.composite import check_continuous
+from rollax.models.distributions.factory import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.unit_norm import UnitActionValue, UnitActor, with_unit_norms
 from rollax.ops.actor_critic import entropy_of_normals, reward_scale
@@ -56,6 +56,7 @@ from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution, projected
 from rollax.policy import gradient_transforms as optimizers
 from rollax.policy.base_algorithm import Values
+from rollax.policy.projected_optimizer import with_projection
 from rollax.policy.running_returns import RunningReturns
 from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
@@ -160,7 +161,7 @@ class FlashSAC(SAC):
         return UpdatePlan(config.train_batch_size, updated_targets=targets, every=self.delayed_parts)
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        one = optimizers.with_projection(optimizers.adam(self.config), with_unit_norms)
+        one = with_projection(optimizers.adam(self.config), with_unit_norms)
         return optimizers.by_part(dict.fromkeys(self.learning_rates(0.0), one), self.plan.every)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:

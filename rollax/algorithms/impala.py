@@ -19,12 +19,14 @@ import numpy as np
 import optax
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import with_critic_and_entropy
-from rollax.algorithms.exploration_bonus import BONUS_DISCOUNTS, BONUSES, BonusAdvantages
+from rollax.algorithms.exploration_bonus import BONUSES, BonusAdvantages
+from rollax.algorithms.loss_terms import with_critic_and_entropy
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
-from rollax.config.groups import AsyncSamplesFields, BonusAdvantageFields, NormalizedRewardFields, StateValueFields
+from rollax.config.groups import BonusAdvantageFields, NormalizedRewardFields, StateValueFields
+from rollax.config.off_policy_groups import AsyncSamplesFields
+from rollax.core import trees
 from rollax.errors import ConfigError
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
@@ -36,6 +38,7 @@ from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
+_BONUS_DISCOUNTS = "bonus_discounts"
 
 
 class IMPALAConfig(BonusAdvantageFields, NormalizedRewardFields, StateValueFields, AsyncSamplesFields):
@@ -112,8 +115,26 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
         fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
         return fragment.with_bootstrap_rows()
 
+    def by_slot(self, fragment: Fragment) -> Fragment:
+        """The fragment with the rows of each slot together, and with `bonus_discounts` for V-trace.
+
+        V-trace takes the value after a row from the next row. After a termination this is the first row of the slot's
+        next episode, so the discount is γ there too. It is 0 only where the slot's last row is a termination.
+        """
+        slots = fragment[SampleBatch.SLOT]
+        rows = np.argsort(slots, kind="stable")
+        segments = np.argsort(slots[fragment.starts], kind="stable")
+        lengths = (fragment.ends + 1 - fragment.starts)[segments]
+        columns = {name: trees.index(column, rows) for name, column in fragment.items()}
+        after = {name: trees.index(column, segments) for name, column in fragment.after.items()}
+        found = Fragment(columns, np.cumsum(lengths) - 1, after, env_steps=fragment.env_steps)
+        slots = slots[rows]
+        followed = np.append(slots[1:] == slots[:-1], False) | ~found[SampleBatch.TERMINATEDS]
+        found[_BONUS_DISCOUNTS] = np.where(followed, self.bonus_gamma, 0.0).astype(np.float32)
+        return found
+
     def loss_columns(self, batch: SampleBatch, rng: np.random.Generator) -> dict[str, Any]:
-        of_bonuses = (BONUSES, BONUS_DISCOUNTS) if BONUS_DISCOUNTS in batch else ()
+        of_bonuses = (BONUSES, _BONUS_DISCOUNTS) if _BONUS_DISCOUNTS in batch else ()
         return {**super().loss_columns(batch, rng), **{name: batch[name] for name in of_bonuses}}
 
     def make_optimizer(self) -> optax.GradientTransformation:
@@ -159,7 +180,7 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
         if not self.gives_bonuses:
             return of_head(rewards, discounts, values)
         targets, advantages = of_head(rewards, discounts, values[:, 0])
-        of_bonuses, bonus_advantages = of_head(batch[BONUSES], batch[BONUS_DISCOUNTS], values[:, 1])
+        of_bonuses, bonus_advantages = of_head(batch[BONUSES], batch[_BONUS_DISCOUNTS], values[:, 1])
         return jnp.stack([targets, of_bonuses], axis=1), advantages + config.bonus_coeff * bonus_advantages
 
     def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:

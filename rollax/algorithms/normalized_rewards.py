@@ -8,7 +8,6 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.core.running_statistics import RunningMoments
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.base_algorithm import Values
-from rollax.policy.running_returns import RunningReturns
 
 _RETURNS = "returns"
 _EPSILON, _LIMIT = 1e-8, 10.0
@@ -30,8 +29,11 @@ class NormalizedRewards(Algorithm):
         return columns | {SampleBatch.SLOT, SampleBatch.TRAJECTORY_ID}
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
-        returns = {_RETURNS: RunningReturns(self.config.gamma)} if self.config.normalize_rewards else {}
-        return {**super().make_running_statistics(), **returns}
+        if not self.config.normalize_rewards:
+            return super().make_running_statistics()
+        from rollax.policy.running_returns import RunningReturns  # loaded only where it is used
+
+        return {**super().make_running_statistics(), _RETURNS: RunningReturns(self.config.gamma)}
 
     def changes_rows(self) -> bool:
         """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""

@@ -17,9 +17,8 @@ import jax
 import numpy as np
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import with_critic_and_entropy
 from rollax.algorithms.exploration_bonus import BonusAdvantages
-from rollax.algorithms.kl_penalty import KLPenalty
+from rollax.algorithms.loss_terms import KLPenalty, with_critic_and_entropy
 from rollax.algorithms.normalized_rewards import NormalizedRewards
 from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer

@@ -21,8 +21,8 @@ from pydantic import Field
 from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
-from rollax.config.groups import ReplayFields, SequenceFields
 from rollax.config.off_policy_groups import QLearningFields
+from rollax.config.replay_groups import ReplayFields, SequenceFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import MOST_LAYERS, Width
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
@@ -34,7 +34,8 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.burn_in import after_burn_in
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.mask_checks import GroupMaskChecks, refuse_nested_masks
+from rollax.policy.group_masks import GroupMaskChecks
+from rollax.policy.mask_checks import refuse_nested_masks
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 

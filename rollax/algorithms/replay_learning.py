@@ -11,7 +11,8 @@ from rollax.models.outputs import Outputs
 from rollax.ops.q_learning import sequence_errors
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, Draw, draw_for
+from rollax.policy.replayed import TRANSITION, Draw
+from rollax.policy.sequence_draw import draw_for
 
 
 class ReplayLearning(Algorithm):

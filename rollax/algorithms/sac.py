@@ -25,15 +25,16 @@ from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.replay_learning import ReplayLearning
 from rollax.algorithms.state_dependent_exploration import StateDependentExploration
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
-from rollax.config.groups import SequenceFields, StateDependentExplorationFields
+from rollax.config.groups import StateDependentExplorationFields
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
+from rollax.config.replay_groups import SequenceFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
 from rollax.models.action_values import (
@@ -46,7 +47,7 @@ from rollax.models.action_values import (
 )
 from rollax.models.config import MOST_LAYERS, CriticConfig, LayersConfig
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
-from rollax.models.distributions.composite import check_box_or_discrete
+from rollax.models.distributions.factory import check_box_or_discrete
 from rollax.models.outputs import Outputs
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors

@@ -18,12 +18,12 @@ from flax import nnx
 from jax import lax
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import critic_statistics
+from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.errors import ConfigError
 from rollax.models.action_values import make_critic, make_critics
-from rollax.models.distributions.composite import check_continuous
+from rollax.models.distributions.factory import check_continuous
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import lowest_quantiles, quantile_huber

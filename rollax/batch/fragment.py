@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.batch.sample_batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import BatchError
@@ -91,6 +90,8 @@ class Fragment(SampleBatch):
 
         If fewer than n steps are left in the segment, or `n_step` is None, the transition ends with the segment.
         """
+        from rollax.batch.n_step import dtype_of_returns, n_step_windows  # loaded only where it is used
+
         rows, size = np.arange(len(self)), len(self)
         following, positions = rows + 1, np.arange(size + len(self.ends))  # the rows, then the rows of `after`
         following[self.ends] = positions[size:]

@@ -18,7 +18,6 @@ from rollax.batch.columns import (
     positions_of,
     whole_number,
 )
-from rollax.batch.sequences import padded_columns, trajectory_starts
 from rollax.core import trees
 from rollax.errors import BatchError
 
@@ -289,6 +288,8 @@ class SampleBatch(MutableMapping[str, Any]):
             BatchError: there is no column `eps_id`, the batch is already padded, or `max_seq_len` is not an integer of
                 at least 1.
         """
+        from rollax.batch.sequences import padded_columns  # loaded only where it is used
+
         self._refuse_padded("Cutting into sequences")
         length = whole_number(max_seq_len, 1, "sequences(max_seq_len)")
         return SampleBatch(padded_columns(self, length, self._trajectory_starts()), env_steps=self._env_steps)
@@ -315,6 +316,8 @@ class SampleBatch(MutableMapping[str, Any]):
 
     def _trajectory_starts(self) -> np.ndarray:
         """[count] bool: the rows where a new sequence must begin."""
+        from rollax.batch.sequences import trajectory_starts  # as in `sequences`
+
         return trajectory_starts(self)
 
     @property

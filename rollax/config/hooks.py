@@ -31,6 +31,8 @@ class ConfigHooks(FieldGroup):
     """Key -> its value in every evaluation."""
     folders: ClassVar[Mapping[str, str]] = {}
     """Key that names a folder which a run writes into -> the value that turns this off, as errors say it."""
+    replays: ClassVar[bool] = False
+    """Whether policies learn from draws of a replay buffer, as with `ReplayFields`."""
     passed_again: ClassVar[tuple[str, ...]] = ()
     """Keys that may have to be passed where a checkpoint is opened, because they are not stored, or not trusted."""
 

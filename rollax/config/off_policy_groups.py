@@ -8,8 +8,10 @@ from pydantic import Field
 
 from rollax.config.field_group import ENABLED, FieldGroup, NotIn
 from rollax.config.field_types import ProbabilityPoints, SchedulePoints
-from rollax.config.groups import OWN_NETWORKS, ReplayFields, StreamFields
+from rollax.config.groups import OWN_NETWORKS
 from rollax.config.hooks import ConfigHooks
+from rollax.config.replay_groups import ReplayFields
+from rollax.config.trainer import TrainerConfig
 from rollax.core.schedules import Schedule
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
@@ -46,6 +48,32 @@ class HindsightFields(ConfigHooks):
                     expected=value,
                     fix=f"set {key} to {value!r}, or leave hindsight_goals out",
                 )
+
+
+class StreamFields(FieldGroup):
+    """How fragments are requested from workers that sample while the learner learns."""
+
+    places = {"max_requests_in_flight_per_worker": ()}
+
+    max_requests_in_flight_per_worker: int = Field(
+        default=2, ge=1, description="fragments requested from each worker in advance, so that it does not wait"
+    )
+
+
+class AsyncSamplesFields(StreamFields, TrainerConfig):
+    """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
+
+    requires = {"replay_buffer_num_slots": {"replay_proportion": ENABLED}}
+    places = {("learner_queue_size", "broadcast_interval", "replay_proportion", "replay_buffer_num_slots"): ()}
+
+    learner_queue_size: int = Field(
+        default=4,
+        ge=1,
+        description="train batches that may wait for the learner; when the queue is full, sampling waits",
+    )
+    broadcast_interval: int = Field(default=1, ge=1, description="updates between two broadcasts of the weights")
+    replay_proportion: float = Field(default=0.0, ge=0, description="number of replayed fragments for each fresh one")
+    replay_buffer_num_slots: int = Field(default=0, ge=0, description="number of recent fragments kept for replay")
 
 
 class AsyncReplayFields(StreamFields, ReplayFields):

@@ -218,6 +218,11 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
     return 0, 1
 
 
+def is_parametric(observation_space: spaces.Space) -> bool:
+    """Whether observations contain embeddings of the available actions."""
+    return isinstance(observation_space, spaces.Dict) and EMBEDDINGS in observation_space.spaces
+
+
 def choices(space: spaces.Space) -> list[int]:
     """Returns the number of choices of each discrete action of a space, in the order of an action mask."""
     counts = []

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
-from rollax.env import checks
-from rollax.env.checks import IdlePolls, check_observation
+from rollax.env import agent_checks, checks
+from rollax.env.agent_checks import IdlePolls
+from rollax.env.checks import check_observation
 from rollax.env.rows import ALL, Rows
 from rollax.errors import EnvError, MultiAgentError
 
@@ -323,11 +324,11 @@ class DictRows:
 
     def _check_keys(self, env_id: int, name: str, part: Iterable[Hashable]) -> None:
         if self._keys is not None and not self._keys.issuperset(part):
-            raise checks.undeclared(part, self._keys, f"{self.name}, sub-environment {env_id}", f"in {name} ")
+            raise agent_checks.undeclared(part, self._keys, f"{self.name}, sub-environment {env_id}", f"in {name} ")
 
     def _check_declared(self, env_id: int, agents: Iterable[Hashable]) -> None:
         if self._declared is not None and not self._declared.issuperset(agents):
-            raise checks.undeclared(agents, self._declared, f"{self.name}, sub-environment {env_id}")
+            raise agent_checks.undeclared(agents, self._declared, f"{self.name}, sub-environment {env_id}")
 
     def _check_rewarded(self, env_id: int, step: _Step) -> None:
         sub_env = self._sub_envs[env_id]

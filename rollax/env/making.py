@@ -13,12 +13,11 @@ import gymnasium as gym
 from gymnasium.error import DependencyNotInstalled
 
 from rollax.core.cleanup import cleanup_on_error
-from rollax.core.importing import named_by_caller
 from rollax.env import checks
-from rollax.env.adapters import EXTERNAL_CLASSES, JAX_ENV_CLASS, SINGLE_ENV_CLASS, adapted, adapter_of, is_recognized
+from rollax.env.adapters import EXTERNAL_CLASSES, JAX_ENV_CLASS, SINGLE_ENV_CLASS, adapted, adapter_of
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
-from rollax.env.registry import EnvContext, env_creator
+from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError, not_installed, repr_of, text_of
 
 CallConvention = Literal["context", "keywords", "nothing"]
@@ -74,13 +73,13 @@ def make_base_env(
     try:
         if settings.remote_envs:
             context.remote = True
-            return _from_instance(None, make_env, num_envs, settings)
+            return from_instance(None, make_env, num_envs, settings)
         make_vector = getattr(creator, "make_vector", None)
         # `make_env` passes a copy of the context, because an environment may remove the keys that it has read.
         env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
         copies = (make_env, num_envs) if make_vector is None else (None, 1)
         with cleanup_on_error(getattr(env, "close", lambda: None)):
-            return _from_instance(env, *copies, settings)
+            return from_instance(env, *copies, settings)
     except RollaxError:
         raise
     except (Exception, SystemExit) as error:  # a module that exits during its import would end the run without an error
@@ -205,64 +204,8 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
     return creator()
 
 
-def to_base_env(
-    env: Any,
-    make_env: Callable[[int], Any] | None = None,
-    num_envs: int = 1,
-    remote_envs: bool = False,
-    remote_env_batch_wait_ms: float = 0.0,
-    *,
-    remote_env_timeout_s: float | None = None,
-    restart_failed_sub_environments: bool = False,
-    observation_space: gym.Space | None = None,
-    action_space: gym.Space | None = None,
-    action_repeat: int = 1,
-    frame_stack: int = 1,
-) -> BaseEnv:
-    """Converts an environment, with copies of it if it is a single environment, to a `BaseEnv`.
-
-    Args:
-        env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, from which all
-            `num_envs` are made. Or an instance of any kind that `rollax docs environments` lists, which is the first
-            sub-environment. With `remote_envs` an instance moves to its process, and None lets `make_env` make all.
-        make_env: makes the other environments if `env` is an instance; a function of the vector index.
-        num_envs: the number of sub-environments; a vector environment has its own number.
-        remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
-        remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: with 0, it
-            takes only the ready sub-environments; with a large number, all of them step in lockstep.
-        remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
-        restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
-            episode is dropped. A remote one whose process dies is recreated in any case.
-        observation_space, action_space: for single environments that have none before their first reset.
-        action_repeat: steps for which each action is taken, or until the episode ends.
-        frame_stack: number of latest observations in an observation; see `rollax.env.stacking`.
-    Raises:
-        EnvError: an object that is not an environment, or the creator raised.
-        ConfigError: an unknown id, or `make_env` together with a creator.
-    """
-    settings = EnvSettings(
-        remote_envs=remote_envs,
-        remote_env_batch_wait_ms=remote_env_batch_wait_ms,
-        remote_env_timeout_s=remote_env_timeout_s,
-        restart_failed_sub_environments=restart_failed_sub_environments,
-        observation_space=observation_space,
-        action_space=action_space,
-        action_repeat=action_repeat,
-        frame_stack=frame_stack,
-    )
-    # An instance may be callable too.
-    if not (isinstance(env, str | type) or (callable(env) and not is_recognized(env))):
-        return _from_instance(env, make_env, num_envs, settings)
-    if make_env is not None:
-        raise ConfigError(
-            "The environments have two creators.", "to_base_env(env, make_env)", f"env={env!r}, make_env={make_env!r}"
-        ).expected(
-            "make_env only beside an environment that exists, or None", "leave make_env out: env makes all environments"
-        )
-    return make_base_env(env_creator(named_by_caller(env)), EnvContext(), num_envs, settings)
-
-
-def _from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, settings: EnvSettings) -> BaseEnv:
+def from_instance(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, settings: EnvSettings) -> BaseEnv:
+    """The `BaseEnv` of an environment that exists, and of further ones that `make_env` makes; see `to_base_env`."""
     declared = Spaces(settings.observation_space, settings.action_space)
     copied = num_envs, declared, settings.restart_failed_sub_environments
     if settings.remote_envs:

@@ -21,9 +21,10 @@ from rollax.core.numbers import is_finite
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import failed
 from rollax.env.env_wrapper import EnvWrapper
-from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, call_convention, make_base_env, signature_of, to_base_env
+from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, call_convention, make_base_env, signature_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
+from rollax.env.to_base_env import to_base_env
 from rollax.errors import EnvError, RollaxError, WorkerError, not_installed
 
 Chosen = Callable[[int, int, int], bool]

@@ -10,8 +10,9 @@ import numpy as np
 from rollax.core.introspection import defining_class
 from rollax.core.spaces import check_space
 from rollax.env import checks
+from rollax.env.agent_checks import IdlePolls
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import IdlePolls, ObservationChecks
+from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies
 from rollax.env.rows import Rows
 from rollax.errors import EnvError

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from gymnasium import spaces
 
-from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS, is_parametric
 from rollax.errors import SpaceError
-
-
-def is_parametric(observation_space: spaces.Space) -> bool:
-    """Whether observations contain embeddings of the available actions."""
-    return isinstance(observation_space, spaces.Dict) and EMBEDDINGS in observation_space.spaces
 
 
 def embedding_size(observation_space: spaces.Space) -> int:

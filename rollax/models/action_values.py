@@ -16,16 +16,16 @@ from jaxtyping import Array, Float
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core.numbers import is_whole
+from rollax.core.spaces import is_parametric
 from rollax.errors import PolicyError, SpaceError
-from rollax.models.action_embeddings import check_parametric, is_parametric
+from rollax.models.action_embeddings import check_parametric
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import dense
-from rollax.models.networks import Trunk, make_mlp
+from rollax.models.networks import Trunk, make_mlp, make_policy_head, policy_outputs
 from rollax.models.outputs import Outputs, State, is_noisy
-from rollax.models.parametric_head import make_policy_head, policy_outputs
 from rollax.models.q_network import QNetwork
 from rollax.models.recurrent import RecurrentTrunk
 from rollax.ops.q_learning import chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,9 @@ from rollax.models.features import (
     not_encodable,
     one_hot_values,
 )
-from rollax.models.layers import CNN
+
+if TYPE_CHECKING:
+    from rollax.models.images import ImageEncoder
 
 
 class Encoder(nnx.Module):
@@ -40,7 +42,7 @@ class Encoder(nnx.Module):
         self.parts = nnx.List([_encoder_of(leaf, path, config, rngs) for path, leaf in parts])
         self.features = sum(part.features for part in self.parts)
         # The features of images need no further hidden layers.
-        self.images_only = all(isinstance(part, ImageEncoder) for part in self.parts)
+        self.images_only = all(part.of_images for part in self.parts)
 
     def __call__(self, obs: Any) -> Float[Array, "B F"]:
         features = [part(jnp.asarray(at(obs, path))) for path, part in zip(self.paths, self.parts, strict=True)]
@@ -52,6 +54,8 @@ class FlatEncoder(nnx.Module):
 
     `normalized`: whether a Box of floats has a `RunningNorm`.
     """
+
+    of_images = False
 
     def __init__(self, space: spaces.Box | spaces.MultiBinary, *, normalized: bool = False) -> None:
         self.features = math.prod(space.shape)
@@ -74,6 +78,8 @@ class FlatEncoder(nnx.Module):
 class OneHotEncoder(nnx.Module):
     """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space is all zeros."""
 
+    of_images = False
+
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         self.sizes, values = one_hot_values(space)
         self.values = tuple(values.tolist())
@@ -84,25 +90,6 @@ class OneHotEncoder(nnx.Module):
         if len(self.sizes) > 1:
             values = values[:, np.repeat(np.arange(len(self.sizes)), self.sizes)]
         return (values == np.array(self.values)[None]).astype(jnp.float32)
-
-
-class ImageEncoder(nnx.Module):
-    """A `CNN` over pixels mapped to [0, 1]."""
-
-    def __init__(self, space: spaces.Box, layout: ImageLayout, config: LayersConfig, *, rngs: nnx.Rngs) -> None:
-        self.layout = layout
-        self.unit = UnitInterval.of(space)
-        sizes = config.conv_filters, config.conv_dense, config.conv_activation, config.conv_normalization
-        self.cnn = CNN(layout.shape, *sizes, rngs=rngs)
-        self.features = self.cnn.features
-
-    def pixels(self, column: Array) -> Float[Array, "B height width channels"]:
-        """The input of the convolutions."""
-        # The transposition is first, because pixels are smaller as bytes than as floats.
-        return self.unit.scaled(self.layout.to_channels_last(column).astype(jnp.float32))
-
-    def __call__(self, column: Array) -> Float[Array, "B F"]:
-        return self.cnn(self.pixels(column))
 
 
 def _encoder_of(
@@ -117,6 +104,8 @@ def _encoder_of(
         layout = ImageLayout.of(space)
         if layout is None:
             return FlatEncoder(space, normalized=config.normalize_observations)
+        from rollax.models.images import ImageEncoder  # loaded only where it is used
+
         return ImageEncoder(space, layout, config, rngs=rngs)
     raise not_encodable(space, path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -11,8 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.core.spaces import NOT_FEATURES, Path, channels_come_first, leaves, path_text
-from rollax.errors import ConfigError, SpaceError
-from rollax.models.config import ConvFilter
+from rollax.errors import SpaceError
 
 HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).
@@ -25,15 +23,6 @@ BLOCK_WIDENING = 4
 MIN_IMAGE_SIDE = 5
 # A wider range, such as in Box(-finfo.max, finfo.max), stands for "unbounded".
 _MAX_RANGE = 1e6
-
-# (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
-_CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
-    (64, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-    (32, ((32, 4, 2), (64, 4, 2), (64, 3, 1)), 256),
-    (16, ((32, 3, 2), (64, 3, 2)), 256),
-    (5, ((16, 3, 1), (32, 3, 1)), 128),
-    (1, (), 128),
-)
 
 
 def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
@@ -130,34 +119,3 @@ class ImageLayout:
         if self.order != tuple(range(column.ndim)):
             column = column.transpose(self.order)
         return column if column.shape[1:] == self.shape else column.reshape(column.shape[0], *self.shape)
-
-
-@dataclass(frozen=True)
-class ConvolutionPlan:
-    """The sizes of convolutions without padding, and of the dense layer after them."""
-
-    convolutions: tuple[tuple[int, int, tuple[int, int], int], ...]  # channels in and out, kernel, stride
-    outputs: int  # of the last convolution, for one image
-    dense_features: int
-
-
-def convolution_plan(
-    shape: tuple[int, int, int], filters: Sequence[ConvFilter] | None, dense_features: int | None
-) -> ConvolutionPlan:
-    """Returns the sizes of layers for images [height, width, channels]; see `CNN` for the arguments and the error."""
-    default_filters, default_dense = next((f, d) for side, f, d in _CONV_DEFAULTS if min(shape[:2]) >= side)
-    height, width, channels = shape
-    convolutions: list[tuple[int, int, tuple[int, int], int]] = []
-    for out, kernel, stride in default_filters if filters is None else filters:
-        kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-        if kernel_height > height or kernel_width > width:
-            expected = "kernels that fit what the strides before them leave"
-            raise ConfigError(
-                f"Convolution {len(convolutions)} has a kernel larger than its input.",
-                f"model.conv_filters, for an image of {shape}",
-                f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
-            ).expected(expected, "use smaller kernels or strides, or leave conv_filters out")
-        convolutions.append((channels, out, (kernel_height, kernel_width), stride))
-        height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out
-    dense = default_dense if dense_features is None else dense_features
-    return ConvolutionPlan(tuple(convolutions), height * width * channels, dense)

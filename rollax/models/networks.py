@@ -12,13 +12,13 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
+from rollax.core.spaces import EMBEDDINGS, is_parametric
 from rollax.errors import ConfigError
 from rollax.models.config import CriticConfig, LayersConfig, ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs
-from rollax.models.parametric_head import make_policy_head, policy_outputs
 
 
 def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig, *, rngs: nnx.Rngs) -> Any:
@@ -55,6 +55,24 @@ def hidden_width(observation_space: spaces.Space, config: ModelConfig) -> int:
         return config.memory_width
     # `eval_shape` allocates no arrays.
     return nnx.eval_shape(lambda: Trunk(observation_space, config, rngs=nnx.Rngs(0))).features
+
+
+def make_policy_head(
+    observation_space: spaces.Space, features: int, num_outputs: int, *, gain: float, rngs: nnx.Rngs
+) -> Any:
+    """Returns a dense layer, or a `ParametricHead` if observations contain embeddings of the actions."""
+    if not is_parametric(observation_space):
+        return dense(features, num_outputs, gain=gain, rngs=rngs)
+    from rollax.models.action_embeddings import embedding_size  # loaded only where it is used
+    from rollax.models.parametric_head import ParametricHead
+
+    return ParametricHead(features, embedding_size(observation_space), gain=gain, rngs=rngs)
+
+
+def policy_outputs(head: Any, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
+    """Returns the head's outputs for hidden features; a `ParametricHead` also reads the embeddings in observations."""
+    reads_embeddings = getattr(head, "reads_embeddings", False)
+    return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if reads_embeddings else head(hidden)
 
 
 class ActorCritic(nnx.Module):

@@ -7,13 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, Shaped
 
-from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
-from rollax.models.action_embeddings import embedding_size, is_parametric
+from rollax.core.spaces import ACTION_MASK
 from rollax.models.layers import dense
-from rollax.models.state_dependent_head import StateDependentHead
 
 WIDTH = 64
 
@@ -29,6 +26,8 @@ class ParametricHead(nnx.Module):
     kernel makes the initial policy almost uniform over the valid actions.
     """
 
+    reads_embeddings = True
+
     def __init__(self, features: int, embedding_size: int, *, gain: float, rngs: nnx.Rngs) -> None:
         self.intent = dense(features, WIDTH, gain=gain, rngs=rngs)
         self.key = dense(embedding_size, WIDTH, gain=1.0, rngs=rngs)
@@ -36,23 +35,6 @@ class ParametricHead(nnx.Module):
     def __call__(self, hidden: Float[Array, "B F"], embeddings: Shaped[Array, "B S E"]) -> Float[Array, "B S"]:
         keys = jnp.tanh(self.key(embeddings))
         return jnp.einsum("bk,bsk->bs", self.intent(hidden), keys) / math.sqrt(WIDTH)
-
-
-PolicyHead = nnx.Linear | ParametricHead | StateDependentHead
-
-
-def make_policy_head(
-    observation_space: spaces.Space, features: int, num_outputs: int, *, gain: float, rngs: nnx.Rngs
-) -> PolicyHead:
-    """Returns a `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
-    if not is_parametric(observation_space):
-        return dense(features, num_outputs, gain=gain, rngs=rngs)
-    return ParametricHead(features, embedding_size(observation_space), gain=gain, rngs=rngs)
-
-
-def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
-    """Returns the head's outputs for hidden features; a `ParametricHead` also reads the embeddings in observations."""
-    return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if isinstance(head, ParametricHead) else head(hidden)
 
 
 def filled_slots(obs: Any) -> Bool[Array, "B S"]:

@@ -15,14 +15,15 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
-from rollax.core.spaces import EMBEDDINGS
+from rollax.core.spaces import EMBEDDINGS, is_parametric
 from rollax.errors import ConfigError, PolicyError
-from rollax.models.action_embeddings import check_parametric, embedding_size, is_parametric
+from rollax.models.action_embeddings import check_parametric, embedding_size
 from rollax.models.catalog import make_custom_model
 from rollax.models.config import Activation, LayersConfig, ModelConfig
 from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
-from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
+from rollax.models.layers import ACTIVATIONS, dense
 from rollax.models.networks import Trunk
+from rollax.models.noisy_linear import NoisyLinear
 from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy, is_recurrent
 from rollax.models.parametric_head import WIDTH, filled_slots
 from rollax.models.recurrent import RecurrentTrunk
@@ -218,7 +219,7 @@ def make_q_network(
                 got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
                 expected="a model that draws noise in training mode, with the attribute noisy = True",
                 fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
-                "(rollax.models.layers), with the attribute noisy = True",
+                "(rollax.models.noisy_linear), with the attribute noisy = True",
             )
         return (RecurrentCustomQNetwork if is_recurrent(network) else CustomQNetwork)(network, num_actions, support)
     check_parametric(observation_space, action_space)

@@ -10,8 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 from jaxtyping import Array, Float
 
-from rollax.core.spaces import ACTION_MASK
-from rollax.models.action_embeddings import EMBEDDINGS, is_parametric
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS, is_parametric
 from rollax.models.action_values import ActorWithCritics, Ensemble
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs, State, is_recurrent

@@ -21,8 +21,8 @@ from flax import nnx
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.algorithms.critic_loss import critic_statistics
 from rollax.algorithms.hindsight import Hindsight
+from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.field_group import NotIn
@@ -36,7 +36,7 @@ from rollax.models.action_values import (
     make_state_value,
     values_of_actions,
 )
-from rollax.models.distributions.composite import check_box_or_discrete
+from rollax.models.distributions.factory import check_box_or_discrete
 from rollax.models.outputs import Outputs
 from rollax.offline.imitation_fields import WeightedImitationFields
 from rollax.ops.actor_critic import td_target, twin_errors

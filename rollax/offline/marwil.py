@@ -25,7 +25,8 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config import ENABLED, NotIn
-from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields
+from rollax.config.groups import ValueLossFields
+from rollax.config.replay_groups import BurnInFields, ReplayFields
 from rollax.errors import NonFiniteError
 from rollax.models.action_values import frozen
 from rollax.models.outputs import Outputs
@@ -40,7 +41,8 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import TRANSITION, Draw, draw_for
+from rollax.policy.replayed import TRANSITION, Draw
+from rollax.policy.sequence_draw import draw_for
 from rollax.policy.update_plan import UpdatePlan
 
 log = logging.getLogger("rollax.offline")

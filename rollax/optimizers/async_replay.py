@@ -18,7 +18,7 @@ from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.processes.failure_rules import FailureRules
 from rollax.replay.shard import Errors, ReplayShard, ShardSettings
 from rollax.rollout.remote_workers import Reply

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import MultiAgentBatch
-from rollax.config.groups import AsyncSamplesFields
+from rollax.config.off_policy_groups import AsyncSamplesFields
 from rollax.core.stored_values import generator_state, read_count
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import POLL_S, Optimizer, Stats

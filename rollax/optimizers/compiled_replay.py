@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.compiled_rounds import why_only_on_host
 from rollax.optimizers.optimizer import Stats

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.field_group import inherited
-from rollax.config.groups import ReplayFields
 from rollax.config.trainer import by_name
 from rollax.errors import ConfigError, PolicyError, page
 from rollax.optimizers.timings import Timings
@@ -338,7 +337,7 @@ class Optimizer(ABC):
     def _check_learn_from_fragments(self) -> None:
         # If the worker's config has replay, too, the user has chosen it.
         for policy in self.policies.values():
-            if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
+            if getattr(policy.config, "replays", False) and not self.local_worker.config.replays:
                 raise PolicyError(
                     "A policy to train learns from replayed experience, but this trainer replays none.",
                     f"{policy.label}, config key 'multiagent.policies_to_train'",

@@ -16,7 +16,7 @@ from rollax.optimizers.optimizer import OWN_TRAINER, Optimizer
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay

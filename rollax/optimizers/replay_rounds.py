@@ -12,7 +12,6 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import Columns, SampleBatch
-from rollax.core.memory import check_buffer_fits
 from rollax.core.spaces import Path, walk
 from rollax.core.stored_values import read_count
 from rollax.errors import CheckpointError
@@ -23,6 +22,7 @@ from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import Minibatches
+from rollax.replay.buffer_sizes import check_buffer_fits
 from rollax.rollout.compiled_policy import PolicyColumns
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.core.memory import check_buffers_fit
 from rollax.core.stored_values import as_text, wrong_value
 from rollax.errors import CheckpointError
 from rollax.processes.actor_pool import Actor, ActorPool
 from rollax.processes.actors import Actors, LocalActors
 from rollax.processes.failure_rules import FailureRules, Failures
+from rollax.replay.buffer_sizes import check_buffers_fit
 from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 
 log = logging.getLogger("rollax.replay")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.config.groups import ReplayFields
-from rollax.core.memory import check_buffers_fit
+from rollax.config.replay_groups import ReplayFields
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
+from rollax.replay.buffer_sizes import check_buffers_fit
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states

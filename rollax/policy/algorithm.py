@@ -14,16 +14,13 @@ from rollax.batch import Columns, SampleBatch
 from rollax.config.groups import critic_space_of
 from rollax.core import runtime
 from rollax.core.introspection import overrides
-from rollax.core.spaces import ACTION_MASK
+from rollax.core.spaces import ACTION_MASK, is_parametric
 from rollax.errors import ConfigError
-from rollax.models.action_embeddings import check_parametric
 from rollax.models.catalog import make_model
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.base import ActionDistribution, Normals
 from rollax.models.distributions.factory import make_distribution
-from rollax.models.distributions.gaussian import DiagGaussian
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
-from rollax.policy.burn_in import after_burn_in
 from rollax.policy.gradient_transforms import adam, by_part
 from rollax.policy.jax_policy import JaxPolicy
 
@@ -58,7 +55,7 @@ class Algorithm(BaseAlgorithm):
         """
         spaces, sizes = (self.observation_space, self.action_space), self.config.model
         if sizes.custom_model is None:
-            if sizes.free_log_std and not isinstance(self.distribution, DiagGaussian):
+            if sizes.free_log_std and not isinstance(self.distribution, Normals):
                 raise ConfigError(
                     "free_log_std requires actions that all have a standard deviation.",
                     where="config key 'model.free_log_std'",
@@ -66,7 +63,10 @@ class Algorithm(BaseAlgorithm):
                     expected="a Box action space",
                     fix="leave free_log_std out for this action space",
                 )
-            check_parametric(*spaces)
+            if is_parametric(self.observation_space):
+                from rollax.models.action_embeddings import check_parametric  # loaded only where it is used
+
+                check_parametric(*spaces)
         critic_space = critic_space_of(self.config, self.label)
         needs_value, width = self.learns_values or self.samples is None, self.distribution.num_inputs
         shape = self.value_shape
@@ -95,7 +95,11 @@ class Algorithm(BaseAlgorithm):
 
         Other columns are as for `run_model`; the rows of a `burn_in` advance the recurrent state first.
         """
-        out = run_model(model, after_burn_in(model, columns))
+        if SampleBatch.BURN_IN in columns:
+            from rollax.policy.burn_in import after_burn_in  # loaded only where it is used
+
+            columns = after_burn_in(model, columns)
+        out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.value_shape))
         out = out._replace(policy=_precise(out.policy), value=None if out.value is None else _precise(out.value))

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 from gymnasium import Space
 
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.config.groups import ReplayFields
 from rollax.core.frozen import content_of
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
@@ -22,11 +21,14 @@ from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.mask_checks import GroupMaskChecks, MaskChecks, refuse_nested_masks
+from rollax.policy.mask_checks import MaskChecks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.group_masks import GroupMaskChecks
 
 _COMMON = frozenset(
     {
@@ -209,7 +211,7 @@ class BaseAlgorithm(ABC):
         advantages, they are the columns that rollax computes it from. If `reads` has a column that rollax does not
         define, every column is sampled.
         """
-        replayed = isinstance(self.config, ReplayFields)
+        replayed = self.config.replays
         columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()
         for name in self.reads:
             if name == SampleBatch.NEW_OBS:  # a replay buffer has the observations after n steps

@@ -11,7 +11,7 @@ from jax import lax
 
 from rollax.batch import Columns, SampleBatch
 from rollax.models.outputs import is_recurrent, run_model
-from rollax.policy.recurrent_columns import BurnIn
+from rollax.policy.sequences_as_rows import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:

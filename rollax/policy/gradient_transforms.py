@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from rollax.batch import Columns
 from rollax.errors import PolicyError
-from rollax.policy.update_plan import part_of, rate_of
+from rollax.policy.update_plan import part_of
 
 _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are accumulated
 
@@ -40,33 +39,6 @@ def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.Grad
         return jnp.asarray((step + 1) % interval == 0)
 
     return optax.conditionally_mask(optimizer, is_due)
-
-
-def with_projection(
-    optimizer: optax.GradientTransformation, projection: Callable[[Columns], Columns]
-) -> optax.GradientTransformationExtraArgs:
-    """Returns an optimizer that projects the new parameters of another optimizer: projected gradient descent.
-
-    Args:
-        optimizer: an optimizer without a learning rate.
-        projection: maps parameters by name to parameters that fulfil a constraint, such as a norm.
-    """
-    inner = optax.with_extra_args_support(optimizer)
-
-    def update(updates: Any, state: Any, params: Any = None, **others: Any) -> Any:
-        lr = others["lr"]
-        directions: Any
-        directions, state = inner.update(updates, state, params, **others)
-        own = {name: value for name, value in params.items() if not isinstance(value, optax.MaskedNode)}
-        rates = {name: rate_of(lr, name) for name in own}
-        after = projection({name: value - rates[name] * directions[name] for name, value in own.items()})
-        steps = {
-            name: jnp.where(rates[name] > 0, (value - after[name]) / jnp.where(rates[name] > 0, rates[name], 1.0), 0.0)
-            for name, value in own.items()
-        }
-        return {**directions, **steps}, state
-
-    return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
 def clipped(

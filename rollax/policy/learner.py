@@ -16,7 +16,7 @@ from rollax.policy.checks import not_finite
 from rollax.policy.devices import Devices, OneFetch
 from rollax.policy.gradient_steps import GradientSteps, Objective, Variables
 from rollax.policy.minibatches import Minibatches
-from rollax.policy.own_state import arrays_in, restored
+from rollax.policy.state_arrays import arrays_in, restored
 from rollax.policy.update_plan import UpdateResult
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,10 +27,11 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import SequenceDraw
-from rollax.policy.running_returns import RunningReturns
 from rollax.policy.size_checks import check_model_size
 from rollax.policy.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from rollax.policy.running_returns import RunningReturns
 
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
@@ -136,12 +137,12 @@ class ModelPolicy(Policy):
     @property
     def _in_sequences(self) -> bool:
         """Whether the policy learns from padded sequences, not from single rows."""
-        return self.memory.present or isinstance(self.replayed, SequenceDraw)
+        return self.memory.present or self.replayed.sequence_length is not None
 
     @property
     def _sequence_length(self) -> int:
         """The number of rows to learn from in a sequence, without burn-in; 1 for single rows."""
-        return self.replayed.length if isinstance(self.replayed, SequenceDraw) else self.memory.max_seq_len
+        return self.replayed.sequence_length or self.memory.max_seq_len
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
@@ -423,4 +424,8 @@ class ModelPolicy(Policy):
     @property
     def _running_returns(self) -> dict[str, RunningReturns]:
         """The running statistics that also have one sum for each slot; the sums are not merged."""
+        if not self.running_statistics:
+            return {}
+        from rollax.policy.running_returns import RunningReturns  # loaded only where it is used
+
         return {name: one for name, one in self.running_statistics.items() if isinstance(one, RunningReturns)}

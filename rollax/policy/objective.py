@@ -17,7 +17,6 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core.runtime import note_trace
 from rollax.policy.checks import checked_loss, td_error_of
 from rollax.policy.gradient_transforms import check_direction, check_waiting, checked_optimizer, clipped, first_steps
-from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import UpdatePlan, part_of
 
@@ -103,5 +102,7 @@ class AlgorithmObjective:
         """Sequences as rows, if the policy learns from sequences; exploration state is left out of `state_in`."""
         if self.state_parts is None:
             return batch, mask
+        from rollax.policy.sequences_as_rows import as_rows  # loaded only where it is used
+
         batch, mask = as_rows(batch, mask)
         return {**batch, SampleBatch.STATE_IN: batch[SampleBatch.STATE_IN][: self.state_parts]}, mask

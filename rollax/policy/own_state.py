@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from rollax.core.introspection import names_of_bases
 from rollax.errors import CheckpointError
+from rollax.policy.state_arrays import arrays_in, flat, is_node, restored
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""
@@ -36,7 +35,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             continue
         if arrays := arrays_in(value):
             found[name] = arrays
-        for _, leaf in _flat(value):
+        for _, leaf in flat(value):
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
                 raise CheckpointError(
                     "State would be lost: networks or arrays are inside an object that a checkpoint does not store.",
@@ -64,70 +63,8 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         setattr(policy, name, restored(getattr(policy, name), arrays[name]))
 
 
-def arrays_in(value: Any) -> dict[str, np.ndarray]:
-    """Returns path -> copy of each array in a pytree of nnx modules, variables and arrays; random keys as integers."""
-    return {
-        path: np.array(jax.random.key_data(array) if is_random_key(array) else array) for path, array in _arrays(value)
-    }
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, nnx.Pytree | nnx.Variable)  # Pytree: modules, optimizers and random streams
-
-
 def _is_state(leaf: Any) -> bool:
-    return _is_node(leaf) or isinstance(leaf, jax.Array)
-
-
-def _flat(value: Any) -> list[tuple[Any, Any]]:
-    """`(path, leaf)` of all leaves; a dict whose keys cannot be sorted is a leaf."""
-    try:
-        return jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_node)[0]
-    except (TypeError, ValueError):
-        return [((), value)]
-
-
-def _arrays(value: Any) -> Iterator[tuple[str, jax.Array]]:
-    """`(path, array)` of all state in a value."""
-    for path, leaf in _flat(value):
-        prefix = jax.tree_util.keystr(path)
-        if isinstance(leaf, nnx.Variable):
-            leaf = leaf.get_value()
-        if isinstance(leaf, nnx.Pytree):
-            for rest, array in jax.tree_util.tree_flatten_with_path(nnx.state(leaf))[0]:
-                yield prefix + jax.tree_util.keystr(rest), array
-        elif isinstance(leaf, jax.Array):
-            yield prefix, leaf
-
-
-def restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns the value with the arrays that `arrays_in` returned; modules and variables are updated in place."""
-
-    def leaf_of(path: Any, leaf: Any) -> Any:
-        prefix = jax.tree_util.keystr(path)
-        if isinstance(leaf, nnx.Variable):
-            leaf.set_value(_like(leaf.get_value(), arrays[prefix]))
-        elif isinstance(leaf, nnx.Pytree):
-            state = jax.tree_util.tree_map_with_path(
-                lambda rest, array: _like(array, arrays[prefix + jax.tree_util.keystr(rest)]), nnx.state(leaf)
-            )
-            nnx.update(leaf, state)
-        elif isinstance(leaf, jax.Array):
-            return _like(leaf, arrays[prefix])
-        return leaf
-
-    return jax.tree_util.tree_map_with_path(leaf_of, value, is_leaf=_is_node)
-
-
-def _like(array: Any, stored: np.ndarray) -> jax.Array:
-    if is_random_key(array):
-        return jax.random.wrap_key_data(jnp.array(stored), impl=jax.random.key_impl(array))
-    return jnp.array(stored, array.dtype)
-
-
-def is_random_key(array: Any) -> bool:
-    """Whether an array holds keys of JAX's random streams."""
-    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return is_node(leaf) or isinstance(leaf, jax.Array)
 
 
 def _hides_state(value: Any, depth: int) -> bool:
@@ -140,7 +77,7 @@ def _hides_state(value: Any, depth: int) -> bool:
         return False
     else:
         parts = list(getattr(value, "__dict__", {}).values())
-    leaves = [leaf for part in parts for _, leaf in _flat(part)]
+    leaves = [leaf for part in parts for _, leaf in flat(part)]
     return any(map(_is_state, leaves)) or (depth > 0 and any(_hides_state(leaf, depth - 1) for leaf in leaves))
 
 

@@ -17,7 +17,6 @@ from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.core.stored_values import read_count, read_dict, read_value
 from rollax.errors import PolicyError
-from rollax.policy.raw_observations import columns_of_one
 from rollax.policy.replayed import SINGLE_ROWS, Draw
 
 Weights = Mapping[str, Any]
@@ -164,6 +163,8 @@ class Policy(ABC):
         Raises:
             EnvError, NonFiniteError: the observation does not fit the observation space.
         """
+        from rollax.policy.raw_observations import columns_of_one  # loaded only where it is used
+
         columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
         states = None if state is None else [np.asarray(part)[None] for part in state]

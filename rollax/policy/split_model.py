@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from rollax.policy.checks import check_weights
-from rollax.policy.own_state import is_random_key
+from rollax.policy.state_arrays import is_random_key
 
 
 def owners_of(model: nnx.Module) -> dict[str, set[str]]:

@@ -12,7 +12,8 @@ from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns
 from rollax.core import trees
 from rollax.errors import BatchError, ConfigError
-from rollax.policy.replayed import SINGLE_ROWS, Draw, SequenceDraw
+from rollax.policy.replayed import SINGLE_ROWS, Draw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.readable import ReadableRows
 from rollax.replay.sequences import sequences_from
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.core import trees
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.readable import ReadableLinks, ReadableRows
 
 _NOT_DRAWN_BY = -1

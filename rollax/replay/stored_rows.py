@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
-from rollax.core.memory import check_buffer_fits
 from rollax.core.stored_values import read_dict, read_value, wrong_value
 from rollax.errors import CheckpointError, ConfigError
+from rollax.replay.buffer_sizes import check_buffer_fits
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of, layout_to_json
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition, Links

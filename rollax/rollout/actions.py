@@ -1,4 +1,4 @@
-"""Maps policy actions to environment actions: scaled and clipped in Box spaces, checked in all other spaces."""
+"""Maps policy actions to environment actions, scaled and clipped in Box spaces, checked in all others; and rewards."""
 
 from __future__ import annotations
 
@@ -169,3 +169,22 @@ class ActionRanges:
                 row = int(np.argwhere(wrong)[0][0])
                 return row, column[row], leaf
         return None
+
+
+class RewardMap:
+    """Maps rewards, in NumPy or JAX, to the rewards that a policy acts on and learns from.
+
+    Args:
+        clip_rewards: True keeps only the signs, a number bounds rewards to ± this number; None or False: no change.
+    """
+
+    def __init__(self, clip_rewards: bool | float | None) -> None:
+        self.clip_rewards = clip_rewards
+        self.settings = {"clip_rewards": clip_rewards}
+
+    def __call__(self, rewards: Any) -> Any:
+        bound = self.clip_rewards
+        if not bound:
+            return rewards
+        xp = namespace(rewards)
+        return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.core.running_statistics import RunningMoments, RunningStatistics, State
-from rollax.core.spaces import NOT_FEATURES, Path, at, leaves, walk
+from rollax.core.running_statistics import RunningMoments, RunningStatistics
+from rollax.core.spaces import NOT_FEATURES, Path, leaves, walk
 from rollax.core.trees import Tree
 from rollax.errors import ConfigError, EnvError
 from rollax.models.features import ImageLayout, is_of_floats
@@ -36,7 +34,7 @@ class MeanStdFilter(RunningStatistics):
     def __init__(self, observation_space: spaces.Space) -> None:
         self._space = observation_space
         self.leaves = {path: _LeafMoments(path, leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
-        super().__init__({_prefix(path): moments for path, moments in self.leaves.items()})
+        super().__init__({prefix_of(path): moments for path, moments in self.leaves.items()})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -107,58 +105,11 @@ class _LeafMoments(RunningMoments):
         return rows.astype(np.float32).reshape(leaf.shape)
 
     def _not_finite(self, mean: NDArray[np.float64]) -> EnvError:
-        return _not_finite(self._path, mean)
+        return not_finite(self._path, mean)
 
 
-class SlotMoments:
-    """Count, mean and sum of squared deviations of the elements that a filter standardizes, for each slot.
-
-    A slot's statistics do not depend on other slots, so the merged result does not depend on the number of slots.
-
-    Source: Welford (1962), for the n-th row x:  m ← m + (x - m) / n,  S ← S + (x - m_old)(x - m_new)
-
-    Args:
-        observation_filter: standardizes the observations.
-        slots: the number of slots.
-    """
-
-    def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
-        shapes = {path: (slots, *moments.shape) for path, moments in observation_filter.leaves.items()}
-        self._counts = np.zeros(slots)
-        self._parts = {path: (np.zeros(shape), np.zeros(shape)) for path, shape in shapes.items()}
-
-    def add(self, slots: NDArray, columns: Tree) -> None:
-        """Adds one row of unfiltered observations to each of these slots."""
-        if not self._parts:
-            return
-        self._counts[slots] += 1
-        counts = self._counts[slots]
-        for path, (means, squares) in self._parts.items():
-            rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
-            with np.errstate(over="ignore", invalid="ignore"):  # `of` raises the error when the episode has ended
-                apart = rows - mean
-                mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
-                means[slots] = mean
-                squares[slots] += apart * (rows - mean)
-
-    def clear(self, slot: int) -> None:
-        """Resets the statistics of a slot."""
-        self._counts[slot] = 0.0
-        for means, squares in self._parts.values():
-            means[slot] = squares[slot] = 0.0
-
-    def of(self, slot: int) -> State:
-        """The statistics of a slot, for `MeanStdFilter.merge`; EnvError if they are not finite."""
-        state: State = {}
-        for path, (means, squares) in self._parts.items():
-            if not math.isfinite(np.add.reduce(squares[slot], axis=None)):
-                raise _not_finite(path, means[slot])
-            arrays = {"count": self._counts[slot : slot + 1][0], "mean": means[slot], "squares": squares[slot]}
-            state |= {f"{_prefix(path)}{part}": np.array(array) for part, array in arrays.items()}
-        return state
-
-
-def _not_finite(path: Path, mean: NDArray) -> EnvError:
+def not_finite(path: Path, mean: NDArray) -> EnvError:
+    """The error of a leaf of the observations whose statistics are not finite."""
     return EnvError(
         "The observations cannot be standardized: they or their squares are NaN or infinite.",
         "observation filter" + (f", {'/'.join(map(str, path))}" if path else ""),
@@ -180,6 +131,6 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     raise ConfigError.unknown("observation filter", name, FILTERS, "observation_filter")
 
 
-def _prefix(path: Path) -> str:
+def prefix_of(path: Path) -> str:
     """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
     return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)

@@ -1,12 +1,15 @@
-"""The mapping from agents to policies: the config's `policy_mapping_fn`, checked."""
+"""The mapping from agents to policies: the config's `policy_mapping_fn`, checked; the spaces of a policy's agents."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rollax.errors import ConfigError, PolicyError
+from gymnasium import Space
+
+from rollax.core.spaces import same_space
+from rollax.errors import ConfigError, PolicyError, SpaceError
 
 _REPEATED_CALLS = 100
 
@@ -82,6 +85,69 @@ def check_unchanged(before: Mapping[Hashable, str], now: Mapping[Hashable, str])
             raise PolicyError(what, f"policy_mapping_fn, agent {agent!r}", got).expected(
                 "the same policy in every episode", "let it take (agent_id, episode): it is then called in each episode"
             )
+
+
+def space_of_agents(
+    spaces: Mapping[Hashable, Space],
+    policy_id: str,
+    policy_of: PolicyMapping | None,
+    kind: str,
+    declared: Iterable[Hashable] = (),
+) -> Space | None:
+    """The common space of all agents of a policy; None if the environment has none.
+
+    Args:
+        spaces: agent id -> its space.
+        policy_id: the policy.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
+        kind: the name of the space in error messages.
+        declared: the agents that the environment declares.
+    Raises:
+        PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
+        SpaceError: the environment has spaces for only some agents, or no agent is known to use the policy.
+    """
+    if not spaces:
+        return None
+    agents = [*dict.fromkeys((*spaces, *declared))]
+    if policy_of is not None:
+        mapped = _mapped(agents, policy_of)
+        agents = [agent for agent in agents if mapped and mapped[agent] == policy_id]
+        if not agents:
+            raise SpaceError(
+                f"No agent is known to use this policy, so it has no {kind}.",
+                f"policy {policy_id!r}, multiagent.policy_mapping_fn",
+                mapped or "not known before an episode runs: policy_mapping_fn reads it",
+            ).expected(
+                f"an agent that is mapped to {policy_id!r}",
+                f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
+            )
+    for agent in agents:
+        if agent not in spaces:
+            raise SpaceError(
+                f"An agent has no {kind}.",
+                f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
+                f"spaces of {sorted(map(str, spaces))}",
+            ).expected(
+                "a space for every agent of the policy",
+                f"add the agent to {kind}s, or set the spaces in multiagent.policies",
+            )
+        if not same_space(spaces[agent], spaces[agents[0]]):
+            raise PolicyError(
+                f"The agents of one policy have different spaces, so no {kind} fits all.",
+                f"policy {policy_id!r}",
+                f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
+            ).expected("agents with equal spaces", "map them to different policies in policy_mapping_fn")
+    return spaces[agents[0]]
+
+
+def _mapped(agents: Iterable[Hashable], policy_of: PolicyMapping) -> dict[Hashable, str] | None:
+    """Agent -> its policy; None if the mapping reads the episode."""
+    try:
+        return {agent: policy_of(agent, None) for agent in agents}
+    except PolicyError as error:
+        if error.__cause__ is None or not policy_of.takes_episode:
+            raise  # the error is not due to the missing episode
+        return None
 
 
 def _takes_episode(function: Callable[..., str]) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,8 @@ from rollax.core.other_names import OtherNamesOfRunner, naming_arguments
 from rollax.core.running_statistics import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.policy import Policy
-from rollax.policy.raw_observations import columns_of, columns_of_one
-from rollax.rollout.actions import ActionMap, ActionRanges
+from rollax.rollout.actions import ActionMap, ActionRanges, RewardMap
 from rollax.rollout.filters import MeanStdFilter
-from rollax.rollout.rewards import RewardMap
-
-MOST_LOGP_CHANGE = 5.0
-"""The largest difference between the log-probabilities of one action under two versions of a policy: a ratio of 148."""
 
 _STORED_IF_READ = frozenset({SampleBatch.T, SampleBatch.SLOT, SampleBatch.AGENT_ID, SampleBatch.INFOS})
 _KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
@@ -106,50 +100,6 @@ class PolicyRunner(OtherNamesOfRunner):
         """How policy actions and rewards differ from the environment's actions and rewards, as JSON values."""
         return {**self.reward_map.settings, **self.action_map.settings}
 
-    def check_off_policy(self) -> None:
-        """Raises a PolicyError if the policy cannot learn from off-policy actions."""
-        if not self.accepts_off_policy:
-            raise PolicyError(
-                "The policy learns only from its own actions, but got off-policy ones.",
-                self.policy.label,
-                "an action that the environment has logged (log_action, off_policy_actions)",
-            ).expected(
-                "actions of this policy only",
-                "use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the episode "
-                "with training_enabled=False, or set accept_off_policy_actions=True to learn from them as if they "
-                "were its own",
-            )
-
-    def with_given_actions(
-        self,
-        actions: trees.Tree,
-        fetches: dict[str, Any],
-        rows: np.ndarray,
-        given: Sequence[Any],
-        logps: Mapping[int, float] = MappingProxyType({}),
-    ) -> tuple[trees.Tree, dict[str, Any]]:
-        """The policy's [N] `actions` and `fetches`, where the environment's actions `given` replace the rows `rows`.
-
-        `logps` (row -> log-probability) belong to actions that an earlier version of the policy has chosen. Their
-        distance from the log-probabilities of the current version is limited, because they come from outside and the
-        loss exponentiates the difference.
-
-        Raises:
-            PolicyError: the given actions do not have the structure of the action space.
-        """
-        columns = self.action_map.to_policy(self._columns(list(given)))
-        actions = trees.tree_map(np.array, actions)
-        trees.put(actions, rows, columns)
-        current = self.policy.fetches_of(actions, fetches)
-        fetches = {**fetches, **current}
-        if logps and SampleBatch.ACTION_LOGP in fetches:
-            known = np.fromiter(logps, np.int64, len(logps))
-            logp = np.array(fetches[SampleBatch.ACTION_LOGP])
-            now = logp[known] if SampleBatch.ACTION_LOGP in current else 0.0
-            logp[known] = np.clip(list(logps.values()), now - MOST_LOGP_CHANGE, now + MOST_LOGP_CHANGE)
-            fetches[SampleBatch.ACTION_LOGP] = logp
-        return actions, fetches
-
     def store(self, names: frozenset[str]) -> None:
         """Also stores these columns, which another policy reads."""
         if self.columns is not None:
@@ -183,7 +133,7 @@ class PolicyRunner(OtherNamesOfRunner):
             raise self._refuse("compute_actions did not return three values.", got, "(actions, states, {})")
         actions, states, fetches = result
         if not isinstance(actions, np.ndarray):
-            actions = self._columns(actions)
+            actions = self.action_columns(actions)
         rows = trees.length(obs)
         self.check_actions(actions, rows)
         self._ranges.check(actions)
@@ -217,6 +167,8 @@ class PolicyRunner(OtherNamesOfRunner):
         Raises:
             EnvError, NonFiniteError: observations outside the observation space.
         """
+        from rollax.policy.raw_observations import columns_of  # loaded only where it is used
+
         where = f"the observations for policy {self.policy.name!r}"
         columns = columns_of(self.policy.observation_space, observations, where)
         memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
@@ -245,6 +197,8 @@ class PolicyRunner(OtherNamesOfRunner):
         Raises:
             EnvError, NonFiniteError: an observation outside the observation space.
         """
+        from rollax.policy.raw_observations import columns_of_one  # as in `compute_actions`
+
         columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
         states = None if state is None else [np.asarray(part)[None] for part in state]
         previous = (None if part is None else [part] for part in (prev_action, prev_reward))
@@ -256,7 +210,7 @@ class PolicyRunner(OtherNamesOfRunner):
         return action, [part[0] for part in states_out], {name: column[0] for name, column in fetches.items()}
 
     def _memory(self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
-        actions = None if prev_actions is None else self.action_map.to_policy(self._columns(prev_actions))
+        actions = None if prev_actions is None else self.action_map.to_policy(self.action_columns(prev_actions))
         rewards = None if prev_rewards is None else self.reward_map(np.asarray(prev_rewards, np.float32))
         return self.policy.memory_of(rows, states, actions, rewards)
 
@@ -276,7 +230,8 @@ class PolicyRunner(OtherNamesOfRunner):
             raise self._refuse(f"extra_fetches[{name!r}] has the wrong number of rows.", got, f"{rows} rows")
         return column
 
-    def _columns(self, actions: Any) -> trees.Tree:
+    def action_columns(self, actions: Any) -> trees.Tree:
+        """Actions as columns, from columns or from a list of single actions; PolicyError if these cannot be stacked."""
         if not isinstance(actions, list):
             return trees.tree_map(np.asarray, actions)
         try:

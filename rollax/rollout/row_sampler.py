@@ -10,8 +10,9 @@ import numpy as np
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import positions_in
 from rollax.core import trees
-from rollax.env.checks import MOST_IDLE_POLLS, stuck
+from rollax.env.agent_checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.rollout.given_actions import check_off_policy, with_given_actions
 from rollax.rollout.policy_memory import Inputs, SlotMemory
 from rollax.rollout.policy_rows import GivenActions, PolicyRows, picked, turns_replaced
 from rollax.rollout.sampler import Sampler, warn_of_interruption
@@ -157,7 +158,7 @@ class RowSampler(Sampler):
         values = [rows.given_actions[row] for row in everyone[turn.given].tolist()]
         known = {place: logps[row] for place, row in enumerate(everyone.tolist()) if row in logps} if logps else {}
         taken = GivenActions(turn.given.nonzero()[0], values, known)
-        return *runner.with_given_actions(actions, fetches, *taken), taken
+        return *with_given_actions(runner, actions, fetches, *taken), taken
 
     def _add_columns(self, columns: dict, wanted: frozenset[str] | None, selection: np.ndarray | None) -> None:
         """Adds expensive columns, if the policy reads them."""
@@ -337,7 +338,7 @@ class RowSampler(Sampler):
             chosen_elsewhere = rows.off_policy() & rows.training()
             for turn in turns:
                 if turn.given is not None and np.count_nonzero(picked(chosen_elsewhere, turn.selection)):
-                    self.runners[turn.policy_id].check_off_policy()
+                    check_off_policy(self.runners[turn.policy_id])
         return turns
 
     # Fragments.

@@ -18,15 +18,13 @@ from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, EnvError
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
-from rollax.rollout.callbacks import after_sample, make_callbacks
+from rollax.rollout.callbacks import Callbacks, after_sample
 from rollax.rollout.make_sampler import env_with_spaces, make_env, make_sampler, make_sampling
 from rollax.rollout.messages import Rollout, Update
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
-from rollax.rollout.policy_mapping import policy_mapping
 from rollax.rollout.postprocess import postprocess
 from rollax.rollout.sampler import Sampler
 from rollax.rollout.seeds import first_ids
-from rollax.rollout.whole_episodes import play_episodes, write_episodes
 from rollax.rollout.worker_policies import make_policies, resolved_config, specs_of
 
 Result = TypeVar("Result")
@@ -79,8 +77,16 @@ class RolloutWorker:
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
         with nullcontext() if self._env is None else cleanup_on_error(self._env.stop):
-            self.callbacks = make_callbacks(self.config.callbacks)
-            self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
+            self.callbacks = Callbacks()
+            if self.config.callbacks is not None:
+                from rollax.rollout.own_callbacks import make_callbacks  # loaded only where it is used
+
+                self.callbacks = make_callbacks(self.config.callbacks)
+            self.policy_of = None
+            if policy_mapping_fn is not None or len(specs) > 1:
+                from rollax.rollout.policy_mapping import policy_mapping  # loaded only where it is used
+
+                self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
             source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
             with source as env:
                 self.policies = make_policies(
@@ -241,11 +247,15 @@ class RolloutWorker:
         Raises:
             ConfigError: `num_episodes` is not a positive whole number.
         """
+        from rollax.rollout.whole_episodes import play_episodes  # loaded only where it is used
+
         with self._sampling.halted():
             return play_episodes(self.sampler, num_episodes)
 
     def write_episodes(self, num_episodes: int) -> list[EpisodeMetrics]:
         """As `evaluate`, and writes these episodes into the folder of the config's `output`."""
+        from rollax.rollout.whole_episodes import write_episodes  # as in `evaluate`
+
         with self._sampling.halted():
             return write_episodes(self.sampler, num_episodes)
 

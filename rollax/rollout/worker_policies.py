@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,19 @@ from rollax.core.running_statistics import State
 from rollax.core.spaces import check_space, same_space
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.registry import EnvContext
-from rollax.errors import ConfigError, PolicyError, SpaceError
+from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy, Weights
 from rollax.policy.policy_spec import PolicyClass, PolicySpec
-from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.size_checks import check_convolutions
 from rollax.rollout.filters import make_filter
-from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.seeds import policy_seed
 
 if TYPE_CHECKING:
     from rollax.rollout.centralized_critic import JointRows
+    from rollax.rollout.policy_mapping import PolicyMapping
 
 
 class WorkerPolicies(dict[str, Policy]):
@@ -53,7 +52,11 @@ class WorkerPolicies(dict[str, Policy]):
         super().__init__((policy_id, runner.policy) for policy_id, runner in runners.items())
         self.runners, self.joint_rows = runners, joint_rows
         self.filters_set: dict[str, int] = {}
-        self._shared = SharedVariables(shared_variables, self)
+        self._shared = None
+        if shared_variables:
+            from rollax.policy.shared_variables import SharedVariables  # loaded only where it is used
+
+            self._shared = SharedVariables(shared_variables, self)
 
     @property
     def accept_off_policy(self) -> bool:
@@ -71,8 +74,10 @@ class WorkerPolicies(dict[str, Policy]):
 
     def get_weights(self) -> dict[str, Weights]:
         """Policy id -> weights; shared ones are stored once."""
-        self._shared.synchronize()
-        return self._shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.items()})
+        if self._shared is not None:
+            self._shared.synchronize()
+        weights = {policy_id: policy.get_weights() for policy_id, policy in self.items()}
+        return weights if self._shared is None else self._shared.stored_once(weights)
 
     def set_weights(self, weights: Mapping[str, Weights]) -> None:
         """Sets the weights of some or all policies.
@@ -82,12 +87,15 @@ class WorkerPolicies(dict[str, Policy]):
                 share (nothing has changed then), or are from another model.
         """
         self._refuse_unless_by_policy(weights, "weights")
-        self._shared.refuse_conflicts(weights)
+        if self._shared is not None:
+            self._shared.refuse_conflicts(weights)
         for policy_id, values in weights.items():
             self.get_policy(policy_id).set_weights(values)
 
     def get_state(self) -> dict[str, dict[str, Any]]:
         """Policy id -> state; shared weights are stored once."""
+        if self._shared is None:
+            return {policy_id: policy.get_state() for policy_id, policy in self.items()}
         self._shared.synchronize()
         states = {policy_id: policy.get_state() for policy_id, policy in self.items()}
         sharing = {policy_id: states[policy_id]["weights"] for policy_id in self._shared.policy_ids}
@@ -265,6 +273,8 @@ def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_o
     of_source = getattr(source, kind)
     space = of_source if given is None else given
     if space is None:
+        from rollax.rollout.policy_mapping import space_of_agents  # loaded only where it is used
+
         by_agent, declared = getattr(source, f"{kind}s", None) or {}, getattr(source, "possible_agents", None) or ()
         space = space_of_agents(by_agent, policy_id, policy_of, kind, declared)
     check_space(space, f"policy {policy_id!r}, {kind}")
@@ -274,69 +284,6 @@ def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_o
             of_source, f"leave {kind} out to take the environment's, or correct it"
         )
     return space
-
-
-def space_of_agents(
-    spaces: Mapping[Hashable, Space],
-    policy_id: str,
-    policy_of: PolicyMapping | None,
-    kind: str,
-    declared: Iterable[Hashable] = (),
-) -> Space | None:
-    """The common space of all agents of a policy; None if the environment has none.
-
-    Args:
-        spaces: agent id -> its space.
-        policy_id: the policy.
-        policy_of: `(agent_id, episode) -> policy id`; None for a single policy.
-        kind: the name of the space in error messages.
-        declared: the agents that the environment declares.
-    Raises:
-        PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
-        SpaceError: the environment has spaces for only some agents, or no agent is known to use the policy.
-    """
-    if not spaces:
-        return None
-    agents = [*dict.fromkeys((*spaces, *declared))]
-    if policy_of is not None:
-        mapped = _mapped(agents, policy_of)
-        agents = [agent for agent in agents if mapped and mapped[agent] == policy_id]
-        if not agents:
-            raise SpaceError(
-                f"No agent is known to use this policy, so it has no {kind}.",
-                f"policy {policy_id!r}, multiagent.policy_mapping_fn",
-                mapped or "not known before an episode runs: policy_mapping_fn reads it",
-            ).expected(
-                f"an agent that is mapped to {policy_id!r}",
-                f"return {policy_id!r} for an agent, or set the space: PolicySpec({kind}=...)",
-            )
-    for agent in agents:
-        if agent not in spaces:
-            raise SpaceError(
-                f"An agent has no {kind}.",
-                f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
-                f"spaces of {sorted(map(str, spaces))}",
-            ).expected(
-                "a space for every agent of the policy",
-                f"add the agent to {kind}s, or set the spaces in multiagent.policies",
-            )
-        if not same_space(spaces[agent], spaces[agents[0]]):
-            raise PolicyError(
-                f"The agents of one policy have different spaces, so no {kind} fits all.",
-                f"policy {policy_id!r}",
-                f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
-            ).expected("agents with equal spaces", "map them to different policies in policy_mapping_fn")
-    return spaces[agents[0]]
-
-
-def _mapped(agents: Iterable[Hashable], policy_of: PolicyMapping) -> dict[Hashable, str] | None:
-    """Agent -> its policy; None if the mapping reads the episode."""
-    try:
-        return {agent: policy_of(agent, None) for agent in agents}
-    except PolicyError as error:
-        if error.__cause__ is None or not policy_of.takes_episode:
-            raise  # the error is not due to the missing episode
-        return None
 
 
 def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:

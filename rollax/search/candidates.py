@@ -15,13 +15,13 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, NonFiniteError, PolicyError
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
-from rollax.rollout.filters import SlotMoments
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.sampler import Sampler
 from rollax.rollout.whole_episodes import LongEpisodes
 from rollax.search.messages import CandidateReturns, Candidates
 from rollax.search.searched_policy import SearchedPolicy
+from rollax.search.slot_moments import SlotMoments
 
 _IDLE = -1
 _NOISE_ROWS = 64

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core.memory import check_fits
+from rollax.core.spaces import is_parametric
 from rollax.errors import PolicyError, ShapeError
-from rollax.models.action_embeddings import is_parametric
 from rollax.models.action_values import make_actor
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs

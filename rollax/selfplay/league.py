@@ -13,7 +13,7 @@ import numpy as np
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.errors import ConfigError
 from rollax.rollout.callbacks import Callbacks
-from rollax.rollout.episodes import Episode
+from rollax.rollout.episode import Episode
 from rollax.rollout.worker import RolloutWorker
 from rollax.selfplay.ratings import Rule, chances, rated
 

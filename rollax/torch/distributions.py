@@ -31,7 +31,8 @@ from rollax.models.distributions.base import (
     Normals,
     OneChoice,
 )
-from rollax.models.distributions.composite import Composite, Kinds, distribution_of
+from rollax.models.distributions.composite import Composite
+from rollax.models.distributions.factory import distribution_of
 from rollax.torch.weights import as_tensor
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -41,7 +42,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
     """The distribution over the actions of a space; spaces and errors are as in JAX's `make_distribution`."""
-    return distribution_of(action_space, _KINDS, squash=squash)
+    return distribution_of(action_space, _CLASSES.__getitem__, squash=squash)
 
 
 class TorchDistribution(ActionDistribution):
@@ -236,7 +237,9 @@ class Joint(Composite, TorchDistribution):
         return torch.cat(list(parts), dim=1)
 
 
-_KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedGaussian, Joint)
+_CLASSES = {
+    kind.__name__: kind for kind in (Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedGaussian, Joint)
+}
 
 
 def _masked(logits: Tensor, valid: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollax.models.config import Activation, ConvFilter, LayersConfig, Normalization
-from rollax.models.features import BLOCK_WIDENING, HIDDEN_GAIN, convolution_plan
+from rollax.models.convolution_plan import convolution_plan
+from rollax.models.features import BLOCK_WIDENING, HIDDEN_GAIN
 
 # At each call, cuDNN copies the weights into one block. PyTorch advises flatten_parameters, which these layers lack.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous", module=re.escape(__name__))
@@ -54,7 +55,7 @@ def _orthogonal(layer: Layer, gain: float) -> Layer:
 
 
 class BatchRenorm(nn.BatchNorm1d):
-    """Batch renormalization, with the equations and arguments of `rollax.models.layers.BatchRenorm`."""
+    """Batch renormalization, with the equations and arguments of `rollax.models.batch_renorm.BatchRenorm`."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -209,7 +210,7 @@ def make_mlp(in_features: int, hiddens: Sequence[int], config: LayersConfig) -> 
 
 
 class CNN(nn.Module):
-    """Convolutions without padding and one dense layer, with the arguments of `rollax.models.layers.CNN`."""
+    """Convolutions without padding and one dense layer, with the arguments of `rollax.models.images.CNN`."""
 
     def __init__(
         self,

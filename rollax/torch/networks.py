@@ -13,11 +13,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rollax.core import trees
-from rollax.core.spaces import ACTION_MASK, EMBEDDINGS
+from rollax.core.spaces import ACTION_MASK, EMBEDDINGS, is_parametric
 from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_embeddings import check_parametric, embedding_size, is_parametric
+from rollax.models.action_embeddings import check_parametric, embedding_size
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.composite import check_box
+from rollax.models.distributions.factory import check_box
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers

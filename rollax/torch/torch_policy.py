@@ -22,7 +22,7 @@ from rollax.policy.checks import check_finite, check_weights, checked_loss, nami
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
-from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.sequences_as_rows import as_rows
 from rollax.policy.update_plan import check_every, check_parts, part_of
 from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation

@@ -9,7 +9,7 @@ import pytest
 
 from rollax import SampleBatch, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from tests.marks import long_except
 
 GROUP_ALGORITHMS = {"QMIX", "VDN"}

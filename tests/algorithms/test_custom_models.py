@@ -16,7 +16,7 @@ from rollax.algorithms.dqn import DQN
 from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
-from rollax.models.layers import NoisyLinear
+from rollax.models.noisy_linear import NoisyLinear
 from rollax.offline.marwil import MARWIL
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen, huber

@@ -15,7 +15,8 @@ from rollax.algorithms.dqn import DQN
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
-from rollax.policy.replayed import SINGLE_ROWS, SequenceDraw
+from rollax.policy.replayed import SINGLE_ROWS
+from rollax.policy.sequence_draw import SequenceDraw
 from tests.algorithms.tables import f32
 from tests.replay.reference import DrawsAll
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollax import RolloutWorker, SampleBatch
 from rollax.algorithms.registry import get_trainer_class
-from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.sequences_as_rows import as_rows
 from tests.algorithms.contract.cases import MEMORY, echo
 
 

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from rollax import PPOConfig
 from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config, validation_errors
-from rollax.config.groups import ReplayFields
 from rollax.config.off_policy_groups import QLearningFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
 

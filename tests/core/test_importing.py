@@ -87,6 +87,7 @@ IMPORTS = {
     "algorithms/registry.py": {"importlib.import_module"},  # the table of algorithms
     "config/__init__.py": {"importlib.import_module"},  # constants
     "core/extensions.py": {"importlib.import_module"},  # a constant of rollax
+    "models/distributions/factory.py": {"importlib.import_module"},  # constants
     "cli/console.py": {"importlib.import_module"},  # --import
     "offline/formats/common.py": {"gymnasium.make"},  # of id_without_module
     "offline/formats/d4rl.py": {"gymnasium.spec"},  # of a name without a module

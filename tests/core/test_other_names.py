@@ -13,7 +13,7 @@ import pytest
 import rollax
 from rollax import PPO, ConfigError, DQNTrainer, PPOConfig, PPOTrainer, SpaceError
 from rollax.core.replacements import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
-from rollax.rollout.episodes import Episode
+from rollax.rollout.episode import Episode
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, EnvError, MultiAgentEnv
-from rollax.env import checks
+from rollax.env import agent_checks
 from rollax.env.multi_agent import pettingzoo_env
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.rollout import row_sampler
@@ -26,7 +26,7 @@ OVER, CONTINUES = {"a": True, ALL: False}, {ALL: False}
 @pytest.fixture(autouse=True)
 def fewer_polls(monkeypatch):
     """MOST polls without an action are refused, instead of 1000."""
-    for module in (checks, pettingzoo_env, row_sampler):
+    for module in (agent_checks, pettingzoo_env, row_sampler):
         monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
 
 

@@ -13,7 +13,7 @@ from examples.r2d2 import CONFIG, R2D2, R2D2Trainer, StatelessCartPole, rescaled
 from rollax import DQN
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from tests.algorithms.tables import f32
 from tests.learning_curves import learning_run, reaches
 from tests.replay.reference import DrawsAll

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from rollax.errors import ShapeError, SpaceError
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from rollax.models.distributions.factory import Joint, make_distribution
+from rollax.models.distributions.factory import make_distribution
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
+from rollax.models.distributions.joint import Joint
 
 BOUNDED = spaces.Box(-1.0, 1.0, (3, 2))
 NESTED = spaces.Dict(

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from rollax.core.spaces import stack, zeros
 from rollax.errors import SpaceError
 from rollax.models.config import ModelConfig
-from rollax.models.encoder import Encoder, FlatEncoder, ImageEncoder, ImageLayout
+from rollax.models.encoder import Encoder, FlatEncoder, ImageLayout
+from rollax.models.images import ImageEncoder
 
 SMALL = ModelConfig(conv_filters=((2, 3, 1),), conv_dense=4)
 

@@ -15,7 +15,8 @@ from gymnasium import spaces
 from rollax.errors import ConfigError
 from rollax.models.centralized_critic import CentralCritic, with_critic
 from rollax.models.config import Activation, ModelConfig
-from rollax.models.layers import ACTIVATIONS, CNN, MLP, orthogonal
+from rollax.models.images import CNN
+from rollax.models.layers import ACTIVATIONS, MLP, orthogonal
 from rollax.models.networks import ActorCritic
 
 CARTPOLE = spaces.Box(-np.inf, np.inf, (4,), np.float32)

@@ -14,7 +14,9 @@ from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax import DDPG, DQN, SAC, ConfigError
 from rollax.algorithms.ppo import PPO
-from rollax.models.layers import CNN, MLP, BatchRenorm
+from rollax.models.batch_renorm import BatchRenorm
+from rollax.models.images import CNN
+from rollax.models.layers import MLP
 from rollax.models.simba import RunningNorm
 from rollax.torch import layers as torch_layers
 from tests.marks import long_except

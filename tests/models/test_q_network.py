@@ -10,7 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.models.config import ModelConfig
-from rollax.models.layers import NoisyLinear
+from rollax.models.noisy_linear import NoisyLinear
 from rollax.models.q_network import QNetwork, expected_values
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

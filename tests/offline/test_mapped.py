@@ -15,7 +15,7 @@ from rollax.batch import Fragment
 from rollax.errors import DatasetError
 from rollax.offline.column_files import ColumnWriter, open_columns, read_about
 from rollax.offline.mapped import MappedReplay
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.uniform import UniformReplay
 
 COLUMNS = ("obs", "actions", "rewards", "state_in")

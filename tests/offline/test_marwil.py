@@ -14,7 +14,8 @@ from rollax import ConfigError, SampleBatch
 from rollax.errors import NonFiniteError
 from rollax.offline.estimators.target_policy import action_logp
 from rollax.offline.marwil import BC, MARWIL, BCConfig, MARWILConfig
-from rollax.policy.replayed import SINGLE_ROWS, SequenceDraw
+from rollax.policy.replayed import SINGLE_ROWS
+from rollax.policy.sequence_draw import SequenceDraw
 from tests.algorithms.tables import Table, f32
 from tests.offline.recorded import rarely_rewarded
 

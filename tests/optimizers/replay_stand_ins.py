@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 
 from rollax import AsyncReplayOptimizer, MultiAgentBatch
 from rollax.batch import Fragment
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError

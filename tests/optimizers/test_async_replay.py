@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ConfigError, WorkerError
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import (
     SMALL,

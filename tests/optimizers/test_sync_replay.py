@@ -9,7 +9,7 @@ import pytest
 
 from rollax import MultiAgentBatch, SyncReplayOptimizer
 from rollax.batch import Fragment
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.errors import CheckpointError
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames

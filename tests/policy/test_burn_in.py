@@ -13,8 +13,8 @@ from rollax import DQN
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs, run_model
 from rollax.policy.burn_in import after_burn_in
-from rollax.policy.recurrent_columns import as_rows, with_burn_in_apart
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
+from rollax.policy.sequences_as_rows import as_rows, with_burn_in_apart
 from tests.replay.reference import DrawsAll
 
 

@@ -13,7 +13,8 @@ from rollax import DDPG, ES, ARSConfig, SampleBatch
 from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.errors import ConfigError, PolicyError
-from rollax.policy.gradient_transforms import by_part, clipped, with_projection
+from rollax.policy.gradient_transforms import by_part, clipped
+from rollax.policy.projected_optimizer import with_projection
 from rollax.policy.update_plan import rate_of
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)

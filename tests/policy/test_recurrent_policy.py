@@ -22,7 +22,7 @@ from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
 from rollax.policy.recurrent_columns import RecurrentColumns
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.policy.update_plan import UpdatePlan
 from tests.models.test_recurrent import Recurrent
 

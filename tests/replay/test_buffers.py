@@ -13,7 +13,7 @@ from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
 from rollax.batch import Fragment
 from rollax.core import memory, storage, trees
 from rollax.core.stored_values import with_arrays, without_arrays
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay

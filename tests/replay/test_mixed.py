@@ -7,7 +7,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.mixed import MixedReplay, Part
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay

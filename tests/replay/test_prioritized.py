@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax import CheckpointError, ConfigError, NonFiniteError, SampleBatch
-from rollax.policy.replayed import SequenceDraw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.replay.test_windows import rows
 

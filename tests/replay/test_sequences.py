@@ -9,7 +9,8 @@ import pytest
 
 from rollax import BatchError, ConfigError
 from rollax.batch import Fragment
-from rollax.policy.replayed import Draw, SequenceDraw
+from rollax.policy.replayed import Draw
+from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import DrawsAll
 from tests.replay.test_windows import rows

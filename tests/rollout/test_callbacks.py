@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode
 
 from rollax import Callbacks, MultiAgentEnv, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import BatchError, ConfigError
-from rollax.rollout.callbacks import make_callbacks
-from rollax.rollout.episodes import Episode
+from rollax.rollout.episode import Episode
+from rollax.rollout.own_callbacks import make_callbacks
 from tests.rollout.worlds import (
     ACTION_SPACE,
     ALL,

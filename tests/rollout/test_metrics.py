@@ -10,7 +10,8 @@ import pytest
 from rollax import Callbacks, RolloutWorker
 from rollax.env.rows import Rows
 from rollax.rollout import metrics as metrics_module
-from rollax.rollout.episodes import Episode, EpisodeTable
+from rollax.rollout.episode import Episode
+from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, FinishedEpisodes, summarize
 from tests.rollout.worlds import ALL, Encode, Line, Scripted
 

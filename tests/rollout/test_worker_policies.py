@@ -23,8 +23,7 @@ from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.rollout.filters import MeanStdFilter, NoFilter
 from rollax.rollout.messages import Update
-from rollax.rollout.policy_mapping import policy_mapping
-from rollax.rollout.worker_policies import space_of_agents
+from rollax.rollout.policy_mapping import policy_mapping, space_of_agents
 from tests.env.refused import refused
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, TOGETHER, Encode, Line, Weighted, scripted
 

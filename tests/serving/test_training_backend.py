@@ -11,7 +11,7 @@ import pytest
 
 from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, PPOTrainer, RequestError
 from rollax.env.external import queue as external_queue
-from rollax.rollout.policy_runner import MOST_LOGP_CHANGE
+from rollax.rollout.given_actions import MOST_LOGP_CHANGE, with_given_actions
 from rollax.serving.learning_curve import LearningCurve
 from rollax.serving.pending import as_request_error
 from rollax.serving.protocol import Episode, StartEpisode
@@ -234,7 +234,7 @@ class TestSubmittedEpisodes:
 def test_an_invented_log_probability_is_limited(ppo):
     runner = ppo.worker.runners["default_policy"]
     actions, _, fetches = runner.act(np.zeros((2, 4), np.float32), True, 0, {})
-    _, changed = runner.with_given_actions(actions, fetches, np.array([0, 1]), [0, 1], {0: -50.0})
+    _, changed = with_given_actions(runner, actions, fetches, np.array([0, 1]), [0, 1], {0: -50.0})
     own = runner.policy.fetches_of(np.array([0, 1]), fetches)["action_logp"]
     np.testing.assert_allclose(changed["action_logp"], [own[0] - MOST_LOGP_CHANGE, own[1]], rtol=1e-5)
 

@@ -7,7 +7,7 @@ import torch
 
 from rollax.core import trees
 from rollax.models.outputs import Outputs, run_model
-from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.sequences_as_rows import as_rows
 from rollax.torch.burn_in import after_burn_in
 from tests.policy.test_burn_in import SEQUENCES
 

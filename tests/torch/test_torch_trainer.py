@@ -26,7 +26,7 @@ from rollax import (
     export_policy,
     load_policy,
 )
-from rollax.config.groups import ReplayFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.processes.settings import TORCH_DEVICE
 from rollax.torch.losses import masked_mean

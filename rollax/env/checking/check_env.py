@@ -23,9 +23,10 @@ from rollax.env.checks import env_name
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.goals import GoalFunctions, computes_rewards
-from rollax.env.making import make_base_env, to_base_env
+from rollax.env.making import make_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
+from rollax.env.to_base_env import to_base_env
 from rollax.env.vector.vector_env import SteppedInTurn
 from rollax.errors import RollaxError, repr_of
 

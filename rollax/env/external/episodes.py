@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rollax.env import checks
+from rollax.env import agent_checks, checks
 from rollax.env.external.agent_values import AgentValues
 from rollax.env.external.episode import ActionRequest, ByAgent, Event, ExternalEpisode, not_running
 from rollax.env.external.queue import EventQueue
@@ -64,7 +64,7 @@ class ExternalEpisodes:
     def check_declared(self, agents: Collection[Hashable], where: str) -> None:
         """Refuses agents that the environment does not declare."""
         if self._declared is not None and not self._declared.issuperset(agents):
-            raise checks.undeclared(agents, self._declared, where)
+            raise agent_checks.undeclared(agents, self._declared, where)
 
     def request_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Returns actions by episode id and agent, given observations; blocks until they are available."""
@@ -142,7 +142,7 @@ class ExternalEpisodes:
         """
         episode = self._find(episode_id)
         self._check_acting(episode, values)
-        checks.check_by_agent("actions", actions, episode.where)
+        agent_checks.check_by_agent("actions", actions, episode.where)
         if actions.keys() != values.keys():
             raise MultiAgentError.wrong_keys(
                 "The logged actions are not of the same agents as the observations.", episode.where, actions, values
@@ -198,7 +198,7 @@ class ExternalEpisodes:
         """Ends an episode and all trajectories in it."""
         episode = self._find(episode_id)
         _check_flag("truncated", truncated, episode.where)
-        checks.check_by_agent("obs", values, episode.where)
+        agent_checks.check_by_agent("obs", values, episode.where)
         # Agents that have not acted are ignored: they may have no policy and no space.
         acted = {agent: value for agent, value in values.items() if agent in episode.trajectories}
         observed = self._last_observations(episode, acted)
@@ -256,7 +256,7 @@ class ExternalEpisodes:
     # Checks, without the lock.
 
     def _check_agents(self, what: str, by_agent: Any, episode: ExternalEpisode) -> None:
-        checks.check_by_agent(what, by_agent, episode.where)
+        agent_checks.check_by_agent(what, by_agent, episode.where)
         self.check_declared(by_agent, episode.where)
 
     def _check_acting(self, episode: ExternalEpisode, by_agent: Any) -> None:

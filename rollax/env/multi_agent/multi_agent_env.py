@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 from rollax.core import trees
 from rollax.core.spaces import same_space, zeros
-from rollax.env import checks
+from rollax.env import agent_checks, checks
 from rollax.env.adapters import adapted
 from rollax.env.base_env import AgentDict, in_order
 from rollax.env.checks import env_name
@@ -261,7 +261,7 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
     if not are_dicts(result, 5):
         checks.check_step(result, where)
         for name, part in zip(_PARTS, result, strict=True):
-            checks.check_by_agent(name, part, where, dict)
+            agent_checks.check_by_agent(name, part, where, dict)
     obs, _, terminateds, truncateds, _ = result
     # This kind of environment changes only by actions, so without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
@@ -275,7 +275,7 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
 def checked_reset(result: Any, where: str) -> tuple[AgentDict, AgentDict]:
     """The dicts that `MultiAgentEnv.reset` returned; `EnvError` for other values."""
     obs, infos = checks.check_reset(result, f"{where}, reset()")
-    checks.check_by_agent("obs", obs, f"{where}, reset()", dict)
+    agent_checks.check_by_agent("obs", obs, f"{where}, reset()", dict)
     return obs, infos
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from rollax.env import checks
 from rollax.env.adapters import asks_spaces_by_agent, takes_turns
+from rollax.env.agent_checks import MOST_IDLE_POLLS, stuck
 from rollax.env.base_env import in_order
-from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts, common_space
 from rollax.env.registry import EnvContext
 from rollax.env.rows import ALL

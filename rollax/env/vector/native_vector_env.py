@@ -12,8 +12,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax.core import trees
 from rollax.core.spaces import Path, check_space, walk
 from rollax.env import checks
+from rollax.env.agent_checks import IdlePolls
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import IdlePolls, ObservationChecks, as_columns, env_name, stacked
+from rollax.env.checks import ObservationChecks, as_columns, env_name, stacked
 from rollax.env.copies import EnvCopies
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import ActionBuffer

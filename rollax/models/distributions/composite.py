@@ -1,100 +1,14 @@
-"""The distribution of an action space, for any library of arrays; `Composite`, for a Dict or Tuple space."""
+"""`Composite`: the distribution over a Dict or Tuple space, for any library of arrays."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from gymnasium import spaces
-
-from rollax.core.spaces import bounds, check_space, path_text
-from rollax.errors import ShapeError, SpaceError
+from rollax.errors import ShapeError
 from rollax.models.distributions.base import ActionDistribution, Actions, Array
-
-
-class Kinds(NamedTuple):
-    """The classes of one library of arrays, by kind of action space."""
-
-    categorical: Callable[..., ActionDistribution]
-    multi_categorical: Callable[..., ActionDistribution]
-    bernoulli: Callable[..., ActionDistribution]
-    gaussian: Callable[..., ActionDistribution]
-    squashed_gaussian: Callable[..., ActionDistribution]
-    joint: Callable[..., ActionDistribution]
-
-
-def distribution_of(action_space: spaces.Space, kinds: Kinds, *, squash: bool) -> ActionDistribution:
-    """Returns the distribution over the actions of a space; see `make_distribution`."""
-    check_space(action_space, "action_space")
-    return _make(action_space, kinds, squash, "action_space")
-
-
-def _make(space: Any, kinds: Kinds, squash: bool, where: str) -> ActionDistribution:
-    if isinstance(space, spaces.Dict):
-        parts = (_make(part, kinds, squash, where + path_text((key,))) for key, part in space.spaces.items())
-        return kinds.joint(tuple(parts), tuple(space.spaces))
-    if isinstance(space, spaces.Tuple):
-        numbered = enumerate(space.spaces)
-        return kinds.joint(tuple(_make(part, kinds, squash, where + path_text((i,))) for i, part in numbered))
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        _check_32_bits(space, where)
-    if isinstance(space, spaces.Discrete):
-        return kinds.categorical(int(space.n), int(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        nvec, start = (tuple(int(i) for i in values.ravel()) for values in (space.nvec, space.start))
-        return kinds.multi_categorical(nvec, start, space.nvec.shape)
-    if isinstance(space, spaces.MultiBinary):
-        return kinds.bernoulli(tuple(int(size) for size in space.shape))
-    check_box(space, where, bounded=squash)
-    return (kinds.squashed_gaussian if squash else kinds.gaussian)(space.shape)
-
-
-def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) -> None:
-    low, high = (np.asarray(side, object) for side in bounds(space))
-    if (low < -(2**31)).any() or (high >= 2**31).any():
-        raise SpaceError("Discrete actions need more than 32 bits.", where, space).expected(
-            f"actions from {-(2**31)} to {2**31 - 1}",
-            "count the actions from 0, and let the environment add its offset",
-        )
-
-
-def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
-    """Raises SpaceError for a Box of integers: its actions would be rounded, which changes their log-probabilities.
-
-    With `bounded` it is also raised for a Box without finite bounds, to which actions in (-1, 1) cannot be scaled.
-    """
-    if not np.issubdtype(space.dtype, np.floating):
-        raise SpaceError("The action space is a Box of integers.", where, space).expected(
-            "a Box of floats, or Discrete or MultiDiscrete for integers",
-            "declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
-        )
-    if bounded and not space.is_bounded():
-        raise SpaceError(
-            "The Box has no finite bounds, to which actions in (-1, 1) are scaled.", where, space
-        ).expected("finite low and high", "give the Box finite bounds, or wrap the env so that it has them")
-
-
-def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or SAC") -> None:
-    """Raises SpaceError unless the space is a bounded Box of floats; the error advises `discrete` for Discrete."""
-    if not isinstance(space, spaces.Box):
-        raise SpaceError("The actions are not continuous.", where, space).expected(
-            "a Box of floats with finite bounds", f"use {discrete} for Discrete actions, PPO for other ones"
-        )
-    check_box(space, where, bounded=True)
-
-
-def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
-    """Raises SpaceError unless the space is a bounded Box of floats or Discrete; the error advises `composite`."""
-    if isinstance(space, spaces.Box):
-        check_box(space, where, bounded=True)
-    elif not isinstance(space, spaces.Discrete):
-        raise SpaceError("The actions are neither continuous nor one discrete choice.", where, space).expected(
-            "a Box of floats with finite bounds, or Discrete(n)",
-            f"use {composite}, which takes composite actions, or flatten them",
-        )
 
 
 @dataclass(frozen=True)

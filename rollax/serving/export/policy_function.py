@@ -22,7 +22,7 @@ from rollax.core.introspection import overrides
 from rollax.core.space_json import key_to_json
 from rollax.core.spaces import Path, leaves, walk, zeros
 from rollax.errors import PolicyError, text_of
-from rollax.models.layers import plain_convolutions
+from rollax.models.images import plain_convolutions
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.rollout.actions import BoxMap
 from rollax.rollout.policy_runner import PolicyRunner

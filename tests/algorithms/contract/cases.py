@@ -13,7 +13,8 @@ from gymnasium import spaces
 from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.config.groups import MinibatchFields, ReplayFields
+from rollax.config.groups import MinibatchFields
+from rollax.config.replay_groups import ReplayFields
 from rollax.core.trees import leaves
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
 from tests.algorithms.group_envs import Lift, TwoStep, paired

@@ -1,12 +1,16 @@
-"""The loss of an actor with a state-value critic and an entropy bonus, and the statistics of action-value critics."""
+"""What losses of several algorithms have in common: a critic, an entropy bonus, a KL penalty, and statistics."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
 from rollax.batch import Columns, SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
+from rollax.ops.policy_gradient import adapted_kl_coeff
 from rollax.ops.values import explained_variance, value_loss
 from rollax.policy.algorithm import Algorithm
 
@@ -43,3 +47,22 @@ def critic_statistics(
         "mean_td_error": masked_mean(errors, mask),
         SampleBatch.TD_ERROR: errors,
     }
+
+
+class KLPenalty(Algorithm):
+    """A loss with the penalty `kl_coeff` · KL, whose weight adapts to `kl_target` after each train batch."""
+
+    @property
+    def penalizes_kl(self) -> bool:
+        return bool(self.config.kl_coeff)
+
+    def first_numbers(self) -> dict[str, float]:
+        # 0 never adapts: it means a run without the penalty.
+        return {"kl_coeff": self.config.kl_coeff if self.penalizes_kl else 0.0}
+
+    def after_update(
+        self, numbers: Mapping[str, float], statistics: dict[str, Any]
+    ) -> tuple[Mapping[str, float], dict[str, Any]]:
+        weight, target = numbers["kl_coeff"], self.config.kl_target
+        following = float(adapted_kl_coeff(weight, statistics["kl"], target=target)) if self.penalizes_kl else 0.0
+        return {"kl_coeff": following}, {**statistics, "cur_kl_coeff": weight}

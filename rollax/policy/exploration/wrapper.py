@@ -1,0 +1,50 @@
+"""`ExplorationWrapper`: an exploration that changes another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax.core.trees import namespace
+from rollax.policy.exploration.exploration import Exploration
+
+
+class ExplorationWrapper(Exploration):
+    """Forwards to another exploration, `inner`, and appends `own_numbers` columns to the noise of `inner`."""
+
+    own_numbers = 0
+
+    def __init__(self, inner: Exploration) -> None:
+        self.inner = inner
+        self.num_inputs = inner.num_inputs
+        self.fetched = inner.fetched
+        self.recorded = inner.recorded
+        self.from_distribution = inner.from_distribution
+        self.outputs_are_values = inner.outputs_are_values
+
+    def initial_state(self) -> list[np.ndarray]:
+        return self.inner.initial_state()
+
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
+        return self.inner.noise(rng, rows, timestep)
+
+    def advance(self, noise: Any, state: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        inner, own = self.parts(noise)
+        inner, state = self.inner.advance(inner, state)
+        return namespace(noise).concatenate([inner, own], axis=1), state
+
+    def parts(self, noise: Any) -> tuple[Any, Any]:
+        """Returns the columns of noise of `inner`, and the appended columns."""
+        first = noise.shape[1] - self.own_numbers
+        return noise[:, :first], noise[:, first:]
+
+    def sample(self, outputs: Any, noise: Any) -> Any:
+        return self.inner.sample(outputs, noise)
+
+    def mode(self, outputs: Any) -> Any:
+        return self.inner.mode(outputs)
+
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
+        return self.inner.fetches(outputs, actions)

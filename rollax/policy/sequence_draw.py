@@ -1,0 +1,86 @@
+"""`SequenceDraw`: draws sequences of rows from a replay buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollax.batch import SampleBatch
+from rollax.errors import ConfigError
+from rollax.policy.replayed import SINGLE_ROWS, Draw
+
+if TYPE_CHECKING:
+    from rollax.policy.recurrent_columns import RecurrentColumns
+    from rollax.replay.replay import Replay
+
+
+@dataclass(frozen=True)
+class SequenceDraw(Draw):
+    """Sequences of consecutive rows of a trajectory, for models with memory or for losses over several steps.
+
+    Each trajectory is divided into sequences of `length` rows that begin every `length - overlap` rows: a trajectory of
+    at most `length - overlap` rows is a single sequence, a longer one has several. A sequence is drawn by one of
+    its first `length - overlap` rows, which share its priority; `Replay.sequences` describes the batch.
+
+    Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
+        section 2.3: stored states, burn-in and overlap. Deviations: the first rows of a trajectory are learned from
+        too, with fewer burn-in rows or none; the last sequence of a trajectory may be shorter.
+
+    Args:
+        length: T, the number of rows of a sequence to learn from; a sequence has fewer rows if the trajectory ends, or
+            if the next row is not stored yet.
+        burn_in: the number of rows before a sequence that only advance the recurrent state, without a gradient.
+        overlap: the number of rows that a sequence has in common with the next sequence.
+        columns: as for `Draw`; with `state_in`, a sequence begins with the state in which the policy acted, otherwise
+            with the initial state.
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    length: int
+    burn_in: int = 0
+    overlap: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fits, expected in (
+            ("length", self.length >= 1, "at least 1"),
+            ("burn_in", self.burn_in >= 0, "at least 0"),
+            ("overlap", 0 <= self.overlap < self.length, "from 0 to length - 1"),
+        ):
+            if not fits:
+                raise ConfigError.out_of_range(name, f"SequenceDraw({name}=...)", getattr(self, name), expected)
+
+    @property
+    def sequence_length(self) -> int:
+        return self.length
+
+    def units(self, rows: int) -> int:
+        return max(rows // self.length, 1)
+
+    def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
+        return replay.sequences(replay.draw_slots(count, rng), self, beta)
+
+
+def draw_for(memory: RecurrentColumns, burn_in: int = 0, overlap: int = 0, *, stored_state: bool = True) -> Draw:
+    """Returns a draw of single transitions, or of sequences of `max_seq_len` rows for a model with memory.
+
+    Args:
+        memory: describes the model.
+        burn_in: the number of rows before a sequence that only advance the recurrent state.
+        overlap: the number of rows that a sequence has in common with the next sequence.
+        stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
+    Raises:
+        ConfigError: `burn_in` is not 0 for a model without memory.
+    """
+    if not memory.present and burn_in:
+        raise ConfigError(
+            "Burn-in is for sequences, but the model has no memory and learns from single rows.",
+            "config key 'burn_in'",
+            burn_in,
+        ).expected("0, or a model with memory", "leave burn_in out, or use a model with memory")
+    if not memory.present:
+        return SINGLE_ROWS
+    columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
+    return SequenceDraw(memory.max_seq_len, burn_in, overlap, columns=columns)
