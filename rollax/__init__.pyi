@@ -75,6 +75,7 @@ from rollax.env.external.queue import EnvStoppedError as EnvStoppedError
 from rollax.env.jax.jax_env import JaxEnv as JaxEnv
 from rollax.env.jax.jax_env import MultiAgentJaxEnv as MultiAgentJaxEnv
 from rollax.env.jax.jax_env import Outcome as Outcome
+from rollax.env.jax.torch_vector_env import TorchVectorEnv as TorchVectorEnv
 from rollax.env.jax.wrappers import TimeLimit as TimeLimit
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv as MultiAgentEnv
 from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo as from_pettingzoo

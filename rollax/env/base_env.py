@@ -52,7 +52,7 @@ class BaseEnv:
     If so, observations are columns, and no row has an action that the environment chose itself.
     """
     in_jax: bool = False
-    """Whether it is a `JaxBaseEnv`, whose steps can be compiled together with the steps of a policy."""
+    """Whether its observations may stay on the device: a `JaxBaseEnv` or a `TorchBaseEnv`."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __derived: Any = None

@@ -31,7 +31,7 @@ _JOIN_S = 10.0
 def is_compiled(trainer: Trainer) -> bool:
     """Returns whether a trainer samples in compiled calls and in this process only, so that it can train together."""
     worker = trainer.worker
-    return worker.samples and not trainer.workers.remote and isinstance(worker.sampler, CompiledSampler)
+    return worker.samples and not trainer.workers.remote and type(worker.sampler) is CompiledSampler
 
 
 def may_differ(trainer: Trainer) -> set[str]:
@@ -184,7 +184,7 @@ class _Functions:
 
     def _give_to(self, name: str, workers: WorkerSet, meet: Callable[..., Any] | None) -> None:
         sampler = workers.local.sampler if workers.local.samples else None
-        if not isinstance(sampler, CompiledSampler):
+        if type(sampler) is not CompiledSampler:
             return
         with self._lock:
             first, roll = self._samplers.setdefault(name, (sampler, _AloneAtFirst(sampler.roll, self._ending)))

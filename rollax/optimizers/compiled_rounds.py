@@ -21,6 +21,7 @@ from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import PolicyColumns
 from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
+from rollax.rollout.stepped_sampler import SteppedSampler
 from rollax.rollout.worker import RolloutWorker
 
 _OF_POLICY = ("compute_values", "learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
@@ -115,6 +116,9 @@ class CompiledRounds(ABC):
         self.places = sampler.env.num_envs * len(self.compiled.agents)
         self.made = 0
         self.call: Call = jax.jit(self.traced_run, donate_argnums=2)
+        if isinstance(sampler, SteppedSampler):
+            self._learn = jax.jit(self.traced_learning, donate_argnums=1)
+            self.call = self._stepped_run
 
     @property
     def rows_of_round(self) -> int:
@@ -129,6 +133,11 @@ class CompiledRounds(ABC):
     def draw_noise(self) -> Any:
         """The random numbers of the actions of a round; None for greedy actions."""
         return self.compiled.draw_noise(self.length) if self.sampler.explore else None
+
+    def _of_policy(self, variables: Variables, carry: Carry, noise: Any) -> tuple[Any, ...]:
+        """The arguments of `CompiledSampler.roll`, by policy."""
+        noise = {self.policy_id: noise} if noise is not None else None
+        return {self.policy_id: variables.params}, {self.policy_id: variables.extra}, carry, noise
 
     def called(self, stored: Any, rounds: Sequence[Round], taken: int, at_once: int) -> Loop:
         """The state after some rounds, at most `at_once`: variables, carry and `stored` on the device, else in NumPy.
@@ -155,6 +164,28 @@ class CompiledRounds(ABC):
         """Takes policy and sampler to a state that `called` has returned."""
         self.policy.learner.assign(found.variables, int(found.variables.num_updates))
         self.sampler.played(found.carry, *(_joined(part[: self.made]) for part in found.outcomes))
+
+    def _stepped_run(
+        self, variables: Variables, carry: Carry, stored: Any, rounds: Round, taken: np.int32, count: np.int32
+    ) -> Loop:
+        """As `traced_run`, for an environment that is not compiled: a compiled call for each step and each update."""
+        outcomes, learned, finite, made = [], [], True, 0
+        while finite and made < count:
+            drawn = jax.tree.map(lambda part, at=made: part[at], rounds)
+            arguments = self._of_policy(variables, carry, drawn.noise)
+            carry, played = self.sampler.roll(*arguments, steps=self.length, learning=frozenset())
+            after, stored, of_round, sound = self._learn(
+                variables, stored, played, drawn.learning, drawn.coefficients, np.int32(taken + made * self.length)
+            )
+            outcomes.append(Outcomes(played.rewards, played.terminateds, played.truncateds))
+            learned.append(of_round)
+            made, finite = made + 1, bool(sound)
+            variables = after if finite else variables
+
+        def stacked(parts: list[Any]) -> Any:
+            return jax.tree.map(lambda *of_rounds: np.stack(of_rounds), *jax.device_get(parts))
+
+        return Loop(made, made, variables, carry, stored, stacked(outcomes), stacked(learned), finite)
 
     # Traced by JAX.
 
@@ -219,9 +250,8 @@ class CompiledRounds(ABC):
         return lax.while_loop(goes_on, next_round, start)
 
     def _rolled(self, variables: Variables, carry: Carry, noise: Any) -> tuple[Carry, Played]:
-        of_policy = {self.policy_id: noise} if noise is not None else None
-        params, extra = {self.policy_id: variables.params}, {self.policy_id: variables.extra}
-        return self.sampler.traced_rollout(params, extra, carry, of_policy, steps=self.length, learning=frozenset())
+        arguments = self._of_policy(variables, carry, noise)
+        return self.sampler.traced_rollout(*arguments, steps=self.length, learning=frozenset())
 
     def traced_rewards(self, played: Played) -> jax.Array:
         """[R, T] the rewards of the policy's rows, float32, clipped if the config asks for it."""
@@ -261,8 +291,9 @@ def _joined(part: np.ndarray) -> np.ndarray:
 def why_only_on_host(worker: RolloutWorker) -> str:
     """Why a worker's rows leave the device before its policy learns from them; empty if they may stay there."""
     sampler = worker.sampler
-    if type(sampler) is not CompiledSampler or len(worker.policies) > 1:
-        return "several policies, or an environment that is not compiled with its policy"
+    if type(sampler) not in (CompiledSampler, SteppedSampler) or len(worker.policies) > 1:
+        return "several policies, or an environment whose observations come to the host in each step"
+    assert isinstance(sampler, CompiledSampler)
     ((policy_id, policy),) = worker.policies.items()
     if not isinstance(policy, JaxPolicy) or policy_id not in sampler.compiled:
         return "a policy that is not in JAX, or has no agent"

@@ -11,6 +11,7 @@ from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.traced_columns import why_only_on_host as why_not_traced
 from rollax.rollout.compiled_sampler import CompiledSampler
+from rollax.rollout.stepped_sampler import SteppedSampler
 from rollax.rollout.worker import RolloutWorker
 
 _MOST_ROUNDS = 64
@@ -50,6 +51,8 @@ class DeviceBatches:
         rounds = -(-config.timesteps_per_iteration // self._steps_of_round)
         most = _MOST_INDICES // (self.rounds.rows_of_round * policy.plan.epochs)
         self.at_once = max(min(rounds, _MOST_ROUNDS, most), 1)
+        if isinstance(sampler, SteppedSampler):
+            self.at_once = 1  # the steps of later rounds cannot be taken back
         self._numbers_adapt = False
 
     def step(self) -> bool:

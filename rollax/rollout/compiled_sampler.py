@@ -15,8 +15,10 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.core.introspection import overrides
 from rollax.env import checks
 from rollax.env.jax.jax_base_env import JaxBaseEnv
-from rollax.env.jax.sub_environments import EpisodeState
-from rollax.policy.traced_acting import why_only_stepwise
+from rollax.env.jax.jax_env import Outcome
+from rollax.env.jax.sub_environments import ByAgent
+from rollax.env.jax.torch_base_env import TorchBaseEnv
+from rollax.policy.traced_acting import Decisions, why_only_stepwise
 from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import CompiledPolicy, Played, PolicyCarry, PolicyColumns
@@ -33,9 +35,14 @@ _EVALUATION_STEPS = 64
 
 
 class Carry(NamedTuple):
-    """The carry between steps: the running episodes, and the carry of each policy."""
+    """The carry between steps.
 
-    running: EpisodeState
+    Args:
+        running: the `EpisodeState` of the running episodes; () if a simulator has them.
+        policies: the carry of each policy.
+    """
+
+    running: Any
     policies: dict[str, PolicyCarry]
 
 
@@ -217,27 +224,42 @@ class CompiledSampler(Sampler):
 
         `params`, `extra` and `noise` are by policy, and `learning` has the policies whose filter learns.
         """
-        functions, policies = self.env.functions, self.compiled
+        functions = self.env.functions
 
         def step(carry: Carry, noise: Any) -> tuple[Carry, Rows]:
-            decided, actions = {}, {}
-            for i, one in policies.items():
-                own_noise = None if noise is None else noise[i]
-                decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise)
-                actions |= own
+            decided, actions = self.traced_decisions(params, extra, carry, noise)
             running, outcome = functions.advance(carry.running, actions)
-            over = outcome.terminated | outcome.truncated
-            running = functions.restart(running, over)
-            carries, columns = {}, {}
-            for i, one in policies.items():
-                carries[i], columns[i] = one.observe(
-                    carry.policies[i], decided[i], outcome, running.obs, over, i in learning
-                )
-            return Carry(running, carries), Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
+            running = functions.restart(running, outcome.terminated | outcome.truncated)
+            policies, rows = self.traced_rows(carry, decided, outcome, running.obs, learning)
+            return Carry(running, policies), rows
 
         carry, rows = lax.scan(step, carry, noise, length=steps)
         rewards, terminateds, truncateds = (jnp.moveaxis(column, 0, -1) for column in rows[:3])
         return carry, Rows(rewards, terminateds, truncateds, jax.tree.map(_by_row, rows.columns))
+
+    def traced_decisions(
+        self, params: Any, extra: Any, carry: Carry, noise: Any
+    ) -> tuple[dict[str, Decisions], dict[str, Any]]:
+        """The outputs of each policy in one step, and the environment's actions by agent; traced by JAX."""
+        decided, actions = {}, {}
+        for i, one in self.compiled.items():
+            own_noise = None if noise is None else noise[i]
+            decided[i], own = one.act(params[i], extra[i], carry.policies[i].inputs, own_noise)
+            actions |= own
+        return decided, actions
+
+    def traced_rows(
+        self, carry: Carry, decided: dict[str, Decisions], outcome: Outcome, begun: ByAgent, learning: frozenset[str]
+    ) -> tuple[dict[str, PolicyCarry], Rows]:
+        """The carries of the policies after a step, and the rows of the step; traced by JAX.
+
+        `begun` has the observations after ended episodes have been replaced by new ones.
+        """
+        over = outcome.terminated | outcome.truncated
+        carries, columns = {}, {}
+        for i, one in self.compiled.items():
+            carries[i], columns[i] = one.observe(carry.policies[i], decided[i], outcome, begun, over, i in learning)
+        return carries, Rows(outcome.reward, outcome.terminated, outcome.truncated, columns)
 
 
 def _by_row(column: jax.Array) -> jax.Array:
@@ -246,8 +268,8 @@ def _by_row(column: jax.Array) -> jax.Array:
 
 
 def why_not_compiled(worker: RolloutWorker) -> str:
-    """Why the fragments of a worker cannot be sampled by `CompiledSampler`; empty if they can."""
-    assert isinstance(worker.env, JaxBaseEnv)
+    """Why the fragments of a worker cannot be sampled by `CompiledSampler`, or `SteppedSampler`; empty if they can."""
+    assert isinstance(worker.env, JaxBaseEnv | TorchBaseEnv)
     config, runners, callbacks = worker.config, worker.runners.values(), type(worker.callbacks)
     policy_of = worker.policy_of if len(runners) > 1 else None
     differs = policy_of is not None and differs_between_episodes(policy_of, worker.env.agents)

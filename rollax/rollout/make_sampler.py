@@ -148,8 +148,8 @@ def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
 def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     given = worker.config.sampler
     if given is None:
-        if worker.env.in_jax:
-            return _compiled_sampler(worker, env, record=record)
+        if worker.env.in_jax and (found := _compiled_sampler(worker, env, record=record)) is not None:
+            return found
         return _row_sampler() if why_not_in_blocks(worker, env) else BlockSampler
     if isinstance(given, type) and issubclass(given, Sampler):
         return given
@@ -164,15 +164,21 @@ def _row_sampler() -> type[Sampler]:
     return RowSampler
 
 
-def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
+def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler] | None:
+    """The sampler of an environment on the device; None if its rows come to the host in each step."""
     from rollax.rollout.compiled_sampler import CompiledSampler, why_not_compiled  # imports JAX
 
-    reason = why_not_compiled(worker)
-    if not reason:
+    if reason := why_not_compiled(worker):
+        if record:
+            log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
+        return None
+    from rollax.env.jax.jax_base_env import JaxBaseEnv  # loaded already
+
+    if isinstance(worker.env, JaxBaseEnv):
         return CompiledSampler
-    if record:
-        log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
-    return _row_sampler()
+    from rollax.rollout.stepped_sampler import SteppedSampler  # loaded only where it is used
+
+    return SteppedSampler
 
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:

@@ -22,6 +22,7 @@ from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.sampler import Sampler
+from rollax.rollout.stepped_sampler import SteppedSampler
 from rollax.search.candidates import CandidatePlayer
 from rollax.search.messages import CandidateReturns, Candidates
 
@@ -169,12 +170,12 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
         PolicyError: there are several policies.
         PolicyError, EnvError: as for `CandidatePlayer`.
     """
-    if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler):
+    if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler, SteppedSampler):
         what = "The sampler has no effect: candidates are played by a loop of their own."
         expected = "the default, or RowSampler for environments in JAX that are to be stepped one by one"
         raise ConfigError(what, "config key 'sampler'", type(sampler).__name__).expected(expected, "leave sampler out")
     if len(sampler.runners) > 1:
         raise PolicyError.one_policy_only("config key 'multiagent.policies'", sampler.runners)
     (runner,) = sampler.runners.values()
-    player_class = CompiledCandidates if isinstance(sampler, CompiledSampler) else CandidatePlayer
+    player_class = CompiledCandidates if type(sampler) is CompiledSampler else CandidatePlayer
     return player_class(sampler, runner, worker_index)

@@ -1,1 +1,1 @@
-"""Environments written in JAX, which are compiled together with the policy that acts in them."""
+"""Environments on the device: written in JAX and compiled with the policy, or simulators of PyTorch tensors."""

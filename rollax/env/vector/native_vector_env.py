@@ -21,8 +21,8 @@ from rollax.env.vector.vector_base_env import ActionBuffer
 from rollax.env.vector.vector_env import warn_of_own_statistics
 from rollax.errors import EnvError, text_of
 
-_FINAL_OBS = ("final_obs", "final_observation")
-_FINAL = (*_FINAL_OBS, "final_info")
+FINAL_OBS = ("final_obs", "final_observation")
+_FINAL = (*FINAL_OBS, "final_info")
 _EPISODE = "episode"  # of RecordEpisodeStatistics; next to "final_info" if that wrapper is around the vector env
 
 
@@ -298,9 +298,9 @@ def _is_of_end(key: str, value: Any) -> bool:
 def final_observations(infos: Any, ended: np.ndarray) -> trees.Tree | None:
     """The last observations of episodes that ended: a list, or columns; None if there are none."""
     if isinstance(infos, list | tuple):
-        found = [next((infos[i][key] for key in _FINAL_OBS if key in infos[i]), None) for i in ended]
+        found = [next((infos[i][key] for key in FINAL_OBS if key in infos[i]), None) for i in ended]
         return None if any(value is None for value in found) else found
-    final = next((infos[key] for key in _FINAL_OBS if key in infos), None)
+    final = next((infos[key] for key in FINAL_OBS if key in infos), None)
     if final is None:
         return None
     if isinstance(final, list) or (isinstance(final, np.ndarray) and final.dtype == object):
