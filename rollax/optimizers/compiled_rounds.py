@@ -101,6 +101,9 @@ Call = Callable[[Variables, Carry, Any, Round, np.int32, np.int32], Loop]
 class CompiledRounds(ABC):
     """Samples and learns in compiled calls. A round samples T steps with the weights of before, and then learns.
 
+    With several devices, each steps its share of the sub-environments, and keeps their rows. The variables are on each
+    device, which computes the gradients of its share of the rows of a minibatch.
+
     Args:
         sampler: the sampler of the environment in JAX.
         policy: its only policy.
@@ -114,6 +117,7 @@ class CompiledRounds(ABC):
         self.sampler, self.policy, self.length = sampler, policy, length
         ((self.policy_id, self.compiled),) = sampler.compiled.items()
         self.places = sampler.env.num_envs * len(self.compiled.agents)
+        self.devices = policy.learner.devices
         self.made = 0
         self.call: Call = jax.jit(self.traced_run, donate_argnums=2)
         if isinstance(sampler, SteppedSampler):
@@ -151,7 +155,7 @@ class CompiledRounds(ABC):
             at_once: the number of rounds for which the call is compiled.
         """
         self.made = 0
-        carry, variables = self.sampler.begun(), self.policy.learner.everywhere()
+        carry, variables = self.devices.by_row(self.sampler.begun()), self.policy.learner.everywhere()
         padded = [*rounds, *[rounds[-1]] * (at_once - len(rounds))]
         stacked = jax.tree.map(lambda *parts: np.stack(parts), *padded)
         found = self.call(variables, carry, stored, stacked, np.int32(taken), np.int32(len(rounds)))
@@ -223,6 +227,7 @@ class CompiledRounds(ABC):
             learned = self.traced_learning(
                 variables, stored, played, drawn.learning, drawn.coefficients, taken + at * self.length
             )
+            carry = self.devices.share_rows(carry)
             return carry, Outcomes(played.rewards, played.terminateds, played.truncateds), learned
 
         # Needed twice, for the shapes of the statistics and inside of the loop.
@@ -247,7 +252,8 @@ class CompiledRounds(ABC):
         def goes_on(loop: Loop) -> jax.Array:
             return (loop.number < count) & (loop.finite if ends_early else True)
 
-        return lax.while_loop(goes_on, next_round, start)
+        loop = lax.while_loop(goes_on, next_round, start)
+        return loop._replace(variables=self.devices.replicated(loop.variables))
 
     def _rolled(self, variables: Variables, carry: Carry, noise: Any) -> tuple[Carry, Played]:
         arguments = self._of_policy(variables, carry, noise)
@@ -303,7 +309,8 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (bool(worker.runners[policy_id].filter.leaves), "config key 'observation_filter'"),
         (policy.memory.present, "a model with memory"),
         (bool(policy.running_statistics), "running statistics"),
-        (policy.learner.devices.count > 1, "several devices"),
+        (sampler.env.num_envs % policy.learner.devices.count > 0, "sub-environments that the devices cannot share"),
+        (type(sampler) is SteppedSampler and policy.learner.devices.count > 1, "several devices, and one simulator"),
         (policy.on_new_variables is not None, "shared variables"),
         (overrides(type(policy.exploration), Exploration, "after_fragment"), "exploration that adapts to fragments"),
         (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),

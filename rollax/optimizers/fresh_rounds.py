@@ -77,6 +77,7 @@ class FreshRounds(CompiledRounds):
             raise OnlyOnHostError(f"columns {missing}")
         read = {name: there[name] for name in algorithm.reads}
         batch = jax.tree.map(self._padded, {**jax.tree.map(self._in_order, read), **noise})
+        batch = self.devices.share_rows(batch)
         variables, (made, sums, counts, by_row, finite) = self.policy.learner.steps.run_plan(
             variables, batch, plan, planned, per_epoch, coefficients
         )

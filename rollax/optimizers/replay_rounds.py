@@ -109,8 +109,7 @@ class ReplayRounds(CompiledRounds):
         """
         before = self.taken
         if self._stored is None:
-            priorities = None if self._priorities is None else self._priorities.empty()
-            self._stored = Stored(self._ring.empty(self._like()), priorities)
+            self._stored = jax.jit(self._traced_empty)()
         elif not self.sampler.runs:
             self._stored = self._stored._replace(rows=self._ring.cut(self._stored.rows, before))
         stored, self._stored, self.taken = self._stored, None, 0  # the call gives their memory to its result
@@ -205,10 +204,18 @@ class ReplayRounds(CompiledRounds):
                     f"{taken} steps of each sub-environment, in rounds of {self.length}",
                 ).expected("a fragment length that divides them", "set rollout_fragment_length as in the saved run")
             rows = self._ring.restored(self._like(), state, taken, where)
-            stored = Stored(rows, self._priorities and self._priorities.restored(state, taken, where))
+            priorities = self._priorities and self._priorities.restored(state, taken, where)
+            stored = Stored(self.devices.by_row(rows, axis=1), self.devices.everywhere(priorities))
         self._stored, self.taken = stored, taken
 
     # Traced by JAX.
+
+    def _traced_empty(self) -> Stored:
+        return self._shared(Stored(self._ring.empty(self._like()), self._priorities and self._priorities.empty()))
+
+    def _shared(self, stored: Stored) -> Stored:
+        """Divides the rows among the devices by trajectory; each device has all priorities, which draws add up."""
+        return Stored(self.devices.share_rows(stored.rows, axis=1), self.devices.replicated(stored.priorities))
 
     def traced_learning(
         self, variables: Variables, stored: Stored, played: Played, learning: Any, coefficients: Any, taken: jax.Array
@@ -230,7 +237,7 @@ class ReplayRounds(CompiledRounds):
             finite &= fit
             priorities = jax.tree.map(lambda new, old: jnp.where(finite, new, old), priorities, stored.priorities)
             stored = stored._replace(priorities=priorities)
-        return variables, stored, Learned(made, updates, per_epoch, sums, counts), finite
+        return variables, self._shared(stored), Learned(made, updates, per_epoch, sums, counts), finite
 
     def _traced_batch(self, stored: Stored, learning: Any, taken: jax.Array) -> tuple[Columns, Any]:
         """The batch [U B, ...] of a round, and with priorities the places of its rows, after `taken` steps."""

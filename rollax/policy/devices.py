@@ -28,9 +28,8 @@ class Devices:
     def _everywhere(self) -> NamedSharding:
         return NamedSharding(_mesh(self._devices), PartitionSpec())
 
-    @property
-    def _by_row(self) -> NamedSharding:
-        return NamedSharding(_mesh(self._devices), PartitionSpec("rows"))
+    def _by_row(self, axis: int) -> NamedSharding:
+        return NamedSharding(_mesh(self._devices), PartitionSpec(*[None] * axis, "rows"))
 
     def __deepcopy__(self, memo: Any) -> Devices:
         return self  # devices cannot be copied
@@ -45,19 +44,26 @@ class Devices:
         """Copies the arrays to each device."""
         return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
 
-    def by_row(self, tree: Any) -> Any:
-        """Divides the rows equally among the devices; the number of rows must be a multiple of `count`."""
-        return tree if self.count == 1 else jax.device_put(tree, self._by_row)
+    def by_row(self, tree: Any, axis: int = 0) -> Any:
+        """Divides the rows, which are along `axis`, equally among the devices: each has rows that are side by side.
 
-    def share_rows(self, tree: Any) -> Any:
-        """`by_row` inside a compiled function."""
-        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
+        The number of rows must be a multiple of `count`.
+        """
+        return tree if self.count == 1 else jax.device_put(tree, self._by_row(axis))
+
+    def share_rows(self, tree: Any, axis: int = 0) -> Any:
+        """`by_row` inside a compiled function, for any number of rows."""
+        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row(axis))
+
+    def gathered(self, tree: Any) -> Any:
+        """Brings arrays of any devices together on the first device."""
+        return tree if self.count == 1 else jax.device_put(tree, self._devices[0])
 
     def first(self, tree: Any) -> Any:
-        """The arrays on the first device, without a copy."""
+        """The arrays on the first device, without a copy; arrays in NumPy as they are."""
         if self.count == 1:
             return tree
-        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data if isinstance(leaf, jax.Array) else leaf, tree)
 
     def replicated(self, tree: Any) -> Any:
         """`everywhere` inside a compiled function."""

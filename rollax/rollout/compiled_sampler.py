@@ -18,6 +18,7 @@ from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.jax_env import Outcome
 from rollax.env.jax.sub_environments import ByAgent
 from rollax.env.jax.torch_base_env import TorchBaseEnv
+from rollax.policy.devices import Devices
 from rollax.policy.traced_acting import Decisions, why_only_stepwise
 from rollax.rollout.blocks import Outcomes, Segments
 from rollax.rollout.callbacks import Callbacks
@@ -145,7 +146,7 @@ class CompiledSampler(Sampler):
         """
         policies = self.compiled
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
-        carry = self.begun(learning)
+        carry = Devices().gathered(self.begun(learning))  # rounds that were learned from leave it on all devices
         noise = {i: one.draw_noise(steps) for i, one in policies.items()} if self.explore else None
         params = {i: one.policy.params for i, one in policies.items()}
         extra = {i: one.policy.extra for i, one in policies.items()}

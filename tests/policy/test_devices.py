@@ -275,5 +275,6 @@ def test_eight_devices_learn_the_same(kinds):
 def test_with_one_device_nothing_is_placed_by_hand():
     devices = Devices(jax.local_devices()[:1])
     tree = {"x": np.zeros(3)}
-    for placed in (devices.everywhere(tree), devices.by_row(tree), devices.share_rows(tree), devices.first(tree)):
+    places = devices.everywhere, devices.by_row, devices.share_rows, devices.gathered, devices.first
+    for placed in (place(tree) for place in places):
         assert placed is tree
