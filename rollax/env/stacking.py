@@ -15,6 +15,7 @@ The oldest observation is first. A trajectory begins with k copies of its first 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,24 @@ def pushed(space: Space, count: int, stacks: trees.Tree, obs: trees.Tree) -> tre
     return walk(stack, space, stacks, obs)
 
 
+def latest(space: Space, count: int, stacks: trees.Tree) -> trees.Tree:
+    """The latest observation of each stack; arguments as `begun`."""
+
+    def frame(leaf: Space, path: Path, stack: Any) -> Any:
+        return _Axis.of(leaf, count).latest(stack) if NOT_FEATURES.isdisjoint(path) else stack
+
+    return walk(frame, space, stacks)
+
+
+def joined(space: Space, count: int, observations: Sequence[trees.Tree]) -> trees.Tree:
+    """The stacks of `count` observations, the oldest first; arguments as `begun`."""
+
+    def stack(leaf: Space, path: Path, *frames: Any) -> Any:
+        return _Axis.of(leaf, count).join(frames) if NOT_FEATURES.isdisjoint(path) else frames[-1]
+
+    return walk(stack, space, *observations)
+
+
 def stack_axis(space: Space, count: int) -> int | None:
     """The axis along which images were stacked, from the space of the stacks; None if the space is not of images."""
     shape = space.shape or ()
@@ -100,8 +119,17 @@ class _Axis:
         return cls(count, -4 if len(shape) == 4 and pixels else -1)
 
     def begin(self, obs: Any) -> Any:
-        frame = obs[..., None] if self.new else obs
-        return trees.namespace(frame).concat([frame] * self.count, axis=self.axis)
+        return self.join([obs] * self.count)
+
+    def join(self, observations: Sequence[Any]) -> Any:
+        frames = [obs[..., None] if self.new else obs for obs in observations]
+        return trees.namespace(frames[0]).concat(frames, axis=self.axis)
+
+    def latest(self, stacks: Any) -> Any:
+        if self.new:
+            return stacks[..., -1]
+        width = stacks.shape[self.axis] // self.count
+        return stacks[..., slice(-width, None), *[slice(None)] * (-1 - self.axis)]
 
     def push(self, stacks: Any, obs: Any) -> Any:
         frame = obs[..., None] if self.new else obs

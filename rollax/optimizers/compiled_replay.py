@@ -31,7 +31,8 @@ class CompiledReplayOptimizer(ReplayOptimizer):
 
     - Rows are drawn by other random numbers. A window of n steps can be drawn when all of its n steps are stored,
       even where the trajectory has ended earlier.
-    - Observations are stored twice, before and after each step.
+    - Observations are stored as `rollax.optimizers.ring_observations` says. If episodes are shorter than 4 steps on
+      average and observations are large, the oldest rows cannot be drawn.
     - `timers` has the time of both sampling and learning in `learn_s`.
     """
 
@@ -112,7 +113,7 @@ def why_not(worker: RolloutWorker) -> str:
     plan = policy.plan
     reasons = (
         (config.n_step is None, "config key 'n_step', None"),
-        (config.frame_stack_axis is not None or config.frame_stack > 1, "stacked images"),
+        (config.frame_stack_axis is not None, "config key 'frame_stack_axis'"),
         (type(policy.replayed) is not Draw or bool(policy.replayed.columns), "rows that are not drawn one by one"),
         (bool(policy.replayed_columns), "further columns of rows"),
         (bool(policy.numbers) or plan.stops is not None or plan.epochs > 1, "a plan of several passes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,9 +15,13 @@ from gymnasium import spaces
 from rollax.batch import Columns, SampleBatch
 from rollax.core.spaces import Path, walk
 from rollax.core.stored_values import read_count
+from rollax.env.jax.jax_base_env import JaxBaseEnv
+from rollax.env.jax.wrappers import JaxFrameStack
+from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.errors import CheckpointError
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
-from rollax.optimizers.ring import Ring, Rows
+from rollax.optimizers.ring import Ring, Rows, Steps
+from rollax.optimizers.ring_observations import ObservationPairs, ObservationsOnce
 from rollax.optimizers.ring_priorities import RingPriorities
 from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Variables
@@ -28,6 +33,9 @@ from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 
 log = logging.getLogger("rollax.optimizers")
+
+LARGE_OBSERVATION = 512
+"""Bytes of an observation from which on each is stored once. Smaller ones are faster to store twice than to look up."""
 
 
 class Stored(NamedTuple):
@@ -60,18 +68,32 @@ class ReplayRounds(CompiledRounds):
         self._batch_size, self.most_updates = policy.minibatch_size or 1, updates
         config = policy.config
         rounds = max(capacity // self.places // self.length, -(-config.n_step // self.length))
-        self._ring = Ring(rounds * self.length, config.n_step, config.gamma)
+        steps = rounds * self.length
+        self._ring = Ring(steps, config.n_step, config.gamma, self._observations(steps, config.n_step))
         self._priorities = RingPriorities.of(self._ring, self.places, config)
         self.taken, self.rng = 0, np.random.default_rng(seed)
         self._stored: Stored | None = None
+        self._inputs: Any = None  # of the step after the last round
         # At least two steps: a loop of one is made whatever the number of updates is.
         rows = np.arange(max(updates, 2) * self._batch_size, dtype=np.int32)
         self._plan = np.minimum(rows, updates * self._batch_size - 1).reshape(-1, self._batch_size)
-        self._batch = jax.jit(self._traced_batch)
+        self._batch, self._observed = jax.jit(self._traced_batch), jax.jit(self._ring.observed)
+        self._cut = jax.jit(self._traced_cut, donate_argnums=0)
+
+    def _observations(self, steps: int, n_step: int) -> ObservationPairs | ObservationsOnce:
+        """How observations are stored: the form follows from their size, and devices share pairs."""
+        env, space = self.sampler.env, self.policy.observation_space
+        if _bytes(walk(_empty, space)) < LARGE_OBSERVATION or self.devices.count > 1:
+            return ObservationPairs(steps)
+        frames: tuple[int, spaces.Space | None] = 1, None
+        if isinstance(env, JaxBaseEnv) and isinstance(env := env.functions.env, JaxFrameStack):
+            frames = env.count, space_of(env.env, "observation_space", self.compiled.agents[0])
+        return ObservationsOnce(steps, self.places, self.length, n_step, *frames)
 
     def __len__(self) -> int:
         """The number of transitions that can be drawn."""
-        return self._ring.drawable(self.taken) * self.places
+        rows = None if self._stored is None else self._stored.rows
+        return self._ring.drawable(self.taken, rows) * self.places
 
     def can_draw(self, number: int) -> bool:
         """Whether there is a row to draw in the round that is `number` rounds after the next one."""
@@ -108,12 +130,11 @@ class ReplayRounds(CompiledRounds):
                 before it are kept.
         """
         before = self.taken
-        if self._stored is None:
-            self._stored = jax.jit(self._traced_empty)()
-        elif not self.sampler.runs:
-            self._stored = self._stored._replace(rows=self._ring.cut(self._stored.rows, before))
-        stored, self._stored, self.taken = self._stored, None, 0  # the call gives their memory to its result
+        stored: Stored = jax.jit(self._traced_empty)() if self._stored is None else self._stored
+        self._stored, self.taken = None, 0  # the calls give the memory of the rows to their results
         try:
+            if before and not (self.sampler.runs and self.compiled.inputs is self._inputs):  # others have sampled
+                stored = stored._replace(rows=self._cut(stored.rows, np.int32(before)))
             found = self.called(stored, rounds, before, at_once)
         except BaseException:
             if lost := min(before, self._ring.steps) * self.places:
@@ -124,6 +145,7 @@ class ReplayRounds(CompiledRounds):
             log.warning("Numbers are not finite: the %d rows of the replay buffer are lost.", len(self))
             self._stored, self.taken = None, 0
         self.advance(found)
+        self._inputs = self.compiled.inputs
         if went_on:
             where, what = (
                 f"policy {self.policy.name!r}",
@@ -141,7 +163,7 @@ class ReplayRounds(CompiledRounds):
         last = found.learned.of(int(learning[-1]))
         return self.policy.reported_after(last.means(), int(last.taken))
 
-    def _like(self) -> Rows:
+    def _like(self) -> Steps:
         """The shapes and dtypes of the rows of a round; ConfigError if all rows need more than the memory."""
         policy = self.policy
         obs, actions = (walk(_empty, space) for space in (policy.observation_space, policy.action_space))
@@ -151,22 +173,22 @@ class ReplayRounds(CompiledRounds):
         def of_round(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct((self.length, self.places, *leaf.shape), leaf.dtype)
 
-        like = jax.tree.map(of_round, Rows(obs, actions, number, flag, flag, obs))
-        needed = -(-self._ring.bytes_of(like) // self.places)
-        check_buffer_fits(self._ring.steps * self.places, needed, f"replay buffer of policy {policy.name!r}")
+        like = jax.tree.map(of_round, Steps(obs, actions, number, flag, flag, obs))
+        capacity = self._ring.steps * self.places
+        needed = -(-self._ring.bytes_of(like) // capacity)
+        check_buffer_fits(capacity, needed, f"replay buffer of policy {policy.name!r}")
         return like
 
     def _raise_not_finite(self, failed: Round, taken: int) -> None:
         """Raises the error of a round with numbers that are not finite; its first finite updates are kept."""
         assert self._stored is not None
-        policy, at, rows = self.policy, taken % self._ring.steps, self._stored.rows
-        recent = jax.tree.map(lambda leaf: np.asarray(leaf[at : at + self.length]), (rows.obs, rows.new_obs))
-        for obs in recent:
-            rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
+        policy = self.policy
+        step, place = np.divmod(np.arange(self.rows_of_round, dtype=np.int32), np.int32(self.places))
+        for obs in jax.tree.map(np.asarray, self._observed(self._stored.rows, taken + step, place)):
             self.sampler.env.checked(
-                policy.observation_space, rows, self.rows_of_round, lambda row: repr(self.sampler.env)
+                policy.observation_space, obs, self.rows_of_round, lambda row: repr(self.sampler.env)
             )
-            policy.compute_actions(rows, explore=False)
+            policy.compute_actions(obs, explore=False)
         updates = int(failed.learning[0])
         if not updates:
             return
@@ -213,6 +235,9 @@ class ReplayRounds(CompiledRounds):
     def _traced_empty(self) -> Stored:
         return self._shared(Stored(self._ring.empty(self._like()), self._priorities and self._priorities.empty()))
 
+    def _traced_cut(self, rows: Rows, taken: jax.Array) -> Rows:
+        return self.devices.share_rows(self._ring.cut(rows, taken), axis=1)
+
     def _shared(self, stored: Stored) -> Stored:
         """Divides the rows among the devices by trajectory; each device has all priorities, which draws add up."""
         return Stored(self.devices.share_rows(stored.rows, axis=1), self.devices.replicated(stored.priorities))
@@ -243,12 +268,15 @@ class ReplayRounds(CompiledRounds):
         """The batch [U B, ...] of a round, and with priorities the places of its rows, after `taken` steps."""
         updates, drawn, noise = learning
         if self._priorities is None:
-            return {**self._ring.transitions(stored.rows, drawn[:, 0], drawn[:, 1]), **noise}, None
-        steps, places, weights = self._priorities.drawn(stored.priorities, drawn, updates * self._batch_size, taken)
+            steps = self._ring.drawable_steps(stored.rows, drawn[:, 0], taken)
+            return {**self._ring.transitions(stored.rows, steps, drawn[:, 1]), **noise}, None
+        first = self._ring.observations.first_kept(stored.rows.observations)
+        count = updates * self._batch_size
+        steps, places, weights = self._priorities.drawn(stored.priorities, drawn, count, taken, first)
         batch = self._ring.transitions(stored.rows, steps, places)
         return {**batch, SampleBatch.WEIGHTS: weights, **noise}, (steps, places)
 
-    def _new_rows(self, played: Played) -> Rows:
+    def _new_rows(self, played: Played) -> Steps:
         """The rows [T, R, ...] of a round, whose columns are [R T, ...]."""
         columns: PolicyColumns = played.columns[self.policy_id]
 
@@ -260,8 +288,12 @@ class ReplayRounds(CompiledRounds):
             for part in (columns.inputs[SampleBatch.OBS], columns.actions, columns.new_inputs[SampleBatch.OBS])
         )
         terminated, truncated = (flag.T for flag in self.traced_flags(played))
-        return Rows(obs, actions, self.traced_rewards(played).T, terminated, truncated, new_obs)
+        return Steps(obs, actions, self.traced_rewards(played).T, terminated, truncated, new_obs)
 
 
 def _empty(space: spaces.Space, path: Path) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(space.shape or (), jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def _bytes(shapes: Any) -> int:
+    return sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

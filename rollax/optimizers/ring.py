@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,16 +14,17 @@ from jax import lax
 
 from rollax.batch import Columns, SampleBatch
 from rollax.core.stored_values import read_array
+from rollax.optimizers.ring_observations import ObservationPairs, ObservationsOnce
 
 
-class Rows(NamedTuple):
-    """The arrays of a ring [C, R, ...]: C steps of R trajectories that run at a time, or T new steps [T, R, ...].
+class Steps(NamedTuple):
+    """T new steps [T, R, ...] of R trajectories that run at a time.
 
     Args:
         obs: observations that the policy acted on.
         actions: in the scale of the policy.
-        rewards: [C, R] float32.
-        terminated, truncated: [C, R] whether the episode ended with the step.
+        rewards: [T, R] float32.
+        terminated, truncated: [T, R] whether the episode ended with the step.
         new_obs: the observations after the step, the last ones of the episode where it ended.
     """
 
@@ -32,6 +34,20 @@ class Rows(NamedTuple):
     terminated: Any
     truncated: Any
     new_obs: Any
+
+
+class Rows(NamedTuple):
+    """The C steps of a ring: the arrays [C, R, ...] as in `Steps`, and the observations as its `observations` has them.
+
+    Args:
+        observations: `Pairs` or `Frames`.
+    """
+
+    actions: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    observations: Any
 
 
 @dataclass(frozen=True)
@@ -44,35 +60,62 @@ class Ring:
         steps: C, the number of steps that are kept.
         n_step: n, the number of rewards before the bootstrapped value.
         gamma: γ, the discount of n-step returns.
+        observations: how observations are stored.
     """
 
     steps: int
     n_step: int
     gamma: float
+    observations: ObservationPairs | ObservationsOnce
 
-    def empty(self, like: Rows) -> Rows:
+    def empty(self, like: Steps) -> Rows:
         """Zeros for rows of the shapes and dtypes of `like` [T, R, ...]."""
-        return jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape[1:]), leaf.dtype), like)
 
-    def put(self, rows: Rows, new: Rows, taken: jax.Array) -> Rows:
+        def zeros(leaf: Any) -> jax.Array:
+            return jnp.zeros((self.steps, *leaf.shape[1:]), leaf.dtype)
+
+        actions, *numbers = jax.tree.map(zeros, [like.actions, like.rewards, like.terminated, like.truncated])
+        return Rows(actions, *numbers, observations=self.observations.empty(like.obs))
+
+    def put(self, rows: Rows, new: Steps, taken: jax.Array) -> Rows:
         """The rows after T new steps, of which the first has the number `taken`; traced by JAX.
 
         T must divide `steps`, and `taken` must be a multiple of T.
         """
         at = taken % self.steps
-        return jax.tree.map(lambda all_rows, part: lax.dynamic_update_slice_in_dim(all_rows, part, at, 0), rows, new)
 
-    def cut(self, rows: Rows, taken: int) -> Rows:
-        """The rows after a restart of all episodes: no window reaches beyond the last step before it."""
-        return rows._replace(truncated=jnp.asarray(rows.truncated).at[(taken - 1) % self.steps].set(True))
+        def of_steps(all_rows: Any, part: Any) -> Any:
+            return jax.tree.map(lambda leaf, new: lax.dynamic_update_slice_in_dim(leaf, new, at, 0), all_rows, part)
+
+        over = new.terminated | new.truncated
+        return Rows(
+            of_steps(rows.actions, new.actions),
+            of_steps(rows.rewards, new.rewards),
+            of_steps(rows.terminated, new.terminated),
+            of_steps(rows.truncated, new.truncated),
+            self.observations.put(rows.observations, new.obs, new.new_obs, over, taken),
+        )
+
+    def cut(self, rows: Rows, taken: jax.Array) -> Rows:
+        """The rows after a restart of all episodes: no window reaches beyond the last step before it; traced by JAX."""
+        last = (taken - 1) % self.steps
+        over = rows.terminated[last] | rows.truncated[last]
+        observations = self.observations.cut(rows.observations, over, taken)
+        return rows._replace(truncated=rows.truncated.at[last].set(True), observations=observations)
 
     def first_drawable(self, taken: int) -> int:
         """The number of the oldest step that is kept after `taken` steps."""
         return max(taken - self.steps, 0)
 
-    def drawable(self, taken: int) -> int:
-        """The number of steps, after `taken` of them, whose n rewards are stored: these can be drawn."""
-        return max(taken - self.first_drawable(taken) - self.n_step + 1, 0)
+    def drawable(self, taken: int, rows: Rows | None = None) -> int:
+        """The number of steps, after `taken` of them, whose n rewards are stored: these can be drawn.
+
+        With the rows, those that lack an observation do not count.
+        """
+        first = self.first_drawable(taken)
+        if rows is not None:
+            first = max(first, int(self.observations.first_kept(rows.observations)))
+        return max(taken - first - self.n_step + 1, 0)
 
     def transitions(self, rows: Rows, step: jax.Array, place: jax.Array) -> Columns:
         """B transitions from their numbers of steps [B] and trajectories [B]; traced by JAX.
@@ -81,21 +124,21 @@ class Ring:
             `obs`, `actions`; `rewards`, the sum of γ^k r_k over n steps or up to the end of the episode; `new_obs`, the
             observation after them; `discounts`, γ^m for m steps, 0 where the episode terminated; `weights`, all 1.
         """
-        at = step % self.steps
         total = jnp.zeros(step.shape, jnp.float32)
-        discount, last, running = jnp.ones_like(total), at, jnp.ones(step.shape, bool)
+        discount, last, running = jnp.ones_like(total), step, jnp.ones(step.shape, bool)
         for ahead in range(self.n_step):
             here = (step + ahead) % self.steps
-            last = jnp.where(running, here, last)
+            last = jnp.where(running, step + ahead, last)
             total += jnp.where(running, discount * rows.rewards[here, place], 0.0)
             over = rows.terminated[here, place]
             discount = jnp.where(running, jnp.where(over, 0.0, discount * self.gamma), discount)
             running &= ~(over | rows.truncated[here, place])
+        obs, new_obs = self._observed(rows, step, last, place)
         return {
-            SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[at, place], rows.obs),
-            SampleBatch.ACTIONS: jax.tree.map(lambda leaf: leaf[at, place], rows.actions),
+            SampleBatch.OBS: obs,
+            SampleBatch.ACTIONS: jax.tree.map(lambda leaf: leaf[step % self.steps, place], rows.actions),
             SampleBatch.REWARDS: total,
-            SampleBatch.NEW_OBS: jax.tree.map(lambda leaf: leaf[last, place], rows.new_obs),
+            SampleBatch.NEW_OBS: new_obs,
             SampleBatch.DISCOUNTS: discount,
             SampleBatch.WEIGHTS: jnp.ones_like(total),
         }
@@ -105,25 +148,50 @@ class Ring:
         index = rng.integers(self.drawable(taken) * places, size=count)
         return np.stack([self.first_drawable(taken) + index // places, index % places], axis=1).astype(np.int32)
 
-    @staticmethod
-    def bytes_of(like: Rows) -> int:
-        """Bytes of one step of all trajectories."""
-        return sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(like))
+    def drawable_steps(self, rows: Rows, step: jax.Array, taken: jax.Array) -> jax.Array:
+        """The steps [B] that `draw` returned, without those that lack an observation; traced by JAX.
+
+        Steps in their place are spread evenly over the drawable ones, by Fibonacci hashing.
+        """
+        first = jnp.maximum(self.observations.first_kept(rows.observations), jnp.maximum(taken - self.steps, 0))
+        count = jnp.maximum(taken - self.n_step + 1 - first, 1).astype(jnp.uint32)
+        spread = (step.astype(jnp.uint32) * jnp.uint32(2654435769)) % count
+        return jnp.where(step >= first, step, first + spread.astype(step.dtype))
+
+    def observed(self, rows: Rows, step: jax.Array, place: jax.Array) -> tuple[Any, Any]:
+        """The observations before and after B steps; traced by JAX."""
+        return self._observed(rows, step, step, place)
+
+    def _observed(self, rows: Rows, step: Any, last: Any, place: Any) -> tuple[Any, Any]:
+        at = last % self.steps
+        over = rows.terminated[at, place] | rows.truncated[at, place]
+        return self.observations.read(rows.observations, step, last, over, place)
+
+    def bytes_of(self, like: Steps) -> int:
+        """Bytes of all rows."""
+        return sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in jax.tree.leaves(self._shapes(like)))
+
+    def _shapes(self, like: Steps) -> Rows:
+        return jax.eval_shape(self.empty, like)
+
+    def _in_use(self, rows: Rows, taken: int) -> list[Any]:
+        """For each array, the indices of its rows that are in use; `...` for all."""
+        kept = np.arange(min(taken, self.steps))
+        of_steps = jax.tree.map(lambda _: kept, rows._replace(observations=()))
+        return jax.tree.leaves(of_steps._replace(observations=self.observations.in_use(rows.observations, taken)))
 
     def stored(self, rows: Rows, taken: int) -> dict[str, Any]:
-        """The arrays for a checkpoint, in NumPy: the kept steps only."""
-        kept = min(taken, self.steps)
-        return {f"{number}": np.asarray(leaf)[:kept] for number, leaf in enumerate(jax.tree.leaves(rows))}
+        """The arrays for a checkpoint, in NumPy: the rows in use only."""
+        arrays = zip(jax.tree.leaves(rows), self._in_use(rows, taken), strict=True)
+        return {f"{number}": np.asarray(leaf)[used] for number, (leaf, used) in enumerate(arrays)}
 
-    def restored(self, like: Rows, state: Mapping[str, Any], taken: int, where: str) -> Rows:
+    def restored(self, like: Steps, state: Mapping[str, Any], taken: int, where: str) -> Rows:
         """The rows that `stored` returned after `taken` steps; CheckpointError unless they fit `like` [T, R, ...]."""
-        leaves, tree = jax.tree.flatten(like)
-        kept = min(taken, self.steps)
-        arrays = [
-            read_array(state, f"{number}", where, shape=(kept, *leaf.shape[1:]), dtype=leaf.dtype)
-            for number, leaf in enumerate(leaves)
-        ]
-        filled = [
-            np.concatenate([array, np.zeros((self.steps - kept, *array.shape[1:]), array.dtype)]) for array in arrays
-        ]
-        return jax.tree.unflatten(tree, map(jnp.asarray, filled))
+        leaves, tree = jax.tree.flatten(self._shapes(like))
+        filled = []
+        for number, (leaf, used) in enumerate(zip(leaves, self._in_use(tree.unflatten(leaves), taken), strict=True)):
+            shape = leaf.shape if used is ... else (len(used), *leaf.shape[1:])
+            array = np.zeros(leaf.shape, leaf.dtype)
+            array[used] = read_array(state, f"{number}", where, shape=shape, dtype=leaf.dtype)
+            filled.append(jnp.asarray(array))
+        return tree.unflatten(filled)

@@ -97,14 +97,17 @@ class RingPriorities:
         at = taken % self.ring.steps
         return priorities._replace(powers=lax.dynamic_update_slice_in_dim(priorities.powers, new, at, 0))
 
-    def drawn(self, priorities: Priorities, numbers: Any, count: Any, taken: Any) -> tuple[Any, Any, Any]:
+    def drawn(
+        self, priorities: Priorities, numbers: Any, count: Any, taken: Any, first: Any = 0
+    ) -> tuple[Any, Any, Any]:
         """`(steps, trajectories, weights)` [B] of rows after `taken` steps, from the numbers of `draw`.
 
-        Weights are 1 / P^β, divided by the largest of the first `count` rows.
+        Steps before the step `first` are not drawn. Weights are 1 / P^β, divided by the largest of the first `count`
+        rows.
         """
         steps = self.ring.steps
         newest = taken - 1 - (taken - 1 - jnp.arange(steps)) % steps  # the number of the step in each row
-        drawable = (newest >= 0) & (newest <= taken - self.ring.n_step)
+        drawable = (newest >= first) & (newest <= taken - self.ring.n_step)
         powers = jnp.where(drawable[:, None], priorities.powers, 0.0).reshape(-1)
         sums = jnp.cumsum(powers)
         at = jnp.searchsorted(lax.cummax(sums), numbers * sums[-1], side="right")

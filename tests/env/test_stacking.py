@@ -12,7 +12,7 @@ from rollax.core.spaces import check_space, same_space, stack
 from rollax.env.frame_stack import FrameStack
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.rows import Rows
-from rollax.env.stacking import begun, pushed, stack_axis, stacked_space
+from rollax.env.stacking import begun, joined, latest, pushed, stack_axis, stacked_space
 from tests.env.drive import Trace, drive
 from tests.env.external.worlds import Scripted
 from tests.env.kinds import KINDS
@@ -72,7 +72,10 @@ def test_spaces_and_order(space, stacked, axis):
     first, second, third = (stack(space, [space.sample() for _ in range(2)]) for _ in range(3))
     stacks = begun(space, 3, first)
     assert all(stacked.contains(row) for row in stacks)
-    parts = np.split(pushed(space, 3, pushed(space, 3, stacks, second), third), 3, axis=axis or -1)
+    stacks = pushed(space, 3, pushed(space, 3, stacks, second), third)
+    assert np.array_equal(latest(space, 3, stacks), third)
+    assert np.array_equal(joined(space, 3, (first, second, third)), stacks)
+    parts = np.split(stacks, 3, axis=axis or -1)
     for part, obs in zip(parts, (first, second, third), strict=True):
         assert np.array_equal(part.reshape(obs.shape), obs)
 

@@ -22,6 +22,8 @@ CASES = {
     "PPO": (PPOTrainer, PPO_KEYS),
     "PPO, host": (PPOTrainer, {**PPO_KEYS, "observation_filter": "MeanStdFilter"}),
     "DQN": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None}),
+    # Stacks of 512 bytes, of which the frames are stored.
+    "DQN, frames": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None, "frame_stack": 32}),
 }
 WAYS = pytest.mark.parametrize("mapped", long_except({"threads"}, {"threads": False, "mapped": True}))
 

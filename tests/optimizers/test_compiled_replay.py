@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rollax import (
     Callbacks,
     CheckpointError,
+    ConfigError,
     DQNTrainer,
     EnvError,
     JaxEnv,
@@ -23,7 +24,7 @@ from rollax import (
 )
 from rollax.algorithms.dqn import DQN
 from rollax.batch import SampleBatch
-from rollax.optimizers import compiled_replay
+from rollax.optimizers import compiled_replay, replay_rounds
 from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from tests.marks import long_except
@@ -189,7 +190,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as trainer:
         trainer.train()
         rows = trainer.optimizer.rounds._stored.rows
-        kept = {name: np.asarray(getattr(rows, name)) for name in rows._fields}
+        kept = {**rows._asdict(), **rows.observations._asdict()}
     monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "a test")
     with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as other:
         assert type(other.optimizer) is SyncReplayOptimizer
@@ -209,7 +210,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
             for name, column in columns.items():  # [N T, ...] -> [T, N, ...]
                 found.setdefault(name, []).append(np.swapaxes(column.reshape(4, 2, *column.shape[1:]), 0, 1))
     for name, parts in found.items():
-        np.testing.assert_allclose(kept[name][:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(np.asarray(kept[name])[:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("priorities", [pytest.param(False, marks=pytest.mark.long), True])
@@ -225,6 +226,60 @@ def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
             again.train()
             assert_equal(weights_of(again), weights, rtol=0)
             assert again.optimizer.num_updates == steps
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """A function that sets whether trainers store each observation once."""
+    return lambda once: monkeypatch.setattr(replay_rounds, "LARGE_OBSERVATION", 0 if once else 10**9)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"frame_stack": 3, "n_step": 2}, pytest.param({"frame_stack": 2, **PRIORITIES}, marks=pytest.mark.long)],
+)
+def test_observations_that_are_stored_once_give_the_same_run(make_dqn, store, tmp_path, keys):
+    keys = {**keys, "store_buffer_in_checkpoints": True, "buffer_size": 96, "learning_starts": 8}
+    found = []
+    for once in (False, True):
+        store(once)
+        with make_dqn(**keys) as trainer:
+            assert type(trainer.optimizer) is CompiledReplayOptimizer
+            trainer.train()
+            folder = trainer.save(tmp_path / str(once), exact=True)
+            trainer.fit(stop={"training_iteration": 4}, evaluate=False)
+            assert len(trainer.optimizer.rounds) == 96 - 4 * (keys.get("n_step", 1) - 1)
+            found.append(weights_of(trainer))
+        with DQNTrainer.from_checkpoint(folder) as again:
+            again.fit(stop={"training_iteration": 4}, evaluate=False)
+            found.append(weights_of(again))
+    for other in found[1:]:
+        assert_equal(found[0], other, rtol=0)
+
+
+def test_a_buffer_fits_by_the_size_of_its_frames(make_dqn, store, monkeypatch):
+    """6000 stacks of 3 observations of 16 bytes need 576 kB in pairs, 120 kB as frames, and 90 kB beside them."""
+    monkeypatch.setattr("rollax.core.memory.available_memory_bytes", lambda: 300_000)
+    with make_dqn(frame_stack=3, buffer_size=6000) as trainer, pytest.raises(ConfigError):
+        trainer.train()
+    store(True)
+    with make_dqn(frame_stack=3, buffer_size=6000) as trainer:
+        trainer.train()
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_steps_of_another_caller_end_windows(make_dqn, store, once):
+    store(once)
+    with make_dqn(n_step=3) as trainer:
+        trainer.train()
+        rounds = trainer.optimizer.rounds
+        last = np.asarray(rounds._observed(rounds._stored.rows, np.full(4, 9), np.arange(4))[1])
+        trainer.workers.local.sample_fragments()
+        trainer.train()
+        rows = rounds._stored.rows
+        assert np.asarray(rows.truncated)[9].all()
+        _, after = rounds._observed(rows, np.full(4, 9), np.arange(4))
+        np.testing.assert_array_equal(after, last)
 
 
 def test_rows_of_other_rounds_are_refused(make_dqn, tmp_path):
@@ -348,6 +403,7 @@ class _Listening(Callbacks):
     ("trainer", "keys"),
     [
         (DQNTrainer, {"n_step": None}),
+        (DQNTrainer, {"frame_stack_axis": 0}),
         (DQNTrainer, {"observation_filter": "MeanStdFilter"}),
         (DQNTrainer, {"exploration_bonus": "rnd"}),
         (DQNTrainer, {"callbacks": _Listening}),

@@ -8,13 +8,16 @@ import pytest
 
 from rollax.errors import CheckpointError
 from rollax.optimizers.ring import Ring
+from rollax.optimizers.ring_observations import ObservationPairs
 from rollax.optimizers.ring_priorities import Priorities, RingPriorities
 
 
 @pytest.fixture
 def make():
     """Priorities of a ring of 4 steps and 2 trajectories, with windows of 2 steps."""
-    return lambda **keys: RingPriorities(Ring(4, 2, 0.9), 2, **{"alpha": 0.5, "beta": 0.4, "eps": 0.1, **keys})
+    return lambda **keys: RingPriorities(
+        Ring(4, 2, 0.9, ObservationPairs(4)), 2, **{"alpha": 0.5, "beta": 0.4, "eps": 0.1, **keys}
+    )
 
 
 def all_ones(priorities):
@@ -47,6 +50,11 @@ def test_the_order_of_draws_is_random(make):
 def test_steps_that_were_never_taken_are_not_drawn(make):
     steps, _, _ = make().drawn(all_ones(make()), make().draw(np.random.default_rng(0), 64, 64), 64, 3)
     assert set(np.asarray(steps).tolist()) == {0, 1}
+
+
+def test_steps_before_the_first_one_with_all_observations_are_not_drawn(make):
+    steps, _, _ = make().drawn(all_ones(make()), make().draw(np.random.default_rng(0), 64, 64), 64, 6, 4)
+    assert set(np.asarray(steps).tolist()) == {4}  # after 6 steps, 5 lacks its second reward
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0])

@@ -98,7 +98,7 @@ class JaxFrameStack(JaxWrapper):
 
     def __init__(self, env: JaxEnv, count: int) -> None:
         super().__init__(env)
-        self._count = count
+        self.count = count
         agents = agents_of(env)
         if agents is None:
             self._space = self._checked(getattr(env, "observation_space", None))
@@ -113,17 +113,17 @@ class JaxFrameStack(JaxWrapper):
         return space
 
     def __repr__(self) -> str:
-        return f"JaxFrameStack({self.env!r}, {self._count})"
+        return f"JaxFrameStack({self.env!r}, {self.count})"
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
-        stacks = begun(self._space, self._count, to_dtypes(self._space, obs))
+        stacks = begun(self._space, self.count, to_dtypes(self._space, obs))
         return (state, stacks), stacks
 
     def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
         inner, stacks = state
         outcome = self.env.step(inner, action, key)
-        stacks = pushed(self._space, self._count, stacks, to_dtypes(self._space, outcome.obs))
+        stacks = pushed(self._space, self.count, stacks, to_dtypes(self._space, outcome.obs))
         return outcome._replace(state=(outcome.state, stacks), obs=stacks)
 
     def render(self, state: Any) -> np.ndarray | None:
