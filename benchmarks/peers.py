@@ -18,18 +18,20 @@ REQUIREMENTS = {
     "rllib": ("ray[rllib]", "torch"),
     "sample_factory": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),
+    # rejax fails with gymnax 1.0.
+    "rejax": ("rejax", "gymnax<1"),
     "d3rlpy": ("d3rlpy", "h5py", "imageio", "mujoco", "packaging", "torch"),
 }
-_OWN_FOLDER = "ROLLAX_PEER_VENVS"
+OWN_FOLDER = "ROLLAX_PEER_VENVS"
 
 
 def peer_python(peer: str) -> Path:
     """Returns the Python of `peer`'s virtual environment, creating it if it is missing or its pins have changed."""
-    prepared = os.environ.get(_OWN_FOLDER)
+    prepared = os.environ.get(OWN_FOLDER)
     if prepared:
         python = Path(prepared) / peer / "bin" / "python"
         if not python.exists():
-            raise FileNotFoundError(f"{_OWN_FOLDER} is set, but there is no {peer}/bin/python in that folder")
+            raise FileNotFoundError(f"{OWN_FOLDER} is set, but there is no {peer}/bin/python in that folder")
         return python
     folder = ROOT / ".bench-venvs" / peer
     constraints = Path(__file__).parent / "constraints" / f"{peer}.txt"

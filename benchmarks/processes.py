@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Literal
 
+import psutil
+
 from benchmarks.peers import ROOT, peer_python
 
 
@@ -28,7 +30,7 @@ class Side:
         until: for a side with a new process per round, the pattern of the output line that ends the measured time,
             which starts with the process; None for a side that is kept alive.
         cache: whether a new process starts with an empty compilation cache of JAX or that of an earlier run.
-        gpu: whether it uses the GPU; else it uses the CPU alone.
+        gpus: how many GPUs it sees; 0: it uses the CPU alone.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Side:
     peer: str | None = None
     until: str | None = None
     cache: Literal["cold", "warm"] = "cold"
-    gpu: bool = False
+    gpus: int = 0
 
     @property
     def command(self) -> list[str]:
@@ -52,15 +54,16 @@ class _Process:
     extra_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        command = self.side.command
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 `stop` closes it
         self._process = subprocess.Popen(
-            self.side.command,
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
             cwd=ROOT,
-            env=_environment(self.side.gpu) | self.extra_env,
+            env=_environment(self.side.gpus) | self.extra_env,
             start_new_session=True,
         )
 
@@ -80,6 +83,17 @@ class _Process:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time of the side and its child processes so far."""
+        total = 0.0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self._process.pid)
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = one.cpu_times()
+                    total += times.user + times.system
+        return total
 
     def stop(self) -> None:
         """Closes the side's input and kills the process if it does not exit."""
@@ -101,25 +115,40 @@ class _Process:
 
 
 class AliveSide:
-    """A side whose process is set up once and then runs one round per request."""
+    """A side whose process is set up once and then runs one round per request.
+
+    Attributes:
+        facts: what the side reported about itself; {} before `set_up`.
+        values: the figure of each round.
+        cores: the number of processor cores that it used on average in each round, with its child processes.
+    """
 
     def __init__(self, side: Side) -> None:
         self.side = side
+        self.facts: dict[str, Any] = {}
+        self.values: list[float] = []
+        self.cores: list[float] = []
         self._process = _Process(side)
-        try:
-            self.facts: dict[str, Any] = self._read("ready")["facts"]
-        except BaseException:
-            self.stop()
-            raise
 
-    def round(self, seconds: float) -> float:
-        """Runs a round of about `seconds` and returns its figure."""
+    def set_up(self) -> None:
+        """Waits until the process, which was started at once, is ready for its first round."""
+        self.facts = self._read("ready")["facts"]
+
+    def round(self, seconds: float) -> None:
+        """Runs a round of about `seconds`."""
+        start, before = time.perf_counter(), self._process.cpu_seconds()
         self._process.write_line(json.dumps({"seconds": seconds}))
-        return self._read("round")["value"]
+        value = self._read("round")["value"]
+        self.cores.append((self._process.cpu_seconds() - before) / (time.perf_counter() - start))
+        self.values.append(value)
 
     def stop(self) -> None:
         """Ends the process."""
         self._process.stop()
+
+    def kill(self) -> None:
+        """Ends the process, whatever it does."""
+        self._process.kill()
 
     def _read(self, event: str) -> dict[str, Any]:
         message = json.loads(self._process.read_line())
@@ -129,18 +158,26 @@ class AliveSide:
 
 
 class FreshSide:
-    """A side that is a new process in every round; the time from its start to the final line is measured."""
+    """A side that is a new process in every round; the time from its start to the final line is measured.
+
+    Attributes: as for `AliveSide`.
+    """
 
     def __init__(self, side: Side) -> None:
         self.side = side
         self.facts: dict[str, Any] = {}
+        self.values: list[float] = []
+        self.cores: list[float] = []
         self._kept_cache = tempfile.TemporaryDirectory()
+
+    def set_up(self) -> None:
+        """Runs a round that does not count."""
         # The first start after an installation compiles bytecode and reads the disk; a warm cache must be filled.
         self.round(0.0)
-        self.facts = {}
+        self.facts, self.values, self.cores = {}, [], []
 
-    def round(self, seconds: float) -> float:
-        """Returns the seconds from the start of the process to its final line; `seconds` is not used."""
+    def round(self, seconds: float) -> None:
+        """Runs a process; the figure is the seconds from its start to its final line. `seconds` is not used."""
         del seconds
         with tempfile.TemporaryDirectory() as folder:
             arguments = tuple(argument.replace("{folder}", folder) for argument in self.side.arguments)
@@ -150,20 +187,27 @@ class FreshSide:
                 while not re.search(self.side.until or "", line := process.read_line()):
                     pass
                 took = time.perf_counter() - start
+                self.cores.append(process.cpu_seconds() / took)
                 if line.startswith("{"):
                     self._note(json.loads(process.read_line())["facts"])
+                self.values.append(took)
             finally:
                 process.kill()
-        return took
 
     def stop(self) -> None:
         """Removes the warm cache."""
         self._kept_cache.cleanup()
 
+    def kill(self) -> None:
+        """Removes the warm cache; no process is left between rounds."""
+        self.stop()
+
     def _note(self, facts: dict[str, Any]) -> None:
-        """Stores the facts of the last round and the greedy reward of every round."""
-        rewards = [*self.facts.get("greedy_rewards", []), facts.pop("greedy_reward")]
-        self.facts = facts | {"greedy_rewards": rewards}
+        """Stores the facts of the last round, and the greedy reward of every round if there are some."""
+        if "greedy_reward" in facts:
+            rewards = [*self.facts.get("greedy_rewards", []), facts.pop("greedy_reward")]
+            facts = facts | {"greedy_rewards": rewards}
+        self.facts = facts
 
     def _cache_environment(self, folder: str) -> dict[str, str]:
         """Returns the cache variables: an empty cache and the library's defaults, or JAX's cache enabled and warm."""
@@ -184,12 +228,19 @@ def answer(side: Side) -> Any:
 
 
 def start(side: Side) -> AliveSide | FreshSide:
-    """Sets a side up and returns it, ready for its first round."""
+    """Starts a side and returns it; it has to be set up before its first round."""
     return AliveSide(side) if side.until is None else FreshSide(side)
 
 
-def _environment(gpu: bool) -> dict[str, str]:
-    """Returns the environment variables of a side: its device, default thread counts, the repository importable."""
-    # All sides are alive at once, and by default JAX reserves most of a GPU's memory.
-    device = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"} if gpu else {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+def _environment(gpus: int) -> dict[str, str]:
+    """Returns the environment variables of a side: its devices, default thread counts, the repository importable."""
+    device = _gpu_environment(gpus) if gpus else {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return os.environ | device | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def _gpu_environment(gpus: int) -> dict[str, str]:
+    """Returns the variables of a side that sees the first of the GPUs that this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else map(str, range(gpus))
+    # All sides are alive at once, and by default JAX reserves most of a GPU's memory.
+    return {"CUDA_VISIBLE_DEVICES": ",".join([*names][:gpus]), "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.15"}

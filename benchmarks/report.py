@@ -108,16 +108,19 @@ def _measured(result: Result, target: dict[str, Any]) -> str:
 
 
 def _figures_table(results: list[Result]) -> str:
-    """Returns a table of the absolute figures of each side, which hold for one machine only."""
-    lines = ["| benchmark | side | median | lowest to highest round | rounds |", "|---|---|---|---|---|"]
+    """Returns a table of the absolute figures of each side, which hold for one machine only.
+
+    "cores" is the number of processor cores that the side used on average, where it was measured.
+    """
+    lines = ["| benchmark | side | median | lowest to highest round | rounds | cores |", "|---|---|---|---|---|---|"]
     for result in results:
         for i, (name, side) in enumerate(result["sides"].items()):
             rounds = side["rounds"]
             spread = f"{rounded(min(rounds))} to {rounded(max(rounds))}" if len(rounds) > 1 else ""
             label = f"`{result['name']}`" if i == 0 else ""
-            lines.append(
-                f"| {label} | {name} | {rounded(side['median'])} {result['unit']} | {spread} | {len(rounds)} |"
-            )
+            cores = f"{side['cores']:.1f}" if "cores" in side else ""
+            cells = (label, name, f"{rounded(side['median'])} {result['unit']}", spread, str(len(rounds)), cores)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -144,7 +147,10 @@ def _notes(results: list[Result]) -> str:
 
 def _describe_hardware(hardware: dict[str, Any]) -> str:
     cores = f"{hardware['cores']} cores ({hardware['architecture']}, {hardware['system']}), Python {hardware['python']}"
-    return f"{cores}, one {hardware['gpu']}" if "gpu" in hardware else cores
+    if "gpu" not in hardware:
+        return cores
+    number = hardware.get("gpus", 1)
+    return f"{cores}, {'one' if number == 1 else number} {hardware['gpu']}"
 
 
 def _describe_versions(name: str, side: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,8 +81,12 @@ def machine_table(hardware: Mapping[str, Any]) -> Path:
     return TABLES / f"{'-'.join(map(str, words)).lower()}.jsonl"
 
 
-def hardware(*, gpu: bool = False) -> dict[str, Any]:
-    """Returns a description of the hardware without the name of the machine, with `gpu` the GPU's model too."""
+def hardware(*, gpus: int = 0) -> dict[str, Any]:
+    """Returns a description of the hardware without the name of the machine.
+
+    Args:
+        gpus: how many GPUs are used; their model is named if there are some.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {
         "cores": cores,
@@ -89,10 +94,17 @@ def hardware(*, gpu: bool = False) -> dict[str, Any]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
     }
-    if gpu:
-        query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        found["gpu"] = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
+    if gpus:
+        found |= {"gpu": gpu_models()[0], "gpus": gpus}
     return found
+
+
+def gpu_models() -> list[str]:
+    """Returns the model of each NVIDIA GPU; none without the driver's tools."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 @contextmanager

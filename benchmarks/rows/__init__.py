@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.measure import Row
+from benchmarks.rows.compiled import compiled_rows
 from benchmarks.rows.frames import frames_rows
 from benchmarks.rows.gpu import gpu_rows
 from benchmarks.rows.jax_envs import jax_env_rows
@@ -23,6 +24,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
     rows = (
         *sampling_rows(),
         *jax_env_rows(),
+        *compiled_rows(),
         *training_rows(quick=quick),
         *worker_rows(),
         *replay_rows(),

@@ -13,21 +13,21 @@ def frames_rows(*, quick: bool) -> tuple[Row, ...]:
     return dqn_updates(), _sampling(), _memory(10_000 if quick else 1_000_000)
 
 
-def dqn_updates(*, gpu: bool = False) -> Row:
+def dqn_updates(*, gpus: int = 0) -> Row:
     """Returns the benchmark of updates, with both sides on the CPU or on a GPU."""
     settings = {"transitions": _KEPT, "batch": 32}
     work = "DQN on 84×84×4 frames, the network of Mnih et al. (2015), batch 32, sampling included"
     return Row(
-        name="gpu_dqn_frames" if gpu else "dqn_frames",
-        work=f"{work}, on a GPU" if gpu else work,
+        name="gpu_dqn_frames" if gpus else "dqn_frames",
+        work=f"{work}, on a GPU" if gpus else work,
         unit="updates/s",
         better="more",
         sides=(
-            own("rollax", "rollax_replay.frames", {**settings, "measure": "updates"}, gpu=gpu),
-            peer("Stable-Baselines3", "sb3.frames", settings, gpu=gpu),
+            own("rollax", "rollax_replay.frames", {**settings, "measure": "updates"}, gpus=gpus),
+            peer("Stable-Baselines3", "sb3.frames", settings, gpus=gpus),
         ),
-        targets=(Against("Stable-Baselines3", 3.0 if gpu else None),),
-        rounds=3 if gpu else 5,
+        targets=(Against("Stable-Baselines3", 3.0 if gpus else None),),
+        rounds=3 if gpus else 5,
         seconds=5.0,
         notes="One update in each call. Without double or dueling networks, which Stable-Baselines3 does not have. "
         "Both keep each observation once; rollax each image.",

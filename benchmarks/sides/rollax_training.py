@@ -5,9 +5,11 @@ rollax is imported by the functions, because the time of the whole run begins wi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,56 @@ def ppo_run(link: Link, env: str, steps: int, seed: int = 0) -> None:
     link.send(event="facts", facts={"greedy_reward": reward, "versions": installed})
 
 
+def first_iteration(link: Link, algorithm: str, env: str, config: Mapping[str, Any]) -> None:
+    """The first iteration, from the start of the process to its end."""
+    from rollax.algorithms.registry import get_trainer_class
+
+    with get_trainer_class(algorithm)(env, {**config, "seed": 0}) as trainer:
+        trainer.train()
+        link.send(event="finished")
+        link.send(event="facts", facts={"versions": versions("rollax", "jax", "flax", "numpy")})
+
+
+def seeds_together(link: Link, algorithm: str, env: str, config: Mapping[str, Any], seeds: int) -> None:
+    """Trains several seeds, one iteration of each at a time, with compiled calls that make the steps of all of them."""
+    from rollax.algorithms.registry import get_trainer_class
+    from rollax.many.together import train_together
+
+    begin, end = threading.Barrier(seeds + 1), threading.Barrier(seeds + 1)
+    steps, closed = [0] * seeds, threading.Event()
+
+    def run(number: int, trainer: Any) -> None:
+        try:
+            begin.wait()
+            while not closed.is_set():
+                steps[number] = trainer.train()["timesteps_this_iter"]
+                end.wait()
+                begin.wait()
+        except BaseException:
+            begin.abort()
+            end.abort()
+            raise
+
+    def make(number: int) -> Any:
+        return get_trainer_class(algorithm)(env, {**config, "seed": number})
+
+    def iteration() -> int:
+        begin.wait()
+        end.wait()
+        return sum(steps)
+
+    def serve() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # the main thread raises what a run raised
+            link.serve_rates(iteration, versions=versions("rollax", "jax", "flax", "numpy"))
+            closed.set()
+            begin.wait()
+
+    threading.Thread(target=serve, daemon=True).start()
+    for result in train_together(make, seeds, run, mapped=True):
+        if isinstance(result, BaseException) and not isinstance(result, threading.BrokenBarrierError):
+            raise result
+
+
 def greedy_curve(
     link: Link,
     algorithm: str,
@@ -177,4 +229,4 @@ def reading(link: Link, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    run(iterations, ppo_run, greedy_curve, recorded_updates, reading)
+    run(iterations, ppo_run, first_iteration, seeds_together, greedy_curve, recorded_updates, reading)
