@@ -40,7 +40,7 @@ def train_here(
         runs: the runs; those with a checkpoint go on.
         stop: the stop conditions.
         request: the request to stop. Runs that train then save and end, and final evaluations are interrupted.
-        options: those of `rollax train`.
+        options: the arguments of `rollax train`, by name.
         watch: called about five times a second.
     Raises:
         Exception: the first error of a run; no further run has begun after it. Numbers that are not finite end only

@@ -46,7 +46,7 @@ class SteppedSampler(CompiledSampler):
             rows = self._on_host(jax.tree.map(np.asarray, latest), frozenset())
             for i, one in self.compiled.items():
                 one.acting.fetches(rows.columns[i].packed)
-        log.warning("A simulator cannot take back steps: those of a train batch are dropped, and fresh episodes begin.")
+        log.warning("A simulator cannot take back steps: a train batch is dropped, and fresh episodes begin.")
 
     def _advanced(self, carry: Carry) -> None:
         super()._advanced(carry)
@@ -55,7 +55,7 @@ class SteppedSampler(CompiledSampler):
     def _rolled(
         self, params: Any, extra: Any, carry: Carry, noise: Any, *, steps: int, learning: frozenset[str]
     ) -> tuple[Carry, Rows]:
-        """Plays `steps` steps; arguments and result as those of `traced_rollout`."""
+        """Plays `steps` steps; for arguments and result see `traced_rollout`."""
         noise, rows = jax.device_put(noise), None
         for step in range(steps):
             decided, actions = self._decide(params, extra, carry, noise, step)
