@@ -163,8 +163,8 @@ class BonusAdvantages(ExplorationBonus):
     """
 
     @property
-    def value_heads(self) -> int:
-        return 2 if self.gives_bonuses else super().value_heads
+    def value_shape(self) -> tuple[int, ...]:  # not `value_heads`, an attribute of the classes of users
+        return (2,) if self.gives_bonuses else super().value_shape
 
     @property
     def bonus_gamma(self) -> float:
