@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from rollax.core import runtime, trees
 from rollax.core.spaces import Path, path_text, walk
 from rollax.env import checks
-from rollax.env.vector.native_vector_env import FINAL_OBS
+from rollax.env.vector.native_vector_env import FINAL_OBS, stated_autoreset_mode
 from rollax.errors import EnvError, text_of
 
 
@@ -177,10 +177,8 @@ class TorchVectorEnv(gym.vector.VectorEnv):
         return torch.from_dlpack(action).to(getattr(torch, str(space.dtype)))  # JAX has no int64
 
     def _check_mode(self) -> None:
-        mode = getattr(self.env, "autoreset_mode", None) or (getattr(self.env, "metadata", None) or {}).get(
-            "autoreset_mode", AutoresetMode.SAME_STEP
-        )
-        if AutoresetMode(mode) is not AutoresetMode.SAME_STEP:
+        mode = stated_autoreset_mode(self.env)
+        if mode is not None and AutoresetMode(mode) is not AutoresetMode.SAME_STEP:
             raise EnvError("The autoreset mode is not supported.", f"TorchVectorEnv, {self._name}", mode).expected(
                 AutoresetMode.SAME_STEP, "make the environment with this mode"
             )

@@ -253,9 +253,18 @@ class NativeVectorEnv(BaseEnv):
         return f"{self.name}, sub-environment {row}"
 
 
+def stated_autoreset_mode(env: Any) -> Any:
+    """Returns the autoreset mode that a vector environment states by an attribute or its metadata; None without one."""
+    mode, metadata = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None), getattr(env, "metadata", None)
+    # The dict of the base class says nothing: all classes share it, and ale-py writes its own mode into it.
+    if mode is None and metadata is not gym.vector.VectorEnv.metadata:
+        mode = (metadata or {}).get("autoreset_mode")
+    return mode
+
+
 def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
     # The attribute first, because metadata often belong to the class, and instances may differ.
-    mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
+    mode = stated_autoreset_mode(env)
     if mode is None:
         said = (
             f"{name} does not declare its autoreset mode: NEXT_STEP is assumed. If it resets in the step that ends an "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rollax import EnvError, TorchVectorEnv
+from rollax.env.vector.native_vector_env import stated_autoreset_mode
 from tests.env.jax.tensor_worlds import Torques, Walks
 
 torch = pytest.importorskip("torch")
@@ -123,6 +125,18 @@ def test_numbers_of_other_dtypes_are_cast():
     received, expected = env.step_tensors(jnp.zeros(3, int)), TorchVectorEnv(Walks(torch))
     expected.reset(seed=0)
     np.testing.assert_equal(jax.device_get(received), jax.device_get(expected.step_tensors(jnp.zeros(3, int))))
+
+
+def test_the_shared_metadata_of_gymnasium_states_no_mode(monkeypatch):
+    """ale-py writes the mode of its own environments there."""
+    monkeypatch.setitem(gym.vector.VectorEnv.metadata, "autoreset_mode", AutoresetMode.NEXT_STEP)
+
+    class Silent(Walks):
+        metadata = gym.vector.VectorEnv.metadata
+
+    assert stated_autoreset_mode(Silent(torch)) is None
+    TorchVectorEnv(Silent(torch)).reset()
+    assert stated_autoreset_mode(OtherMode(torch)) is AutoresetMode.NEXT_STEP
 
 
 class OtherMode(Walks):
