@@ -25,6 +25,12 @@ def make(env="CartPole-v1", **config):
     return PPOTrainer(env=env, config={**CONFIG, **config})
 
 
+@pytest.mark.parametrize(("interval", "evaluated"), [(None, False), (0, False), (1, True)])
+def test_evaluations_while_iterations_end_at_a_number_of_steps(interval, evaluated):
+    with make() as trainer, trainer.stopping_at(1000, interval):
+        assert (trainer.train()["evaluation"] is not None) == evaluated
+
+
 class TestConfig:
     def test_dict_and_typed_config_are_equal(self):
         with make() as one, PPOTrainer("CartPole-v1", PPOConfig(**CONFIG)) as other:

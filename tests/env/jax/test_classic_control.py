@@ -132,6 +132,12 @@ class TestFrozenLake:
         with pytest.raises(EnvError):
             FrozenLake(**settings)
 
+    @pytest.mark.parametrize("settings", [{"desc": []}, {"map_name": "3x3"}], ids=["desc", "map_name"])
+    def test_the_wrong_argument_is_named(self, settings):
+        with pytest.raises(EnvError) as caught:
+            FrozenLake(**settings)
+        assert [caught.value.parts["where"]] == list(settings)
+
 
 @pytest.mark.parametrize(
     ("env", "low", "high"),
