@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -172,7 +172,7 @@ class _Functions:
         """Raises ConfigError for a trainer that the functions of the first one are not made for."""
         own, first = trainer.config, self._first.config
         names = type(own).model_fields.keys() - may_differ(trainer)
-        different = [name for name in sorted(names) if _compared(getattr(own, name)) != _compared(getattr(first, name))]
+        different = [name for name in sorted(names) if not _same(getattr(own, name), getattr(first, name))]
         if type(trainer) is not type(self._first) or different:
             raise ConfigError(
                 "Trainers train together only if they differ in seeds, or in keys that can have a schedule.",
@@ -192,11 +192,19 @@ class _Functions:
         sampler.roll = roll if meet is None else _mapped_roll(name, first, meet)
 
 
-def _compared(value: Any) -> Hashable:
-    """What is compared of a value: functions that are defined at each call of `make` have the same code and values."""
-    if isinstance(value, FunctionType):
-        value = value.__code__, *(_captured(value)), value.__defaults__, value.__kwdefaults__
-    return content_of(value)
+def _same(one: Any, other: Any) -> bool:
+    """Whether values are equal; functions defined at each call of `make` are, if their code and what it sees are."""
+    one, other = _compared(one), _compared(other)
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays have no single truth value
+        return content_of(one) == content_of(other)
+
+
+def _compared(value: Any) -> Any:
+    if not isinstance(value, FunctionType):
+        return value
+    return value.__code__, *_captured(value), value.__defaults__, value.__kwdefaults__
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -123,6 +126,31 @@ def with_a_default(number):
 def capturing_an_array(number):
     limits = np.array([1000 + number, 0])
     return lambda _: Walk(after=int(limits[0]))
+
+
+@dataclass(frozen=True)
+class Limit:
+    steps: int
+    weights: Any
+
+
+def capturing_an_equal_object(number):
+    limit = Limit(1000, [number // 9])
+    return lambda _: Walk(after=limit.steps)
+
+
+def capturing_an_equal_array(number):
+    limits = np.array([1000, number // 9])
+    return lambda _: Walk(after=int(limits[0]))
+
+
+@pytest.mark.parametrize("env_of", [capturing_an_equal_object, capturing_an_equal_array])
+def test_functions_that_make_equal_environments_are_shared(env_of):
+    keys = {**PPO_KEYS, "seed": 0}
+    found = train_together(
+        lambda number: PPOTrainer(env_of(number), keys), 2, lambda number, trainer: trainer.train()["timesteps_total"]
+    )
+    assert found == [128, 128]
 
 
 @pytest.mark.parametrize("env_of", [capturing, with_a_default, capturing_an_array])
