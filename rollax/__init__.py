@@ -18,7 +18,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 EXTENSIONS = ("rollax.offline.extension", "rollax.search.extension")
-"""The modules by which packages add to the core; see `rollax.core.extensions`."""
+"""The modules with which extensions add algorithms and config fields; see `rollax.core.extensions`."""
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _MODULE_OF = {
     alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
         from rollax.errors import not_installed
 
         raise not_installed(name, error, where=f"rollax.{name}", package=needs[0], extra=needs[1]) from error
-    except AttributeError as error:  # of a package in an unsuitable version; `from rollax import` would not show it
+    except AttributeError as error:  # the package has an unsuitable version; `from rollax import` would hide the cause
         raise ImportError(f"rollax.{name} could not be imported: {error}") from error
     finally:
         if collects:
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _unknown(name: str, by_from: bool) -> Exception:
-    """The error for a name that is not public; `by_from`: of `from rollax import name`."""
+    """Returns the error for a name that is not public; `by_from`: the name comes from `from rollax import name`."""
     what = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(what)
@@ -71,7 +71,7 @@ def _unknown(name: str, by_from: bool) -> Exception:
     hint = public_name(name, _MODULE_OF)
     if hint is None:
         return AttributeError(what)
-    # Python replaces an AttributeError there, and so the hint, by an error of its own; hasattr requires one elsewhere.
+    # `from rollax import` replaces an AttributeError, and so the hint, by its own error; `hasattr` requires one.
     return (ImportError if by_from else AttributeError)(f"{what}; in rollax: {hint}")
 
 

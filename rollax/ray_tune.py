@@ -38,7 +38,7 @@ _EVALUATION, _MOST_BYTES = "evaluation.json", 64 << 20
 """The last evaluation, which is repeated in the results until the next one."""
 _LEAST = {"CPU": 0.001}
 _TOO_LARGE = {"CPU": 0.002}
-"""The bundle of a trial that only raises the error that it reserves more than the cluster has."""
+"""The bundle of a trial that would reserve more than the cluster has; that trial only raises an error."""
 
 
 class TunedTrainer(Trainable):
@@ -52,7 +52,7 @@ class TunedTrainer(Trainable):
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
         """Returns one bundle for the driver and one per worker.
 
-        A trial with a wrong config, or one that would never start because this machine is the cluster and has less,
+        A trial with a wrong config, or one that would wait forever because it needs more than a local cluster has,
         reserves little and raises the error itself, so that only this trial fails.
         """
         try:
@@ -135,10 +135,10 @@ def _refuse_lacking(request: PlacementGroupFactory) -> None:
 
 
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
-    """Returns a `Trainable` for `ray.tune.Tuner`, named after the algorithm: a built-in one's name, or a trainer class.
+    """Returns a `Trainable` for `ray.tune.Tuner`, named after the algorithm.
 
-    Its config is the trainer's, plus `env`. Environments that were registered before, with rollax or Gymnasium, are
-    available in the processes of the trials.
+    `algorithm` is the name of a built-in algorithm, or a trainer class. A trial's config is the trainer's, plus `env`.
+    Environments that were registered before, with rollax or Gymnasium, are available in the processes of the trials.
     """
     trainer_class = get_trainer_class(algorithm) if isinstance(algorithm, str) else algorithm
     registered = registrations(cloudpickle.dumps)  # pyright: ignore[reportPrivateImportUsage]

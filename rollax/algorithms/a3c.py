@@ -50,7 +50,7 @@ class A3CConfig(
     StateValueFields,
     TrainerConfig,
 ):
-    """The fields of A3C in addition to the common fields, with the symbols of the module's equation."""
+    """The fields of A3C, in addition to the common fields."""
 
     defaults = {"rollout_fragment_length": 10, "timesteps_per_iteration": 1000, "grad_clip": 0.5}
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
@@ -97,7 +97,7 @@ class A3CTrainer(Trainer):
 
 
 class A2CConfig(A3CConfig):
-    """The fields of A3C, and the size of the parts of a batch."""
+    """The fields of A3C, and `microbatch_size`."""
 
     defaults = {"rollout_fragment_length": 20, "timesteps_per_iteration": 0}
     requires = {"train_batch_size": {}}
@@ -112,7 +112,7 @@ class A2CConfig(A3CConfig):
 
     @property
     def _workers_of_a_batch(self) -> int:
-        return max(self.num_workers, 1)  # all of them, as in other algorithms
+        return max(self.num_workers, 1)  # one update learns from the fragments of all workers
 
     def check(self) -> None:
         super().check()

@@ -31,7 +31,6 @@ class ActionValues(Algorithm):
 
     @property
     def discrete(self) -> spaces.Discrete:
-        """The action space."""
         assert isinstance(self.action_space, spaces.Discrete)
         return self.action_space
 

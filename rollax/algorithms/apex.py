@@ -41,7 +41,6 @@ class ApexPolicy(JaxPolicy):
 
     @property
     def exploration_scale(self) -> float:
-        """The exploration scale of the policy's worker."""
         config = self.config
         return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
@@ -70,7 +69,7 @@ class ApexDQN(DQN):
     policy_class = ApexPolicy
 
     def exploration_of(self, scale: Callable[[], float]) -> Exploration:
-        """Returns the exploration of a worker with this scale, which is its ε."""
+        """Returns the exploration of a worker with ε = `scale()`, or ε = 0 with noisy layers."""
         return self.exploration_with(self.epsilon() if self.config.noisy else lambda _: scale())
 
 
@@ -99,7 +98,7 @@ class ApexDDPG(DDPG):
     policy_class = ApexPolicy
 
     def exploration_of(self, scale: Callable[[], float]) -> Exploration:
-        """Returns the exploration of a worker with this scale, a factor of its noise."""
+        """Returns the exploration of a worker, in which `scale()` is a factor of the noise."""
         factor = self.noise_scale()
         return self.exploration_with(lambda timestep: scale() * factor(timestep))
 

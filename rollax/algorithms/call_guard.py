@@ -46,7 +46,7 @@ class CallGuard:
     def refuse(self, method: str, *inside: str) -> None:
         """Raises RollaxError if the trainer has been stopped, or one of the methods `inside` is running.
 
-        Training counts in any thread, other methods only in this thread.
+        A running `train` counts in any thread, other methods only in this thread.
         """
         if self.stopped:
             got = "a stopped trainer, whose environments and processes are closed"

@@ -188,7 +188,7 @@ def _pickled(path: Path) -> CheckpointError:
         "Files of PyTorch are not read: they are pickles, which may run code.", str(path), path.suffix
     ).expected(
         "a checkpoint folder of rollax",
-        # The model takes tied weights under all of their names; set_weights also sets the target parameters.
+        # load_state_dict takes tied weights under all of their names; set_weights also sets the target parameters.
         "if you trust the file, load it as the state dict of a TorchPolicy's model: "
         f"`policy.model.load_state_dict(torch.load({str(path)!r}, weights_only=True)); "
         "policy.set_weights(policy.get_weights())`",
@@ -301,10 +301,10 @@ def trainer_class_of(
 def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
 ) -> None:
-    """Refuses a stored config if its code or Ray cluster is neither passed nor trusted, or its code was not stored."""
+    """Raises CheckpointError unless the caller passes or trusts the code and the Ray cluster that the config names."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
-    if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # trust needs a path
+    if missing := sorted(missing_code(values), key=lambda code: code.path is not None):  # code without a path first
         raise untrusted(path, missing[0], f"pass {arguments_for(missing)}")
     cluster = None if trust_code else cluster_in({name: part for name, part in values.items() if name not in given})
     if cluster is not None:
@@ -332,7 +332,7 @@ def _refuse_untrusted_folders(
 
 
 def _refuse_many_envs(path: Path, number: int, sampling: Sequence[Mapping[str, Any] | None]) -> None:
-    """Refuses a large number of sub-environments that the saved workers did not have; `sampling`: their states."""
+    """Raises CheckpointError if `number` is above 1024 and above the number in each of the saved `sampling` states."""
     begun = (np.size(state["episodes_begun"]) for state in sampling if state and "episodes_begun" in state)
     most = max(_MOST_ENVS_ANYWAY, *begun, 0)
     if number > most:
@@ -344,7 +344,7 @@ def _refuse_many_envs(path: Path, number: int, sampling: Sequence[Mapping[str, A
 
 
 def untrusted(path: str | Path, code: StoredCode, fix: str) -> CheckpointError:
-    """Returns the error for code that is not trusted or not stored; `fix` is how the caller can give it."""
+    """Returns the error for code that is not trusted or not stored; `fix` says how the caller can pass the code."""
     trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
         "The checkpoint names the user's own code, which is not imported without trust in the file."

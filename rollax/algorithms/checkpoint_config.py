@@ -16,7 +16,7 @@ from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
-"""Keys of a config that are dicts of keys."""
+"""Config keys whose values are dicts of further keys."""
 # Keys of evaluation itself, and keys that may have to be passed because they are not stored, or not trusted.
 _WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "evaluation_num_workers", "ray_address")
 
@@ -30,7 +30,7 @@ def config_of(
     trust_code: bool,
     **changes: Any,
 ) -> TrainerConfig:
-    """The config `data` of the checkpoint `stored`, with some keys replaced.
+    """Returns the config `data` of the checkpoint `stored`, with some keys replaced.
 
     Raises:
         CheckpointError: this version of rollax refuses the config that was saved.
@@ -39,7 +39,7 @@ def config_of(
     try:
         return config_class.from_json(data, trust_code=trust_code, **changes)
     except ConfigError:
-        decode_config(data, trust="everything" if trust_code else "nothing")  # raises again if it is about code
+        decode_config(data, trust="everything" if trust_code else "nothing")  # raises again if the error is about code
         refused = _refused(config_class, data, trust_code)
         if refused is None:
             raise
@@ -57,7 +57,7 @@ def config_of(
 
 
 def in_sections(changes: Mapping[str, Any], stored: Mapping[str, Any], *, trust_code: bool) -> dict[str, Any]:
-    """The changes of a stored config; a dict for a section is completed with the stored keys of the section."""
+    """Returns the changes, where a dict for a section also has the stored keys of the section."""
     sections = [name for name in SECTIONS if isinstance(changes.get(name), Mapping)]
     data = {name: stored[name] for name in sections if isinstance(stored.get(name), Mapping)}
     values = decode_config(data, trust="everything" if trust_code else "nothing")
@@ -103,7 +103,7 @@ def refuse_ignored_initial_values_in_specs(
 
 
 def arguments_for(missing: Iterable[StoredCode]) -> str:
-    """How `from_checkpoint` is given this code: `env=... (--env), multiagent={'policy_mapping_fn': ...}`."""
+    """Returns the arguments that pass this code to `from_checkpoint`: `env=... (--env), multiagent={'...': ...}`."""
     inside: dict[str, dict[str, None]] = {}
     for code in missing:
         key, _, rest = code.key.partition(".")
@@ -115,7 +115,7 @@ def arguments_for(missing: Iterable[StoredCode]) -> str:
 
 
 def _refused(config_class: type[TrainerConfig], data: Mapping[str, Any], trust_code: bool) -> ConfigError | None:
-    """The error of the config that was saved, if it has one without changes too."""
+    """Returns the error that the saved config raises without changes; None if it is valid."""
     try:
         config_class.from_json(data, trust_code=trust_code)
     except ConfigError as error:

@@ -57,7 +57,7 @@ from rollax.policy.update_plan import UpdatePlan
 
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
 GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
-"""Keys that ε requires, with their values."""
+"""Config keys that ε-greedy exploration requires, with their values."""
 _TARGET = "q_target"
 
 

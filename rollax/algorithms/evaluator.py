@@ -50,7 +50,7 @@ class Evaluator:
         self._evaluations = 0  # the number of evaluations in other processes so far
         self._begun: tuple[RemoteEvaluation, Mapping[str, Any]] | None = None
         if trainer.config.evaluation_interval is not None and trainer.config.evaluation_num_workers:
-            self._workers = self.workers  # made before training, so that a cluster without room is an error now
+            self._workers = self.workers  # before training, so that a cluster without room raises an error now
 
     @property
     def plays(self) -> bool:
@@ -63,7 +63,7 @@ class Evaluator:
         return all(self._trainer.workers.foreach_worker(lambda worker: worker.env.evaluates))
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
-        """The result of this many episodes, `evaluation_num_episodes` by default, and of the estimates from data."""
+        """Returns the result of `num_episodes` episodes, by default `evaluation_num_episodes`, and the estimates."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
         count = self._count(num_episodes)
@@ -80,14 +80,14 @@ class Evaluator:
         self._begun = self._played_elsewhere(self._count(None)), estimates
 
     def finish(self) -> EvaluationResult:
-        """The result of the evaluation that has begun; waits for its episodes."""
+        """Waits for the episodes of the evaluation that has begun, and returns the result."""
         assert self._begun is not None
         (playing, estimates), self._begun = self._begun, None
         return evaluation_result(playing.wait(), estimates)
 
     @property
     def workers(self) -> WorkerSet:
-        """The workers that evaluate, which the first use makes."""
+        """The workers that evaluate, made at the first use."""
         if self._workers is None:
             config, count = self._config(), self._trainer.config.evaluation_num_workers
             if count:
@@ -138,7 +138,7 @@ class Evaluator:
             existing = len(os.listdir(folder))
         # Existing files may be from an earlier call; the same seeds would repeat its episodes.
         config = self._config(existing, explore)
-        # Bounded by the episodes of this recording; `config` is bounded by the episodes of an evaluation.
+        # Limited by the episodes of this recording; `_config` limits by the episodes of an evaluation.
         envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
         config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)
         worker = self._make_worker(config)
@@ -176,7 +176,7 @@ class Evaluator:
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _trained(self, worker: RolloutWorker) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The trained weights and statistics for a worker whose policies `evaluation_config` may have changed."""
+        """Returns the trained weights and running statistics of the policies that the worker has."""
         trained, there = self._trainer.worker, worker.policies
         parts = trained.get_weights(), trained.get_filters()
         weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)
@@ -209,17 +209,17 @@ class Evaluator:
         return {**arguments, "policy_cls_or_specs": specs}
 
     def _config(self, recording: int = 0, explore: bool | None = None) -> TrainerConfig:
-        """The config of evaluation; `recording` is the number of a recording within its iteration."""
+        """The config of evaluation; `recording` is the number of files that a recording's folder has already."""
         config = self._trainer.config.for_evaluation(explore)
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
         # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
-        # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.
+        # evaluation, so that a run and its restored copy evaluate the same episodes after `save(exact=True)`.
         iteration = self._trainer.iteration
         seed = config.seed
         if seed is not None:
             words = (seed, 1, iteration, *([recording] if recording else ()))
             seed = int(np.random.SeedSequence(words).generate_state(1)[0])
-        # Recording belongs to training: evaluation would write other episodes into the same files.
+        # `record_env` records training: evaluation would write other episodes into the same files.
         trained_in = self._trainer.config.env
         env = getattr(config.env, "unrecorded", config.env) if config.env is trained_in else config.env
         return config.changed(num_envs_per_worker=envs, seed=seed, env=env)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BONUSES = "bonuses"
 _PREDICTED, _LOSS = "predicted", "predictor_loss"
 _OBSERVATIONS, _RETURNS = "bonus_observations", "bonus_returns"
-_ROWS_AT_ONCE = 256  # images have many numbers
+_ROWS_AT_ONCE = 256  # limits the memory for images
 
 
 class ExplorationBonus(Algorithm):
@@ -88,7 +88,6 @@ class ExplorationBonus(Algorithm):
         return self.config.gamma
 
     def changes_rows(self) -> bool:
-        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
         return self.gives_bonuses
 
     def prepare(self, fragment: Fragment, values: Values) -> None:
@@ -163,7 +162,7 @@ class BonusAdvantages(ExplorationBonus):
     """
 
     @property
-    def value_shape(self) -> tuple[int, ...]:  # not `value_heads`, an attribute of the classes of users
+    def value_shape(self) -> tuple[int, ...]:  # users' classes set `value_heads`
         return (2,) if self.gives_bonuses else super().value_shape
 
     @property

@@ -47,7 +47,6 @@ class Hindsight(Algorithm):
         return desired
 
     def changes_rows(self) -> bool:
-        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
         return bool(self.config.hindsight_goals)
 
     def postprocess(self, fragment: Fragment, values: Values) -> SampleBatch:

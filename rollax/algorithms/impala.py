@@ -2,7 +2,7 @@
 
 Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v and advantages A of V-trace, the loss is
     -log π(a|s) A + c_v (V(s) - v)² - c_e H(π(·|s)).
-With c_v = 1/2 the value gradient is (v - V) ∇V as in the paper, which weighs it with a baseline cost of 1/2 again.
+With c_v = 1/2 the value gradient is (v - V) ∇V; the paper multiplies it by a baseline cost of 1/2.
 Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
 
 The observation after a trajectory segment is a row of the batch, which the learner evaluates with its current weights.
@@ -42,7 +42,7 @@ _BONUS_DISCOUNTS = "bonus_discounts"
 
 
 class IMPALAConfig(BonusAdvantageFields, NormalizedRewardFields, StateValueFields, AsyncSamplesFields):
-    """The fields of IMPALA besides the common fields, with the symbols of the module's equation and `vtrace`."""
+    """The fields of IMPALA, in addition to the common fields."""
 
     defaults = {
         "train_batch_size": 500,
@@ -119,7 +119,7 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
         """The fragment with the rows of each slot together, and with `bonus_discounts` for V-trace.
 
         V-trace takes the value after a row from the next row. After a termination this is the first row of the slot's
-        next episode, so the discount is γ there too. It is 0 only where the slot's last row is a termination.
+        next episode, so the discount is γ there too. The discount is 0 only where the slot's last row is a termination.
         """
         slots = fragment[SampleBatch.SLOT]
         rows = np.argsort(slots, kind="stable")

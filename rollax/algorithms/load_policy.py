@@ -41,7 +41,7 @@ def load_policy(
     GPU if this machine has one, else the CPU.
 
     Args:
-        path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
+        path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
         policy_id: the policy, in a checkpoint with several.
         trainer_class: your own trainer class that saved the checkpoint; it names the policy and config classes.
         policy_class: your own policy class.

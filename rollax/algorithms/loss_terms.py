@@ -57,7 +57,7 @@ class KLPenalty(Algorithm):
         return bool(self.config.kl_coeff)
 
     def first_numbers(self) -> dict[str, float]:
-        # 0 never adapts: it means a run without the penalty.
+        # The weight 0 never adapts; `cur_kl_coeff` then reports that there is no penalty.
         return {"kl_coeff": self.config.kl_coeff if self.penalizes_kl else 0.0}
 
     def after_update(

@@ -36,7 +36,6 @@ class NormalizedRewards(Algorithm):
         return {**super().make_running_statistics(), _RETURNS: RunningReturns(self.config.gamma)}
 
     def changes_rows(self) -> bool:
-        """Whether the methods of this class change rows; see `BaseAlgorithm.changes_rows`."""
         return self.config.normalize_rewards
 
     def prepare(self, fragment: Fragment, values: Values) -> None:

@@ -71,7 +71,7 @@ def remove(trainer: Trainer, policy_id: str, *, policy_mapping_fn: Callable[...,
 
 
 def of_policies(state: Mapping[str, Any], policy_ids: Collection[str]) -> dict[str, Any]:
-    """The state of a trainer, of `Trainer.get_state`, without that of policies that are not among `policy_ids`.
+    """Returns a trainer's state, as from `Trainer.get_state`, with only the policies `policy_ids`.
 
     The optimizer's part is returned unchanged: optimizers skip the entries of policies that they do not train.
     """
@@ -88,7 +88,7 @@ def of_policies(state: Mapping[str, Any], policy_ids: Collection[str]) -> dict[s
 
 
 def warn_of_others(stored: Collection[str], policy_ids: Collection[str], path: Path) -> None:
-    """Warns of policies that a checkpoint or a trainer has alone."""
+    """Warns of policies that only the checkpoint has, and of policies that only the trainer has."""
     begun = [policy_id for policy_id in policy_ids if policy_id not in stored]
     dropped = [policy_id for policy_id in stored if policy_id not in policy_ids]
     if begun:
@@ -155,7 +155,7 @@ def _begin_again(trainer: Trainer, config: TrainerConfig, state: Mapping[str, An
 
 @contextmanager
 def _kept(trainer: Trainer) -> Iterator[None]:
-    """Keeps what a checkpoint does not hold: the calls that run, and where their run ends and is recorded."""
+    """Keeps what a checkpoint does not hold: the running calls, and where the run stops and is recorded."""
     running, interval, recorded_in = trainer._running, trainer._evaluation_interval, trainer.recorded_in
     stop_at, episodes = trainer.optimizer.stop_at, trainer.episodes
     try:

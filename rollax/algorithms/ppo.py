@@ -55,7 +55,7 @@ class PPOConfig(
     StateValueFields,
     MinibatchFields,
 ):
-    """The fields of PPO in addition to the common fields, with the symbols of the paper."""
+    """The fields of PPO, in addition to the common fields; symbols are from the paper."""
 
     defaults = {"train_batch_size": 2048, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
     requires = {"kl_target": {"kl_coeff": ENABLED}}

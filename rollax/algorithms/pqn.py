@@ -3,7 +3,7 @@
 Source: Gallici et al. (2024), "Simplifying deep temporal difference learning", arXiv:2407.04811, algorithm 1: many
 sub-environments act ε-greedily, and several epochs of minibatches minimize ½ (Q(s, a) - G)², with the λ-returns
     G_t = r_t + γ (λ G_{t+1} + (1 - λ) max_a Q(s_{t+1}, a))
-of the values at the time of acting. This is Peng's Q(λ), whose returns are not cut at exploring actions; they are the
+of the values at the time of acting. This is Peng's Q(λ), whose returns are not cut at exploring actions: G are the
 value targets of generalized advantage estimation with V(s) = max_a Q(s, a). Normalized layers replace the target
 network. The optimizer is RAdam (Liu et al., 2020, arXiv:1908.03265). Deviations: the value after a time limit is
 bootstrapped; kernels are initially orthogonal. With memory, sequences begin with the recurrent state of acting.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class PQNConfig(LambdaFields, ExplorationBonusFields, NormalizedRewardFields, EpsilonGreedyFields, MinibatchFields):
-    """The fields of PQN in addition to the common fields, with the symbols of the module's equation."""
+    """The fields of PQN, in addition to the common fields."""
 
     defaults = {
         "num_envs_per_worker": 32,
@@ -101,7 +101,7 @@ class PQN(ActionValues, NormalizedRewards, ExplorationBonus):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         targets = batch[SampleBatch.VALUE_TARGETS]
-        every = logits_of(out, f"{self.label}, make_model")[..., 0]  # unmasked: a given action may be invalid
+        every = logits_of(out, f"{self.label}, make_model")[..., 0]  # unmasked: a logged action may be invalid
         values = chosen(every, self.indices(batch[SampleBatch.ACTIONS]))
         loss = 0.5 * masked_mean(jnp.square(values - targets), mask)
         stats = {

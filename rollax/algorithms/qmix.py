@@ -92,7 +92,7 @@ class QMIX(ReplayLearning):
 
     @property
     def _first_action(self) -> int:
-        return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
+        return int(self.action_space[0].start)  # type: ignore[index]  a Tuple: GroupView checks it
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -106,7 +106,7 @@ class QMIX(ReplayLearning):
         return GroupMaskChecks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:
-        space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
+        space = self.action_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
         return GroupExploration(EpsilonGreedy(space, self.config.epsilon()), self.view.members)
 
     def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
@@ -212,13 +212,10 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a state key that observations lack, unless it is the default key.
-
-    With a misspelt key the members would observe the global state too.
-    """
+    """Refuses a misspelt state key, with which the members would observe the state; the default key may be absent."""
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
-    member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
+    member = observation_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
     keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
     raise ConfigError(
         "The members do not observe this global state.",

@@ -117,7 +117,7 @@ def refuse_misplaced(trainer_class: type[Trainer], env: Any, keys: Mapping[str, 
 
 
 def _as_settings(config_class: type[TrainerConfig], keys: Iterable[str]) -> str:
-    """Returns the items of a config with these keys; in the place of another library's name, the keys of rollax."""
+    """Returns the text of config items with these keys; names of other libraries are replaced by keys of rollax."""
     from rollax.config.synonyms import counterpart  # loaded for errors only
     from rollax.config.validation_errors import keys_with_parts
 

@@ -62,7 +62,7 @@ from rollax.policy.update_plan import UpdatePlan
 
 _TARGET, _NOISE, _NEXT_NOISE, _SUBSET = "q_target", "noise", "next_noise", "critics_in_target"
 _SHARE_OF_ENTROPY = 0.98
-_MEAN_LIMIT = 2.0  # of state-dependent exploration, as in Stable-Baselines3
+_MEAN_LIMIT = 2.0  # bound of the means in state-dependent exploration, as in Stable-Baselines3
 
 
 class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFields, ActorCriticFields):
@@ -188,7 +188,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
 
     @property
     def critic_space(self) -> Space:
-        """The space of what the critics read: observations, or with memory features of the rows so far."""
+        """The space of the critics' inputs: observations, or with memory features of the rows so far."""
         return critic_space(self.observation_space, self.config.model)
 
     @property
@@ -236,7 +236,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
         return self.policy_values(outputs, critics, inputs, batch.get(_NEXT_NOISE), reduce)
 
     def critics_of_targets(self, target_model: Any) -> Any:
-        """Returns the target critics, which have dropout as the critics do."""
+        """Returns the target critics, in which dropout is active if the critics have dropout."""
         if isinstance(self.critic_layers, CriticConfig):
             target_model.critics.set_attributes(deterministic=False, raise_if_not_found=False)
         return target_model.critics
@@ -248,7 +248,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
         batch = {**batch, CRITIC_INPUTS: critic_inputs(out, batch[SampleBatch.OBS])}
         critic_loss, statistics = self.critic_loss(model, batch, mask)
         statistics = {**statistics, "critic_loss": critic_loss, "alpha": jnp.exp(model.log_alpha[...])}
-        if coefficients["parts"].isdisjoint(("actor", "log_alpha")):  # with policy_delay both wait
+        if coefficients["parts"].isdisjoint(("actor", "log_alpha")):  # policy_delay skips both
             return critic_loss, statistics
         actor_loss, logp = self.actor_loss(model, out, batch, mask)
         alpha_loss = self.temperature_loss(model, logp, batch, mask)
@@ -290,7 +290,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
     ) -> tuple[jax.Array, jax.Array]:
         """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete.
 
-        `reduce` is the value of an action from the values of all critics, such as `reduce_critics`.
+        `reduce` computes the value of an action from the values of all critics, such as `reduce_critics`.
         """
         if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)

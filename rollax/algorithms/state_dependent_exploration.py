@@ -32,7 +32,7 @@ class StateDependentExploration(Algorithm):
     """
 
     def gaussian(self, *, squash: bool) -> ActionDistribution:
-        """The distribution of actions: of the space, or with `use_sde` a state-dependent one."""
+        """Returns the action distribution of the space, or with `use_sde` a state-dependent Gaussian."""
         distribution = make_distribution(self.action_space, squash=squash)
         if not self.config.use_sde:
             return distribution

@@ -62,7 +62,7 @@ class Trainer(OtherNamesOfTrainer):
     optimizer_class: ClassVar[type[Optimizer]]
     """The optimizer, which turns samples into updates."""
 
-    # Set before __init__, because a subclass may replace __init__ by a method without a keyword for it.
+    # A class attribute, set before __init__ is called, because the __init__ of a subclass may have no keyword for it.
     _evaluates_only = False
 
     def __init__(
@@ -91,7 +91,7 @@ class Trainer(OtherNamesOfTrainer):
         self._running = CallGuard(type(self).__name__)
         self.time_total_s = 0.0
         self.recorded_in: tuple[Path, int] | None = None
-        """The run folder with the results that led here, and the iteration of the last one."""
+        """The run folder with the results of this training so far, and the iteration of the last result in it."""
         self.episodes: list[EpisodeMetrics] = []
         """The episodes that ended in the last iteration."""
         self._evaluation_interval = self.config.evaluation_interval
@@ -121,7 +121,7 @@ class Trainer(OtherNamesOfTrainer):
     def evaluation_workers(self) -> WorkerSet:
         """The workers that evaluate, with their environments: `evaluation_workers.foreach_worker(function)`.
 
-        After `restore` and `save(exact=True)` they are others, with new environments.
+        `restore` and `save(exact=True)` replace the workers and their environments.
 
         Raises:
             ConfigError: there is no environment to evaluate in.
@@ -215,15 +215,15 @@ class Trainer(OtherNamesOfTrainer):
                 ends training. With a goal for `evaluation_reward_mean` and no `evaluation_interval`, every 10th
                 iteration evaluates.
             out: the run folder; None writes nothing. In the folder that the trainer comes from, that run continues.
-                Any other folder must be new or empty; its results begin with those of the run that the trainer comes
-                from.
+                Any other folder must be new or empty; its results begin with the results of the run that the trainer
+                comes from.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
             keep_best: keep the best model of this run folder, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
-            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; it stays None where
-                `can_evaluate` is false, and if no episode has ended in the run and the environment has no time limit in
-                Gymnasium.
+            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; `evaluation` stays None
+                where `can_evaluate` is false, and if no episode has ended in the run and the environment has no time
+                limit in Gymnasium.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" always prints lines, "none" prints nothing.
             loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
@@ -286,7 +286,7 @@ class Trainer(OtherNamesOfTrainer):
         """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
 
         Args:
-            num_episodes: their exact number; None for `evaluation_num_episodes`.
+            num_episodes: the exact number of episodes; None for `evaluation_num_episodes`.
             record_dir: a folder for an MP4 of each episode, which replaces files of the same names; None: no videos.
         Returns:
             Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
@@ -362,7 +362,7 @@ class Trainer(OtherNamesOfTrainer):
         return self.worker.runners[policy_id].compute_actions(observations, states, explore, prev_actions, prev_rewards)
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
-        """Returns a policy; it takes filtered observations and returns unscaled actions."""
+        """Returns a policy, which takes filtered observations and returns unscaled actions."""
         return self.worker.get_policy(policy_id)
 
     def get_weights(self, policy_ids: Sequence[str] | str | None = None) -> dict[str, Any]:
@@ -393,14 +393,14 @@ class Trainer(OtherNamesOfTrainer):
     ) -> None:
         """Adds a policy to a running trainer; the other policies go on as after `from_checkpoint`.
 
-        They keep their weights, optimizer and filter states, replay buffers and counters. Environments, callbacks and
-        worker processes are made again, and new episodes begin.
+        The other policies keep their weights, optimizer and filter states, replay buffers and counters. Environments,
+        callbacks and worker processes are made again, and new episodes begin.
 
         Args:
             spec: an entry of `multiagent.policies`, such as None for the algorithm's own policy.
-            copy_of: a policy whose state, apart from random numbers, the new one begins with; None: it is untrained.
-            trained: whether it learns.
-            policy_mapping_fn: the new mapping; None keeps that of the config.
+            copy_of: the policy whose state, apart from random numbers, is copied; None: the new policy is untrained.
+            trained: whether the new policy learns.
+            policy_mapping_fn: the new mapping; None keeps the mapping of the config.
         Raises:
             ConfigError, PolicyError, SpaceError: a wrong argument; the trainer keeps its policies and their state.
         """
@@ -413,7 +413,7 @@ class Trainer(OtherNamesOfTrainer):
         """Removes a policy from a running trainer; the other policies go on as with `add_policy`.
 
         Args:
-            policy_mapping_fn: the new mapping, if that of the config names the policy.
+            policy_mapping_fn: the new mapping, if the mapping of the config names the policy.
         Raises:
             ConfigError, PolicyError, SpaceError: as `add_policy`.
         """
@@ -450,7 +450,7 @@ class Trainer(OtherNamesOfTrainer):
         optimizer states; a warning names them.
 
         Args:
-            path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
+            path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other spaces or filters, or has
                 none of the policies; the trainer keeps its state but starts new episodes.
@@ -469,7 +469,7 @@ class Trainer(OtherNamesOfTrainer):
         A subclass stores additional state through its `get_state` and `set_state`.
 
         Args:
-            path: a checkpoint, or a folder of checkpoints or a run folder for its newest one.
+            path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
             learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
                 refuses changes of keys that only learning reads.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
@@ -504,13 +504,13 @@ class Trainer(OtherNamesOfTrainer):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets the state that `get_state` returned; if a part of it is refused, the trainer keeps its own state.
 
-        An error of `on_restore`, which is called last, leaves the new state.
+        If `on_restore`, which is called last, raises an error, the trainer keeps the new state.
         """
         self.optimizer.rest()
         before = self.workers.get_state()
         try:
             self.workers.set_state(state["workers"])
-            # After the workers, all or nothing, because its contents have no second copy.
+            # The optimizer comes second and changes completely or not at all: its contents have no second copy.
             self.optimizer.set_state(state["optimizer"])
         except BaseException:
             # The workers may be partly changed: weights of another model are refused only while they are set.

@@ -273,7 +273,7 @@ def _count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _family(entry_point: object) -> str:
-    # "gymnasium.envs.classic_control.cartpole:CartPoleEnv" -> "classic_control"; others by their package.
+    # "gymnasium.envs.classic_control.cartpole:CartPoleEnv" -> "classic_control"; others -> their package.
     parts = entry_point.partition(":")[0].split(".") if isinstance(entry_point, str) else ["other"]
     return parts[2] if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
 

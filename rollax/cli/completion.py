@@ -1,6 +1,6 @@
 """Completions for shells: names of algorithms and environments, config keys, run folders and checkpoints.
 
-Each function takes the word as typed so far. It runs at each press of the Tab key, in a process of its own.
+Each function takes the word as typed so far, and runs at each press of the Tab key, in a process of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
 
 
 def _joined(parts: list[str]) -> list[str]:
-    """Words that bash has split at `=`; of an option and its value two words, and three if the value is KEY=VALUE."""
+    """Joins words that bash split at `=`: `--run = PP` to `--run PP`, and `--set lr = 1` to `--set lr= --set 1`."""
     words: list[str] = []
     inside = False
     for part in parts:
@@ -71,20 +71,19 @@ def complete_key(incomplete: str) -> list[str]:
     from rollax.config.synonyms import ADVICE, SYNONYMS, counterparts
 
     keys = set(config_section().all_keys())
-    keys |= {key for name in SYNONYMS for found, _ in counterparts(name) for key in found.keys}  # parts, as model.x
+    keys |= {key for name in SYNONYMS for found, _ in counterparts(name) for key in found.keys}  # such as model.x
     return sorted(key for key in {*keys, *SYNONYMS, *ADVICE} if key.startswith(incomplete))
 
 
 def complete_setting(ctx: Any, incomplete: str) -> list[str]:
-    """What may follow in `--set KEY=VALUE`: the config keys that begin with `incomplete`, or values of a key.
+    """Returns completions of `--set KEY=VALUE`: the config keys that begin with `incomplete`, or values of a key.
 
-    Values are the choices of the key, or its default. A shell adds no space after a key, because there are always two
-    results that begin with it, unless there is no value.
+    Values are the choices of the key, or its default. A key that has values is never the only result, so that a shell
+    adds no space after the key.
 
     Args:
-        ctx: the command, with the settings so far as the parameter `settings`. If the last one is `KEY=`, `incomplete`
-            is its value.
-        incomplete: the word so far.
+        ctx: the command, with the settings so far as the parameter `settings`. If the last setting is `KEY=`,
+            `incomplete` is the beginning of its value.
     """
     values = dict(_settings(config_section()))
     earlier = (ctx.params.get("settings") or [""])[-1]
@@ -100,7 +99,7 @@ def complete_setting(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _settings(section: Section, prefix: str = "") -> list[tuple[str, list[str]]]:
-    """Returns the keys of a section with their values, those of its parts in the place of the part."""
+    """Returns the keys of a section with their values; keys of a part are written as `part.key`."""
     found = []
     for key, values in sorted(section.values.items()):
         part = section.parts.get(key)
@@ -125,8 +124,8 @@ def complete_env(incomplete: str) -> list[str]:
 def complete_run(incomplete: str) -> list[str]:
     """The folders whose paths begin with `incomplete`; run folders and checkpoints come first.
 
-    If there is only one such folder, and it is neither a run folder nor a checkpoint, the result is the folders in it,
-    so that a shell adds no space after a folder that contains runs.
+    If only one folder matches, and it is neither a run folder nor a checkpoint, the folders inside it are returned, so
+    that a shell adds no space after a folder that contains runs.
     """
     folders = [incomplete]
     while len(folders) == 1:

@@ -27,9 +27,8 @@ class Section:
     """A dict of config keys: the config itself, or a part of it such as `model`.
 
     Args:
-        values: key -> the values that it can have, as YAML, or its default if there are more than a few. Empty if it
-            has no default, or a computed one.
-        parts: key -> the section that is its value.
+        values: key -> its choices as YAML, or else its default; empty if the default is computed or there is none.
+        parts: key -> the section that is the value of the key.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -84,7 +83,7 @@ class _Reader:
         self._fields = {name: list(self._fields_of(node)) for name, node in classes.items()}
 
     def section_of_configs(self) -> Section:
-        """The fields of all groups of fields, without those of parts."""
+        """Returns the keys of all groups of fields, without the keys of parts."""
         groups = {name for name in self._classes if _GROUP in self._with_bases(name)}
         named = (_parts_in(one.annotation) for name in groups for one in self._fields[name])
         parts = {base for names in named for name in names for base in self._with_bases(name)}
@@ -101,7 +100,7 @@ class _Reader:
         return found
 
     def _with_bases(self, name: str) -> set[str]:
-        """A class and its bases, as far as they are read."""
+        """Returns the names of a class and of its bases, as far as their sources are read."""
         if name not in self._classes:
             return set()
         bases = [base.id for base in self._classes[name].bases if isinstance(base, ast.Name)]

@@ -1,7 +1,7 @@
 """Functions and options that the commands share: errors as short messages, imports, and the name of the program.
 
-Modules of commands import what runs them in their functions: completions and `--help` read the options only, and
-NumPy, Gymnasium and Pydantic would make them twice as slow.
+Modules of commands import their implementation inside of functions. Completions and `--help` read the options only, and
+importing NumPy, Gymnasium and Pydantic would make both twice as slow.
 """
 
 from __future__ import annotations

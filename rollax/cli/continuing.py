@@ -36,11 +36,11 @@ def stop_of_resumed(
 ) -> Mapping[str, float]:
     """Returns the stop conditions of a trainer that continues the run in the folder `run`.
 
-    They are the conditions `given`, and `continue_for` more environment steps. Without both, they are the stop
-    conditions of the run.
+    The result has the conditions `given`, and `continue_for` more environment steps. Without both arguments, the result
+    is the stop conditions of the run.
 
     Raises:
-        ConfigError: the run has ended by its own stop conditions, and there are no others.
+        ConfigError: the run has ended by its own stop conditions, and no others are passed.
     """
     if continue_for is not None:
         return {**given, "timesteps_total": trainer.optimizer.steps + continue_for}

@@ -20,7 +20,6 @@ _HEADING = re.compile(r"^(#+) (.*)$")
 
 
 def names() -> list[str]:
-    """Returns the names of the pages."""
     return sorted(path.stem for path in FOLDER.glob("*.md"))
 
 

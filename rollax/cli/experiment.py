@@ -64,7 +64,7 @@ def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def parse_pairs(pairs: Iterable[str], where: str, option: str | None = None) -> dict[str, Any]:
-    """Returns the YAML values of texts KEY=VALUE, which are parts of the text of one `option`, or each an option."""
+    """Returns key -> YAML value of texts KEY=VALUE; errors show `option` if it is set, else the text itself."""
     values: dict[str, Any] = {}
     for pair in pairs:
         text = pair if option is None else option
@@ -76,7 +76,6 @@ def parse_pairs(pairs: Iterable[str], where: str, option: str | None = None) -> 
 
 
 def _value(text: str, where: str, option: str) -> Any:
-    """Returns the YAML value in a part of an option."""
     import yaml
 
     from rollax.core.plain_yaml import parse_yaml

@@ -50,7 +50,7 @@ def explanation(key: str, configs: Configs) -> list[str]:
 
 
 def _similar(key: str, known: list[str]) -> str:
-    """A hint with the name that `key` misspells, or else with similar names; all are too many to read."""
+    """Returns a hint: the name that `key` misspells, or else similar names."""
     if corrected(key, known) is not None:
         return nearest(key, known)
     similar = similar_keys(key, known)
@@ -67,7 +67,7 @@ class _Field:
 
     @property
     def why_never(self) -> str | None:
-        """Why the algorithm refuses the key, if it does."""
+        """The reason why the algorithm refuses the key; None if it has no such rule."""
         return next((rule for rule in self.rules if isinstance(rule, str)), None)
 
 
@@ -122,7 +122,7 @@ def _of_key(fields: Mapping[str, _Field], configs: Configs) -> list[str]:
 
 
 def _of_other_name(name: str, configs: Configs) -> list[str]:
-    """Returns the lines about what a name of other libraries is in each of these algorithms."""
+    """Returns lines that say what a name of other libraries is called in each algorithm."""
     libraries = [library for library, names in OF_LIBRARY.items() if name in names]
     ours: dict[str, str] = {}
     for algorithm, config in configs.items():
@@ -145,7 +145,7 @@ def _searched(config_class: type[TrainerConfig]) -> Space:
 
 
 def _names_elsewhere(key: str) -> Iterator[str]:
-    """Returns the names of a key elsewhere, one text for each library of `OF_LIBRARY`, and one for all others."""
+    """Yields the names of a key in other libraries: a text for each library of `OF_LIBRARY`, and one for the rest."""
     names = [name for name in SYNONYMS if any(found.keys == (key,) for found, _ in counterparts(name)) and name != key]
     for library, of_library in OF_LIBRARY.items():
         if own := [name for name in names if name in of_library]:

@@ -1,6 +1,6 @@
 """`rollax train --seeds N --sweep KEY=VALUES`: runs that differ in seeds and numbers, each in a run folder of its own.
 
-Runs of an environment in JAX train together in this process, others in processes of their own.
+Runs of an environment in JAX train together in this process, other runs in processes of their own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def train_many(
     """Trains each setting of a sweep with each seed in `folder`, and returns the exit code.
 
     Runs that have ended are left as they are, and interrupted runs continue from their newest checkpoints. After an
-    error no further run begins, except that numbers that are not finite end only their setting of a sweep.
+    error no further run begins. In a sweep, numbers that are not finite end only their setting.
 
     Args:
         train: trains one run, as `rollax train` does, and raises `typer.Exit`.
@@ -56,7 +56,6 @@ def train_many(
         experiment: algorithm, environment, config and stop conditions, the same for all runs but for the sweep.
         folder: gets a folder for each setting, with a run folder for each seed.
         sweep: the settings; one without keys for several seeds of one setting.
-        seeds: the seeds.
         training: how a run trains in this process.
     Raises:
         ConfigError: the folder has other files or other settings, or another process writes into it.
@@ -94,7 +93,7 @@ class _ManyRuns:
         self._train, self._options, self._experiment, self._training = train, options, experiment, training
         self._folder, self._seeds, self._request = folder, seeds, request
         self.standings: list[Standing] = []
-        """What became of each setting, the best part first; complete after `train`."""
+        """The result of each setting, the settings that stopped last first; complete after `train`."""
         title = title_of(str(experiment.run), str(experiment.env))
         self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
 
@@ -133,7 +132,7 @@ class _ManyRuns:
         return outcome
 
     def _decided(self, going: Sequence[Setting], diverged: set[Setting], halving: Halving, rung: int) -> list[Setting]:
-        """Returns the settings that go on after a rung; the others note why they stop."""
+        """Returns the settings that go on after a rung, and notes why the others stop."""
         finite = [setting for setting in going if setting not in diverged]
         ended = {setting for setting in finite if all(self._has_ended(run) for run in self._runs(setting))}
         if len(ended) == len(finite):  # by other stop conditions than the limit of steps
@@ -200,7 +199,6 @@ def check_sweep(sweep: Sweep, run: str | None, given: Mapping[str, Any]) -> None
     """Raises ConfigError for keys of a sweep that the algorithm does not have, or whose values it does not accept.
 
     Args:
-        sweep: the sweep.
         run: the algorithm; None if it is missing, which `train` refuses later.
         given: the config of other options.
     """
@@ -262,7 +260,7 @@ def _until(run: Path, rung: int) -> list[dict[str, Any]]:
 
 
 def _mean_of_last(runs: Sequence[Sequence[Mapping[str, Any]]], quantity: str) -> float | None:
-    """Returns the mean over runs of their last values; None if one of them has none."""
+    """Returns the mean over runs of their last values; None if a run has no value."""
     lasts = [curve(results, quantity)[1][-1:] for results in runs]
     return fmean(last[0] for last in lasts) if lasts and all(lasts) else None
 

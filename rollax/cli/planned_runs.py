@@ -34,7 +34,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """What lines of text call the run."""
+        """The name of the run in printed lines."""
         seed = f"seed {self.seed}"
         return f"{self.setting.name}, {seed}" if self.setting.values else seed.capitalize()
 
@@ -70,7 +70,7 @@ class Training(Protocol):
 
 
 def resumed(run: Path) -> Path | None:
-    """Returns the run folder if it has a checkpoint to continue from; else the folder is removed, if there is one."""
+    """Returns the run folder if it has a checkpoint to continue from; else removes the folder and returns None."""
     if newest_saved(run) is not None:
         return run
     if run.exists():  # the run was interrupted before its first checkpoint

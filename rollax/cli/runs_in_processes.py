@@ -36,9 +36,9 @@ def train_in_processes(
     Args:
         train: trains one run, as `rollax train` does, and raises `typer.Exit`.
         options: arguments of `train`; each process gets the seed, the setting and the folder of its run.
-        runs: the runs; those with a checkpoint go on.
+        runs: the runs; runs with a checkpoint continue.
         parallel: the number of processes at a time.
-        request: the request to stop, by which the processes end too.
+        request: the request to stop. After a signal the processes save their runs and end.
         watch: called about five times a second.
     """
     waiting, running, outcome = list(runs), dict[PlannedRun, SpawnProcess](), Outcome()

@@ -30,14 +30,14 @@ def train_here(
 ) -> Outcome | None:
     """Trains runs in threads of this process, and returns their outcome.
 
-    Runs share what is compiled if their settings differ only in numbers that compiled functions get as arguments.
+    Runs share compiled functions if their settings differ only in numbers that are arguments of these functions.
     Groups of runs that differ in other numbers, such as `gamma`, train one after another.
 
     Returns None, and trains nothing, if the steps of a run are not compiled.
 
     Args:
         training: how a run trains.
-        runs: the runs; those with a checkpoint go on.
+        runs: the runs; runs with a checkpoint continue.
         stop: the stop conditions.
         request: the request to stop. Runs that train then save and end, and final evaluations are interrupted.
         options: the arguments of `rollax train`, by name.
@@ -63,7 +63,7 @@ def train_here(
 
 
 class _NotBegunError(Exception):
-    """A run does not begin, after an error of another one or a signal."""
+    """A run does not begin, because of an error in another run or a signal."""
 
 
 class _Together:
@@ -85,7 +85,7 @@ class _Together:
         self._fitting: set[PlannedRun] = set()
 
     def train(self, runs: Sequence[PlannedRun], first: Trainer | None) -> None:
-        """Trains the runs of a group, unless there was a signal; `first` is the trainer of its first run, if made."""
+        """Trains a group of runs, unless there was a signal; `first` is the trainer of the first run, if made."""
         from rollax.many.together import train_together
 
         resume = [resumed(run.folder) for run in runs]
@@ -148,7 +148,7 @@ class _Progress:
 
     def __init__(self, runs: int, *, quiet: bool) -> None:
         self._runs, self._quiet = runs, quiet
-        self._running: dict[PlannedRun, tuple[Trainer, int]] = {}  # with the steps of the run before
+        self._running: dict[PlannedRun, tuple[Trainer, int]] = {}  # with the trainer's steps before this training
         self._ended = self._steps = 0  # the runs that have ended, and their steps
         self._before = time.monotonic(), 0
 
@@ -157,7 +157,6 @@ class _Progress:
         self._running[run] = trainer, trainer.optimizer.env_steps
 
     def ended(self, run: PlannedRun, fitted: FitResult) -> None:
-        """Shows the outcome of a run."""
         trainer, before = self._running.pop(run)
         self._ended, self._steps = self._ended + 1, self._steps + trainer.optimizer.env_steps - before
         if not self._quiet:

@@ -22,12 +22,11 @@ STOPPED_NAME, BEST_NAME = "stopped.json", "best.yaml"
 
 @dataclass(frozen=True)
 class Standing:
-    """What became of a setting.
+    """The result of one setting.
 
     Args:
-        setting: the setting.
-        runs: its run folders.
-        stopped_at: the rung of successive halving at which it was stopped; None if it trained to the end.
+        runs: the run folders of the setting.
+        stopped_at: the rung of successive halving at which the setting was stopped; None if it trained to the end.
         diverged: whether a run had numbers that are not finite.
     """
 
@@ -40,8 +39,7 @@ class Standing:
 def report(standings: Sequence[Standing], experiment: Experiment, folder: Path | None) -> None:
     """Prints the table of scores; with the folder of a sweep also ranks settings, and writes the best one there.
 
-    Settings that trained longer rank before those that were stopped earlier; equally long ones by their interquartile
-    mean.
+    Settings rank by the rung at which they were stopped, the latest first, and then by their interquartile mean.
     """
     groups = {standing: _group(standing, experiment) for standing in standings if not standing.diverged}
     quantity = next((name for name in QUANTITIES if _all_have(groups.values(), name)), QUANTITIES[-1])
@@ -110,7 +108,7 @@ def write_stopped(
 
 
 def _group(standing: Standing, experiment: Experiment) -> Group:
-    """Returns the runs of a setting, with its name, or that of the algorithm if there is only one setting."""
+    """Returns the runs of a setting, named after the setting, or after the algorithm if there is only one setting."""
     label = standing.setting.name or str(experiment_of(standing.runs[0])["run"])
     env = experiment_of(standing.runs[0])["env"]
     return Group(label, str(env), [read_results(run)[0] for run in standing.runs])

@@ -52,7 +52,7 @@ _FIT_OPTIONS = ("checkpoint_frequency", "keep_checkpoints", "keep_best", "evalua
 
 
 def train_by(train: Callable[..., None], options: Mapping[str, Any]) -> int:
-    """Trains one run, or those of seeds and sweeps, and returns the exit code.
+    """Trains one run, or the runs of seeds and sweeps, and returns the exit code.
 
     Args:
         train: the command, which processes of several runs call with their own options.
@@ -127,7 +127,7 @@ def _experiment_of(options: Mapping[str, Any]) -> tuple[Experiment, dict[str, An
 
 @dataclasses.dataclass(frozen=True)
 class _InThisProcess:
-    """A `Training`; `fit_options` makes keyword arguments of `Trainer.fit`, whose loggers are for one run."""
+    """A `Training`; `fit_options` returns keyword arguments of `Trainer.fit`, with new loggers for each run."""
 
     experiment: Experiment
     trust_code: bool
@@ -254,7 +254,8 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
 def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
     """Returns the lines about the files of a run folder.
 
-    `to_open` are the options that its checkpoints require. `watched`: whether there is an environment for videos.
+    `to_open`: the command-line options that the checkpoints require. `watched`: whether there is an environment for
+    videos.
     """
     logs = shlex.quote(shown_path(run))
     lines = []

@@ -153,7 +153,7 @@ def tune(
             )
         finally:
             if made is not None:
-                with suppress(OSError):  # it is not empty, unless the study was refused before it began
+                with suppress(OSError):  # the folder has files, unless the study was refused before it began
                     made.rmdir()
         print(f"\n{summary(found.ranked, found.importances)}\n")
         assert found.folder is not None

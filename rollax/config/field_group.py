@@ -59,8 +59,8 @@ class FieldGroup(BaseModel):
     places: ClassVar[Mapping[str | tuple[str, ...], tuple[Place, ...]]] = {}
     """Key, or keys, -> the places where they have an effect; keys that are not listed have an effect in both."""
     initial_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Key of the initial value of a number that training changes -> keys. If one of these is changed at a restore, the
-    number starts again from its initial value."""
+    """Key of the initial value of a number that training changes -> keys. If the value of one of these keys changes at
+    a restore, the number starts again from its initial value."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -146,8 +146,8 @@ def refuse_ignored_initial_values(
 ) -> None:
     """Refuses a new initial value that a restore would ignore, because the checkpoint has the current number.
 
-    The new value is used, and not refused, if it or the stored value is 0, or if one of the keys that `initial_values`
-    lists for it changes, too.
+    The new value is accepted if the new or the stored value is 0, or if one of the keys that `initial_values` lists for
+    the key changes too.
     """
     for name, switches in inherited(type(config), "initial_values").items():
         missing = [key for key in (name, *switches) if key not in stored]

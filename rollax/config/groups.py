@@ -2,8 +2,8 @@
 
 Groups about replay are in `replay_groups.py`, groups of algorithms that learn off-policy in `off_policy_groups.py`.
 
-The documentation shows their descriptions. An algorithm declares the fields that it alone has; if it differs only in a
-default, it names the default in `defaults` (see `FieldGroup`).
+The documentation shows the descriptions of the fields. An algorithm declares the fields that it alone has; for another
+default of an inherited field it has an entry in `defaults` (see `FieldGroup`).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class ConfigHooks(FieldGroup):
         return None
 
     def for_recording(self, folder: Path, *, infos: bool) -> Self:
-        """This config, changed so that experience is written into a folder; with `infos` its info dicts, too.
+        """This config, changed so that experience is written into a folder, with `infos` also the info dicts.
 
         Raises ConfigError if there is no extension that writes.
         """

@@ -5,9 +5,9 @@ A value that JSON lacks is a dict whose first key begins with a dollar sign: {"$
 function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
 `multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain string.
 
-A path in those fields is imported if its file is trusted: at once, or, in `IMPORTED_WHERE_USED`, later, as an
-`ImportPath`. Otherwise it becomes a `StoredCode`, except for rollax's own policies, which are imported without trust.
-Strings in all other fields stay plain, which no import accepts.
+If the file of the config is trusted, a path in those fields is imported at once, or becomes an `ImportPath` in the
+fields `IMPORTED_WHERE_USED`. Otherwise it becomes a `StoredCode`, except for rollax's own policies, which are imported
+without trust. Strings in all other fields stay plain strings, and are never imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
-_MOST_PADDING, _FEW = 256, 1024  # bytes that strings may take: per character, and in any case
+_MOST_PADDING, _FEW = 256, 1024  # largest size of an array of strings, in bytes: per character, and always allowed
 _MAX_CONFIG_ELEMENTS = 1 << 25
 
 

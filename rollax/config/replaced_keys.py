@@ -8,7 +8,7 @@ from typing import Any
 from rollax.config.json_form import GIVEN
 
 REPLACED: dict[str, str | None] = {}
-"""Config keys of earlier versions -> the key that replaces each, or None where none does; such as `model.old_key`.
+"""Config key of an earlier version, such as `model.old_key` -> the key that replaces it; None: the key was removed.
 
 A key is renamed or removed in all algorithms at once, and stays here for as long as format 3 is read.
 """

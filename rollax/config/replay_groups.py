@@ -17,7 +17,7 @@ MODEL_WITH_MEMORY = [
     *({"model.use_lstm": True}, {"model.use_gru": True}, {"model.use_attention": True}),
     {"model.custom_model": NotIn(None)},
 ]
-"""What a setting of models with memory requires; a custom model may have memory, too."""
+"""The condition of keys for models with memory; a custom model may have memory too."""
 
 
 class BurnInFields(FieldGroup):
@@ -70,7 +70,7 @@ class SequenceFields(BurnInFields, TrainerConfig):
 
 
 class ReplayFields(FieldsOfReplay, TrainerConfig):
-    """What replay buffers store, how rows are drawn, and how many updates a step brings; see `SyncReplayOptimizer`."""
+    """What replay buffers store, how rows are drawn, and the number of updates per step; see `SyncReplayOptimizer`."""
 
     replays: ClassVar[bool] = True
 

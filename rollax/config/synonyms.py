@@ -1,8 +1,8 @@
 """Names of config keys in other libraries: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou, Acme and others.
 
 An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group of which the config has all
-keys. A key with a question mark is required and not named. A note on the difference may follow after a colon.
-`ADVICE` is for keys without a counterpart.
+keys. A key with a question mark must be in the config too, but the hint does not name it. A note on the difference may
+follow after a colon. `ADVICE` is for keys without a counterpart.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ ADVICE: dict[str, str] = {
 
 
 class Counterpart(NamedTuple):
-    """Our keys for a key of another library, as `part.key` if they are in a part, and how they differ."""
+    """The keys of rollax for a key of another library, as `part.key` if they are in a part, and how they differ."""
 
     keys: tuple[str, ...]
     note: str
@@ -323,7 +323,7 @@ def counterparts(name: str) -> list[tuple[Counterpart, tuple[str, ...]]]:
 
 
 def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart | None:
-    """The counterpart of the unknown key `name` in a config, or in the `part` of it with these `known` keys."""
+    """Returns the first counterpart of `name` whose keys are all in `known`, the keys of a config or of its `part`."""
     for found, needed in counterparts(name):
         if all(key.removeprefix(f"{part}.") in known for key in needed):
             return Counterpart(tuple(key.removeprefix(f"{part}.") for key in found.keys), found.note)

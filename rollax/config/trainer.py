@@ -330,7 +330,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @property
     def _workers_of_a_batch(self) -> int:
-        """The workers whose fragments together fill a train batch."""
+        """The number of workers whose fragments together fill a train batch."""
         return max(self.num_workers, 1)
 
     @classmethod
@@ -401,7 +401,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     @classmethod
     def of_stored(cls, data: Mapping[str, Any], changes: Mapping[str, Any], *, trust_code: bool) -> Self:
-        """As `from_json`, with changes. Strings among these are never imported: they may come from a stored config."""
+        """As `from_json`; strings in `changes` are never imported, because they may come from a stored config."""
         from rollax.config.json_form import decode_config, given_fields
 
         values = decode_config(data, trust="everything" if trust_code else "nothing")
@@ -414,14 +414,14 @@ Config = TypeVar("Config", bound=TrainerConfig)
 def resolve_config(
     config_class: type[Config], config: Mapping[str, Any] | TrainerConfig | None = None, /, **overrides: Any
 ) -> Config:
-    """A checked config of the given class.
+    """Returns a checked config of the class `config_class`.
 
     Args:
-        config: a plain dict, a config of that class or of a subclass, which is kept, or None for the defaults.
+        config: a plain dict; or a config of this class or a subclass, whose class is kept; or None for the defaults.
         overrides: keys that replace keys of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
         ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key without effect
-            (if `config` is a config, only an override).
+            (if `config` is a config object, an override without effect).
     """
     if isinstance(config, config_class):
         return config._with(written_by_caller(overrides)) if overrides else config

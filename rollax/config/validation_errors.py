@@ -24,12 +24,12 @@ _MOST_NAMED = 20
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first error in full, and the keys of the others; for unknown keys, also the keys that replace them."""
+    """An error with the first mistake in full and the keys of the others; unknown keys have their replacements."""
     mistakes: dict[str, list[_Mistake]] = {}
     for details in error.errors()[:_MOST_MISTAKES]:
         mistake = _located(config_class, details)
         mistakes.setdefault(mistake.key, []).append(mistake)
-    # An unknown key is often the cause of the others.
+    # An unknown key is often the cause of the other mistakes.
     keys = sorted(mistakes, key=lambda key: mistakes[key][0].field is not None)
     first = mistakes[keys[0]]
     others = [_with_counterpart(mistakes[key][0]) for key in keys[1 : 1 + _MOST_NAMED]]
@@ -117,7 +117,7 @@ def _with_counterpart(mistake: _Mistake) -> str:
 
 
 def belonging(config_class: type[BaseModel], name: str) -> str:
-    """A hint about an unknown key of a whole config: the algorithms that have it, or keys that are like it.
+    """A hint about an unknown key of a whole config: the algorithms that have the key, or similar keys.
 
     A key of another library counts as the keys that replace it here.
     """
@@ -138,7 +138,7 @@ def belonging(config_class: type[BaseModel], name: str) -> str:
 
 
 def similar_keys(name: str, known: Iterable[str]) -> list[str]:
-    """The keys of `known` that share a word with `name`, the most similar first; or else those with similar letters."""
+    """The keys of `known` that share a word with `name`, the most similar first; else keys with similar letters."""
     known, name = list(known), name.lower()
     words = set(name.split("_")) - {"num", "max", "min", "of"}
     sharing = [key for key in known if words & set(key.split("_"))]

@@ -12,8 +12,8 @@ _RESTARTS = ("max_num_worker_restarts", "num_consecutive_worker_failures_toleran
 class WorkerFields(FieldGroup):
     """Processes that sample: their number, their resources, and how failures are handled.
 
-    With `num_workers=0` they have no effect but are accepted, so that this key alone moves a run into one process. They
-    still apply to workers that evaluate, and `ray_address` to remote sub-environments.
+    With `num_workers=0` these fields are accepted without effect, so that this key alone moves a run into one process.
+    The fields still apply to workers that evaluate, and `ray_address` to remote sub-environments.
     """
 
     requires = {_RESTARTS: {"recreate_failed_workers": True}}

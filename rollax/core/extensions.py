@@ -19,7 +19,6 @@ from typing import Any
 
 @cache
 def extensions() -> tuple[Any, ...]:
-    """The modules of the extensions that are installed."""
     import rollax
 
     present = (name for name in rollax.EXTENSIONS if importlib.util.find_spec(name.rpartition(".")[0]) is not None)

@@ -216,7 +216,7 @@ def content_of(value: Any) -> Hashable:
     if isinstance(value, set | frozenset):
         return kind, frozenset(map(content_of, value))
     if isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | None):
-        return kind, repr(value)  # the repr tells 0.0 from -0.0
+        return kind, repr(value)  # 0.0 and -0.0 are equal, but their representations differ
     return _Itself(value)
 
 

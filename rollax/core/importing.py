@@ -1,6 +1,6 @@
 """Import of objects by path, "module:Class", and the rules for which paths are imported.
 
-All imports by a name that is not a constant go through `import_object` and `import_module`. They refuse plain strings,
+All imports by a name that is not a constant go through `import_object` and `import_module`. Both refuse plain strings,
 because names from files and requests are plain strings.
 """
 
@@ -23,7 +23,7 @@ _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 _MOST_NAMES = 10
 
 REGISTERED: set[str] = set()
-"""The names of `register_env`, which are not paths, even with a colon."""
+"""The names of `register_env`; a name with a colon among these is not a path."""
 _ALGORITHMS = re.compile(r"rollax\.(algorithms|offline|search)\.\w+")
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
@@ -73,7 +73,7 @@ def named_by_file(path: str, key: str, *, base: tuple[str, ...], trusted: bool) 
     """Returns the object for a path in a file, or a `StoredCode` if the path must not be imported.
 
     Only this function turns names in a file into objects. If the file is not trusted, it imports only classes of rollax
-    that are defined in the named module and derive from a class in `base`; this runs only code of rollax.
+    that are defined in the named module and derive from a class in `base`, so only code of rollax runs.
 
     Args:
         path: "module:Class".

@@ -18,7 +18,7 @@ Table = Literal["TRAINER", "CONFIG", "RUNNER", "EPISODE", "PUBLIC", "FIT", "EVAL
 
 
 def naming_arguments(table: Table | None = None) -> Callable[[Method], Method]:
-    """Makes a method refuse unknown keyword arguments by a TypeError that says what replaces them in rollax.
+    """Makes a method refuse unknown keyword arguments with a TypeError that says what replaces them in rollax.
 
     Args:
         table: the table of the arguments of other libraries; None if there is no table for this method.

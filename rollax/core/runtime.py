@@ -111,7 +111,7 @@ _traces: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 def first_equal(value: _T) -> _T:
     """Returns the first object equal to `value` that is still in use, or `value` itself if there is none.
 
-    JAX finds a compiled function by its static arguments. It recognizes the same object without a call of `__eq__`;
+    JAX finds a compiled function by its static arguments. JAX recognizes the same object without a call of `__eq__`;
     Ctrl-C within such a call would become a ValueError.
     """
     found = _instances.get(value)

@@ -177,7 +177,6 @@ def check_masks(columns: trees.Tree, starts: NDArray[np.intp], where: Where) -> 
 
 
 def not_finite(space: spaces.Space, got: Any, where: str) -> EnvError:
-    """Returns the error for an observation that is not finite."""
     return (
         EnvError.not_finite("The observation", where, got)
         .fix("look in the env for its cause, such as a division by zero or an overflow")

@@ -78,8 +78,8 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
     """Returns the files of a folder from `write_directory`, each checked against its SHA-256.
 
     Raises:
-        CheckpointError: the folder or its manifest is missing, it is of another kind or a newer format, or a file is
-            missing, truncated, changed, or too large to be read. Older formats are accepted.
+        CheckpointError: the folder or its manifest is missing, the folder is of another kind or a newer format, or a
+            file is missing, truncated, changed, or too large to be read. Older formats are accepted.
     """
     folder = Path(path)
     manifest = read_manifest(folder)

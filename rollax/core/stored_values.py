@@ -1,4 +1,4 @@
-"""The values of a stored state: arrays apart from JSON, and checked access, which raises CheckpointError."""
+"""Values of a stored state: separation of arrays from JSON, and checked access, which raises CheckpointError."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: 
 
 
 def with_arrays(value: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
-    """Returns what `without_arrays` was called with, given what it returned and `arrays`; tuples are lists now."""
+    """Returns the values that `without_arrays` converted to `value` and `arrays`; tuples have become lists."""
     if isinstance(value, list):
         return [with_arrays(part, arrays, where) for part in value]
     if not isinstance(value, dict):

@@ -95,7 +95,7 @@ def diagnose(
     Args:
         run: the folder of a run, which may still go on.
         play: number of episodes to play; 0 plays none.
-        env: the environment to play in, if the checkpoint names one that is your own code; None for its own.
+        env: the environment to play in, if the checkpoint names your own code; None for the checkpoint's environment.
         trainer_class: your own trainer class, if the run has one.
         trust_code: import the classes and functions that the checkpoint names; only if you trust its origin.
     Raises:
@@ -138,9 +138,9 @@ def diagnose(
 
 
 def _action_spaces(run: Path) -> dict[str, Space]:
-    """Returns policy id -> action space, as the newest checkpoint has them; none if it cannot be read.
+    """Returns policy id -> action space, from the newest checkpoint; empty if it cannot be read.
 
-    While a run goes on the rules get them from its policies, and should say the same afterwards.
+    The rules that are applied during a run get the spaces from the policies, and give the same findings.
     """
     checkpoint = newest_saved(run)
     if checkpoint is None:

@@ -32,7 +32,7 @@ class Played:
         returns: [N] discounted sums of the rewards from each row on, with the value after a truncated episode.
         weight_of_end: [N] the share of the value after a truncated episode in the return, γ to the power of the
             remaining steps; 0 where the episode terminated.
-        values: [N] the returns that the policy expects; None if it has no such values, or has them in other units.
+        values: [N] the returns that the policy expects; None if it has no values, or values in other units.
         lengths: [E] steps of the episodes.
         truncated: [E] whether the episodes were truncated.
         activations: layer -> [N, units] outputs of the activation functions; empty if they are not known.
@@ -52,7 +52,7 @@ class Played:
 def play_episodes(trainer: Trainer, num_episodes: int) -> dict[str, Played]:
     """Plays episodes with the trainer's policies; returns policy id -> its rows, for policies with rows.
 
-    If all policies have state values, they explore, because these are values of the exploring policy. Otherwise, all
+    If all policies have state values, which are values of the exploring policies, all explore. Otherwise, all
     act greedily. There is no limit to the length of an episode, but no further episode begins after 20,000 steps.
 
     Raises:

@@ -61,7 +61,7 @@ _ON_BOUND = 0.95
 def saturated_actions(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
     """Nearly all actions are at a bound of their Box: 95 % of the numbers within 1 % of it, and no higher score.
 
-    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds there is no gradient to come back by.
+    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds no gradient leads back.
     If the score rose, there is no finding, because for many tasks actions at the bounds are best: Seyde et al. (2021),
     arXiv:2111.02552.
     """
@@ -120,8 +120,8 @@ def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Find
     """More than half of the units of a layer are dead: their outputs do not vary with the observations.
 
     A unit is dead if its standard deviation over the observations is at most 0.025 of the mean standard deviation of
-    its layer, or at most 0.0001. There is no finding where the score reaches its goal: there a critic whose values are
-    all alike looks the same.
+    its layer, or at most 0.0001. There is no finding if the score has reached its goal, because a critic whose values
+    are all alike then looks the same.
 
     Source: Sokar et al. (2023), arXiv:2302.12902, τ = 0.025: the share of dormant units grows while a network stops
     learning. Half is a choice. Deviation: the standard deviation instead of the mean magnitude, so that saturated units

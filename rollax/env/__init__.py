@@ -1,1 +1,1 @@
-"""Environments: every kind is converted to a `BaseEnv`. Nothing here imports JAX."""
+"""Environments: every kind is converted to a `BaseEnv`. Only `rollax.env.jax` imports JAX."""

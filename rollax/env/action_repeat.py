@@ -22,7 +22,6 @@ class RepeatedSteps(gym.Wrapper):
     step together.
 
     Args:
-        env: the environment.
         times: steps for which each action is taken.
     """
 
@@ -60,7 +59,6 @@ class ActionRepeat(EnvWrapper):
     repeat an action.
 
     Args:
-        env: the environment.
         times: steps for which each action is taken.
     """
 
@@ -150,7 +148,6 @@ class ActionRepeat(EnvWrapper):
 
 
 def _some(rows: Rows, chosen: np.ndarray) -> Rows:
-    """Some of the rows, in the same order."""
     if len(chosen) == len(rows):
         return rows
     place = {row: new for new, row in enumerate(chosen.tolist())}

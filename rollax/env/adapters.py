@@ -37,11 +37,9 @@ class EnvAdapter:
     makes_base_env: bool = False
 
     def matches(self, env: Any) -> bool:
-        """Whether the environment is of this kind."""
         return has_base(env, self.kind) if self.recognizes is None else self.recognizes(env)
 
     def __call__(self, env: Any) -> Any:
-        """The adapted environment."""
         if isinstance(self.adapter, str):
             return import_object(ImportPath(self.adapter), f"the adapter of {self.kind}")(env)
         return self.adapter(env)
@@ -60,7 +58,7 @@ def asks_spaces_by_agent(env: Any) -> bool:
         return False
     if not parameters_of(space):  # a method in the place of an attribute
         return False
-    return not requires_arguments(env.reset)  # gymnax's `observation_space` takes one too, but `reset` requires a key
+    return not requires_arguments(env.reset)  # gymnax's `observation_space` has an argument too, and `reset` a key
 
 
 def takes_turns(env: Any) -> bool:
@@ -94,7 +92,6 @@ def requires_arguments(function: Callable) -> bool:
 
 
 def is_stepped(env: Any) -> bool:
-    """Whether an environment has `reset` and `step`."""
     return hasattr(env, "reset") and hasattr(env, "step")
 
 
@@ -174,7 +171,6 @@ def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
 
 
 def is_recognized(env: Any) -> bool:
-    """Whether the table has an entry for the environment."""
     return _matching(env) is not None
 
 

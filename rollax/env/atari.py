@@ -136,7 +136,7 @@ class AtariCreator:
 
 
 class _FireReset(gym.Wrapper):
-    """Begins an episode with 1 to `noop_max` frames without an action (0 if that is 0) and one FIRE, as ale-py does."""
+    """Begins an episode with 1 to `noop_max` frames without an action (none for 0) and one FIRE, as ale-py does."""
 
     def __init__(self, env: gym.Env, noop_max: int) -> None:
         super().__init__(env)

@@ -21,7 +21,7 @@ _ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
 
 
 class BaseEnv:
-    """The interface that the sampler uses. It has two views; a subclass overrides one view.
+    """The interface that the sampler uses, with two views, of which a subclass overrides one.
 
     Dict view: `poll`, `send_actions`, `try_reset`. For users and for environments that produce dicts.
     Columnar view: `poll_rows`, `send_rows`, `reset_rows`. For the sampler, and for environments made of arrays.
@@ -41,7 +41,7 @@ class BaseEnv:
     seeds_every_episode: bool = True
     """Whether `reset_rows` begins the next episode of any sub-environment, from a given seed."""
     evaluates: bool = True
-    """Whether evaluation can play its episodes."""
+    """Whether evaluation can play episodes in this environment."""
     repeats: bool = True
     """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
     adapts: bool = False
@@ -52,7 +52,7 @@ class BaseEnv:
     If so, observations are columns, and no row has an action that the environment chose itself.
     """
     in_jax: bool = False
-    """Whether its observations may stay on the device: a `JaxBaseEnv` or a `TorchBaseEnv`."""
+    """Whether observations may stay on the device: a `JaxBaseEnv` or a `TorchBaseEnv`."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __derived: Any = None

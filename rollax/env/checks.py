@@ -209,7 +209,6 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
 
 
 def not_boolean(name: str, flag: Any, where: str) -> EnvError:
-    """The error of a flag that is not a boolean."""
     return (
         EnvError.is_not(f"The {name} flag", "a boolean", where, outline(flag))
         .fix(_AGENTS if isinstance(flag, dict) else f"return bool({name})")
@@ -229,7 +228,7 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
 
 
 def missing_of(error: BaseException) -> str | None:
-    """The package whose absence made an environment raise; None for other errors, and where none is named."""
+    """The package whose absence made an environment raise; None for other errors, and if no package is named."""
     cause = error.__cause__ if isinstance(error, DependencyNotInstalled) else error
     return missing_package(cause) if isinstance(cause, Exception) else None
 

@@ -27,7 +27,7 @@ NO_SPACES = Spaces()
 
 @dataclass(frozen=True, slots=True)
 class EnvCopies:
-    """Existing environments, and a function that makes the others.
+    """Existing environments, and a function that makes the remaining ones.
 
     Args:
         existing: the first environments.

@@ -42,7 +42,7 @@ class RowBuilder:
     given_logps: dict[int, float] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
-    unobserved: int = 0  # rows of agents that are not in obs
+    unobserved: int = 0  # the number of rows of agents that are not in obs
 
     def extend(
         self,
@@ -133,7 +133,6 @@ class _Step(NamedTuple):
     given: dict = _NONE
 
     def ends(self, agent: Hashable) -> bool:
-        """Whether a flag ends this agent's trajectory."""
         return any(flags_of(agent, self.terms, self.truncs))
 
 
@@ -180,7 +179,7 @@ class DictRows:
         return rows.rows()
 
     def acting(self, env_id: int) -> list[Hashable]:
-        """The agents in the last obs of a sub-environment whose trajectories continue."""
+        """The agents that can act: in the last obs of the sub-environment, with a trajectory that goes on."""
         return self._sub_envs[env_id].acting
 
     def drop(self, env_id: int) -> None:
@@ -205,7 +204,6 @@ class DictRows:
         return rows.rows()
 
     def _add_env(self, rows: RowBuilder, env_id: int, step: _Step) -> None:
-        """The rows of one sub-environment's poll."""
         if env_id not in range(len(self._sub_envs)):
             expected = f"ids below num_envs, {len(self._sub_envs)}"
             raise self._error("Unknown sub-environment.", env_id, None, env_id, expected)
@@ -370,4 +368,4 @@ def is_nothing(reward: Any) -> bool:
 
 
 def _is_number(reward: Any) -> bool:
-    return isinstance(reward, int | float) or getattr(reward, "shape", None) == ()  # as NumPy's and JAX's
+    return isinstance(reward, int | float) or getattr(reward, "shape", None) == ()  # a scalar of NumPy or JAX

@@ -1,4 +1,4 @@
-"""`EnvWrapper`: a `BaseEnv` around another one."""
+"""`EnvWrapper`: a `BaseEnv` around another `BaseEnv`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from rollax.env.base_env import DICT_VIEW, BaseEnv
 class EnvWrapper(BaseEnv):
     """Passes on attributes and methods of the environment inside, unless a subclass defines them.
 
-    It does not pass on the dict view, which is derived from the wrapper's columnar view; `in_jax`, because a compiled
+    Exceptions are the dict view, which is derived from the wrapper's columnar view; `in_jax`, because a compiled
     loop would not poll the wrapper; and `adapts`, because a subclass may change rows.
-
-    Args:
-        env: the environment inside.
     """
 
     def __init__(self, env: BaseEnv) -> None:
@@ -22,7 +19,6 @@ class EnvWrapper(BaseEnv):
 
     @property
     def name(self) -> str:
-        """The name of the environment inside."""
         return getattr(self.env, "name", type(self.env).__name__)
 
     def __getattr__(self, name: str) -> Any:

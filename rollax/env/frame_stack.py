@@ -22,7 +22,6 @@ class FrameStack(EnvWrapper):
     """Stacks the observations that an agent acts on, and the last one of its trajectory; see `rollax.env.stacking`.
 
     Args:
-        env: the environment.
         count: k, observations in a stack.
     Raises:
         SpaceError: an agent has no observation space.
@@ -107,7 +106,6 @@ class FrameStack(EnvWrapper):
             yield agent, chosen[np.fromiter((one == agent for one in agents), bool, len(agents))]
 
     def _space_of(self, agent: Hashable) -> Space:
-        """The space of an agent's single observations."""
         if (space := space_of(self.env, "observation_space", agent)) is None:
             raise SpaceError.missing(
                 "observation space", f"config key 'frame_stack', agent {agent!r}", "a space of the environment"

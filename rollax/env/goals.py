@@ -83,7 +83,6 @@ class GoalFunctions:
 
 
 def computes_rewards(base_env: BaseEnv) -> bool:
-    """Whether an environment has a method `compute_reward`."""
     return _method(base_env, _REWARD) is not None
 
 

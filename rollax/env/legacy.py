@@ -58,7 +58,7 @@ class _Legacy:
 
     def __init__(self, env: Any) -> None:
         self.env = self.as_written = env
-        self.observation_space: Any = getattr(env, "observation_space", None)  # checked when copied
+        self.observation_space: Any = getattr(env, "observation_space", None)  # checked by `EnvCopies`
         self.action_space: Any = getattr(env, "action_space", None)
         self.possible_agents = getattr(env, "possible_agents", None)
         self.metadata = getattr(env, "metadata", None) or {}
@@ -80,8 +80,6 @@ class _Legacy:
 
 
 class LegacyEnv(_Legacy, gym.Env):
-    """An old single-agent env."""
-
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         result = self.env.step(action)
         if _is_new(result, type(self.env).__name__):

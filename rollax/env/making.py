@@ -25,7 +25,7 @@ _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "e
 _NAMES_OF_CONTEXT |= {"context", "env_context", "ctx", "env_args", "args", "params", "settings", "options"}
 _ENDS_OF_CONTEXT = ("config", "cfg", "conf", "context", "ctx")
 _NAMES_OF_SETTINGS = {"render_mode", "max_steps", "max_episode_steps", "size", "seed"}
-_ANY = (inspect.Parameter.empty, Any, "Any")  # a string with postponed annotations
+_ANY = (inspect.Parameter.empty, Any, "Any")  # "Any" with postponed annotations
 _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 
@@ -105,7 +105,6 @@ def _name_of(creator: Any) -> str:
 
 
 def _parameters_of(creator: Any) -> str:
-    """The signature of a creator."""
     made_by = getattr(creator, "entry_point", creator)
     try:
         return f"{getattr(made_by, '__qualname__', made_by)}{signature_of(made_by)}"
@@ -125,8 +124,8 @@ def call_convention(
     - if its default is None or {}, and it is the only parameter and not annotated. If the default is None, the name of
       the parameter must also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
 
-    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments. They also do so if
-    the first parameter is itself a key of `env_config` and the creator accepts all keys.
+    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments; also if
+    the first parameter, without such a name or annotation, is a key of `env_config`, and the creator accepts all keys.
     """
     try:
         signature = signature_of(creator)
@@ -250,16 +249,13 @@ def _refuse_wrappers(env: BaseEnv, settings: EnvSettings) -> None:
 
 
 def _wrapped(env: BaseEnv, settings: EnvSettings) -> BaseEnv:
-    """The environment in an `ActionRepeat` inside a `FrameStack`, each only if the settings require it.
-
-    The wrappers are loaded only where they are used.
-    """
+    """The environment in an `ActionRepeat` inside a `FrameStack`, each only if the settings require it."""
     if settings.action_repeat > 1:
-        from rollax.env.action_repeat import ActionRepeat
+        from rollax.env.action_repeat import ActionRepeat  # loaded only where it is used
 
         env = ActionRepeat(env, settings.action_repeat)
     if settings.frame_stack > 1:
-        from rollax.env.frame_stack import FrameStack
+        from rollax.env.frame_stack import FrameStack  # loaded only where it is used
 
         env = FrameStack(env, settings.frame_stack)
     return env

@@ -88,7 +88,6 @@ class RecordingCreator:
         self._chosen = chosen
 
     def __call__(self, context: EnvContext) -> BaseEnv:
-        """Creates one environment."""
         return self.make_base_env(context, 1, DEFAULT_SETTINGS)
 
     def make_base_env(self, context: EnvContext, num_envs: int, settings: EnvSettings) -> BaseEnv:
@@ -236,7 +235,7 @@ def quiet_without_screen() -> None:
 
 
 class VideoFile:
-    """A file that gets its name when it is complete; each frame is encoded at once."""
+    """A file that gets its name when it is complete; each frame is encoded when it is added."""
 
     def __init__(self, path: Path, frames_per_second: float) -> None:
         self.path = path

@@ -85,7 +85,6 @@ def registered_envs() -> list[str]:
 
 
 def registered_creators() -> dict[str, EnvCreator]:
-    """The creators registered in this process, by name."""
     return dict(_creators)
 
 
@@ -196,7 +195,6 @@ class _IdCreator:
 
     @property
     def entry_point(self) -> Callable[..., Any]:
-        """The class or function that makes the environment."""
         found: Any = gym.spec(self.env_id).entry_point
         return found if callable(found) else load_env_creator(found)
 

@@ -43,7 +43,7 @@ class RLlibEnv(MultiAgentEnv):
 
 
 def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.Space] | None]:
-    """The common space, and the spaces by agent id; one of them is None.
+    """The common space, and the spaces by agent id; at least one of the two is None.
 
     RLlib has a dict by agent in `observation_spaces`, a Dict space by agent or one space for all agents in
     `observation_space`, or the method `get_observation_space(agent)`.

@@ -34,8 +34,8 @@ class Rows:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
-            for a row without one (a reward for an agent that is not acting). Values of a column in rows that do not act
-            and have not ended are not used.
+            for a row without an observation (a reward for an agent that is not acting). The values of columns in rows
+            that do not act and have not ended are not used.
         rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before the agent's first
             action count only for the episode.
         terminateds: [N] the trajectory ended in a terminal state.
@@ -187,8 +187,8 @@ class Rows:
     def replaced(self, started: Rows) -> Rows | None:
         """Rows to act on: these rows, with the rows of `started` for the ended trajectories; None if they do not fit.
 
-        They fit if these rows are in order, and `started` begins exactly the trajectories that have ended. The result
-        has the `obs` of these rows.
+        The rows fit if these rows are in order, all train, without given actions and dropped sub-environments, and
+        `started` has as many rows as trajectories have ended. The result has the `obs` of these rows.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
         if not (fits and len(started) == np.count_nonzero(self.terminateds | self.truncateds)):

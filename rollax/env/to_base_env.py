@@ -42,7 +42,7 @@ def to_base_env(
             takes only the ready sub-environments; with a large number, all of them step in lockstep.
         remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
         restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
-            episode is dropped. A remote one whose process dies is recreated in any case.
+            episode is dropped. A remote sub-environment whose process dies is recreated in any case.
         observation_space, action_space: for single environments that have none before their first reset.
         action_repeat: steps for which each action is taken, or until the episode ends.
         frame_stack: number of latest observations in an observation; see `rollax.env.stacking`.

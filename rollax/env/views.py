@@ -21,7 +21,7 @@ _DICT = {dict}
 
 
 class RowsOfDicts:
-    """The columnar view of an environment with dicts."""
+    """The columnar view of an environment with dicts; the methods are described in `BaseEnv`."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._name = env, type(env).__name__
@@ -32,7 +32,6 @@ class RowsOfDicts:
         self._dict_rows = DictRows(self._name, *settings)
 
     def poll_rows(self) -> Rows:
-        """See `BaseEnv`."""
         if self._collected:
             # All policies' actions are sent together, because an environment may step inside send_actions.
             collected, self._collected = self._collected, {}
@@ -41,13 +40,11 @@ class RowsOfDicts:
         return self._dict_rows.outcome(*self._checked(self._env.poll(), "poll()", 6, expected))
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        """See `BaseEnv`."""
         chosen = range(len(rows)) if selection is None else selection.tolist()
         for row, action in zip(chosen, trees.unstack(actions), strict=True):
             self._collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
-        """See `BaseEnv`."""
         obs, infos = {}, {}
         for position, env_id in enumerate(env_index.tolist()):
             self._collected.pop(env_id, None)
@@ -62,7 +59,6 @@ class RowsOfDicts:
         return self._dict_rows.beginning(obs, infos) if obs else None
 
     def _checked(self, result: Any, call: str, count: int, expected: str, env_id: int | None = None) -> Sequence[dict]:
-        """The dicts that a method returned, checked."""
         right = isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result)
         right = right and all(_DICT.issuperset(map(type, part.values())) for part in result)
         if right and (env_id is None or env_id in result[0]):
@@ -75,19 +71,17 @@ class RowsOfDicts:
 
 
 class DictsOfRows:
-    """The dict view of an environment with columns."""
+    """The dict view of an environment with columns; the methods are described in `BaseEnv`."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._last: Rows | None = None  # of the last dicts
+        self._last: Rows | None = None  # the rows of the last dicts
 
     def poll(self) -> EnvDicts:
-        """See `BaseEnv`."""
         self._last = rows = self._env.poll_rows()
         return dicts_of(rows)
 
     def send_actions(self, actions: dict[int, dict]) -> None:
-        """See `BaseEnv`."""
         rows = self._last
         if rows is None:
             where = type(self._env).__name__
@@ -108,7 +102,6 @@ class DictsOfRows:
             self._env.send_rows(rows, np.array([wanted[key]]), _one_row(action, self._env.action_space))
 
     def try_reset(self, env_id: int | None, seeds: Sequence[int | None] | None) -> tuple[dict, dict] | None:
-        """See `BaseEnv`."""
         rows = self._env.reset_rows(np.arange(self._env.num_envs) if env_id is None else np.array([env_id]), seeds)
         if rows is None:
             return None

@@ -84,8 +84,6 @@ def check_env(
 
 
 class _Check:
-    """The check of one environment."""
-
     def __init__(
         self, env: Any, creator: EnvCreator | None, context: EnvContext, seed: int, spaces_of: SpacesOf | None
     ) -> None:
@@ -285,7 +283,7 @@ def _takes_seeds(env: BaseEnv) -> bool:
 
 def _first_difference(one: list[Moment], other: list[Moment]) -> str:
     """Returns where two histories differ; empty if they are equal."""
-    # One may be longer, because polls may depend on timing.
+    # One history may be longer, because polls may depend on timing.
     for number, (first, second) in enumerate(zip(one, other, strict=False)):
         if not same_moment(first, second):
             when = "in its first observation" if number == 0 else f"after {number} observations"

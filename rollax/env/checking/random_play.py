@@ -143,13 +143,11 @@ def moments_of(rows: Rows, env_id: int) -> list[Moment]:
 
 
 def same_moment(one: Moment, other: Moment) -> bool:
-    """Returns whether two moments are equal."""
     outcomes_are_equal = (one.agent, one.reward, one.over) == (other.agent, other.reward, other.over)
     return outcomes_are_equal and same_obs(one.obs, other.obs)
 
 
 def same_obs(one: Any, other: Any) -> bool:
-    """Returns whether two observations are equal."""
     first, second = list(trees.leaves(one)), list(trees.leaves(other))
     return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -52,7 +52,6 @@ class AgentValues:
         return self._of_all if self._of_agent is None else self._of_agent(agent)
 
     def check_in_full(self, agent: Hashable, value: Any, where: str) -> None:
-        """Checks one observation in full; see `check_observation`."""
         space = self._spaces(agent).observation
         if space is not None:
             check_observation(space, value, where)
@@ -103,7 +102,6 @@ class _Spaces:
         self._mask_starts = mask_starts(observation, action)
 
     def converted(self, values: list[Any], where: Where, *, awaited: bool) -> list[Any]:
-        """Observations in the dtypes of the space."""
         space = self.observation
         if space is None:
             return values if awaited else copy.deepcopy(values)

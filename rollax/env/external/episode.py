@@ -78,7 +78,6 @@ class ExternalEpisode:
         return f"{self.name}, episode {self.id!r}"
 
     def where_of(self, agent: Hashable) -> str:
-        """The location of an agent in error messages."""
         return f"{self.where}, agent {agent!r}"
 
     def acting(self, agents: Iterable[Hashable]) -> list[Trajectory]:
@@ -164,7 +163,7 @@ class Event:
 
     episode: ExternalEpisode
     trajectories: list[Trajectory]
-    values: list[Any]  # K observations; None for an agent that ends without one
+    values: list[Any]  # K observations; None for an agent that ends without an observation
     rewards: list[float]  # K, since each agent's last event
     infos: dict[Hashable, dict]
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
@@ -172,7 +171,7 @@ class Event:
     ends_before: list[Event] = field(default_factory=list)  # other trajectories that end in the same environment step
     begins: bool = False  # the episode begins with this event; False for a part of the episode's first event
     ends: bool = False  # the trajectories end
-    truncated: bool = False  # they are truncated instead of terminated
+    truncated: bool = False  # the trajectories are truncated instead of terminated
     closes: bool = False  # the episode ends
     drops: bool = False  # the episode ends, and its rows that are in no fragment yet are dropped
 

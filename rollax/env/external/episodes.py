@@ -297,6 +297,5 @@ def _check_flag(name: str, flag: Any, where: str) -> None:
 def _by_episode(
     observations: Mapping[Hashable, ByAgent], answers: Iterable[Any]
 ) -> dict[Hashable, dict[Hashable, Any]]:
-    """Actions by episode id and agent."""
     left = iter(answers)
     return {episode_id: {agent: next(left) for agent in by_agent} for episode_id, by_agent in observations.items()}

@@ -104,7 +104,7 @@ class ExternalBaseEnv(BaseEnv):
     def _drop_all(self) -> None:
         """Drops the sampler's trajectories; pending and later requests then start new ones.
 
-        It may be called again, and after an interrupt of any method in the sampler's thread.
+        The method may be called again, and after an interrupt of any method in the sampler's thread.
         """
         for trajectory in self._alive.values():
             trajectory.slot = -1

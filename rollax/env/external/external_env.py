@@ -26,7 +26,7 @@ class _External:
     """Whether a background thread samples the environment by default, so that actions do not wait for learning."""
 
     evaluates = True
-    """Whether evaluation can play its episodes."""
+    """Whether evaluation can play episodes of this environment."""
 
     _external_episodes: ExternalEpisodes
 
@@ -112,8 +112,8 @@ class ExternalEnv(_External):
         """Requests actions for many episodes without waiting, for an event loop.
 
         `on_actions` is called once, in the sampler's thread, with the actions by episode id, or with an
-        `EnvStoppedError`. If Ctrl-C interrupts this call, `on_actions` is called again. It must not block. The
-        observations must not be changed afterwards.
+        `EnvStoppedError`. If Ctrl-C interrupts this call, `on_actions` is called again. `on_actions` must not block.
+        The observations must not be changed afterwards.
         """
 
         def on_done(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:

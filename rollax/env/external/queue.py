@@ -53,7 +53,6 @@ class EventQueue:
     # For the playing threads, with the lock held.
 
     def put(self, event: Event) -> None:
-        """Queues an event."""
         self._queued += 1
         events = event.episode.events
         events.append(event)
@@ -73,14 +72,12 @@ class EventQueue:
         self.refuse_if_stopped()
 
     def refuse_if_full(self) -> None:
-        """Raises if too many events are queued."""
         if self._queued >= MOST_QUEUED:
             what = "Too many logged events wait for the sampler."
             fix = "log it again later; the queue is emptied while the trainer samples"
             raise QueueFullError(what, self.name, f"{self._queued} events").expected(f"fewer than {MOST_QUEUED}", fix)
 
     def refuse_if_stopped(self) -> None:
-        """Raises if sampling has stopped."""
         if self.stopped:
             raise EnvStoppedError("The external environment was stopped.", self.name, "a call after stop()").expected(
                 "no further call", "let run() and the other playing threads return when EnvStoppedError is raised"
@@ -120,7 +117,7 @@ class EventQueue:
 
     def _gather(self) -> None:
         """Waits for an event, and briefly for new requests of the threads that just received actions."""
-        # At most as long as the last forward pass, so that the wait never costs more than a full batch gains.
+        # Waits at most as long as the last forward pass took, and so never longer than a fuller batch can save.
         took = time.perf_counter() - self._taken_at
         self._sleep(self._expected, min(took, _LONGEST_GATHERING))
         while not self._ready:
@@ -239,7 +236,7 @@ class EventQueue:
         self._end(request for request in requests if not request.left)
 
     def _end(self, requests: Iterable[ActionRequest]) -> None:
-        """Wakes the threads of the requests, and calls the callbacks; `EnvError` at the end if one of these raised."""
+        """Wakes the threads of the requests, and calls the callbacks; `EnvError` at the end if a callback raised."""
         failure: Exception | None = None
         for request in requests:
             try:

@@ -1,6 +1,6 @@
 """Gymnasium's classic control in JAX, with its equations, constants and spaces.
 
-Numbers are float32, where Gymnasium computes in float64: one step from the same state agrees to float32.
+Numbers are float32, where Gymnasium computes in float64: one step from the same state agrees up to float32 rounding.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Pendulum(JaxEnv):
         r = -(θ² + 0.1 θ'² + 0.001 u²), with θ in [-π, π)
         θ' ← clip(θ' + (3 g / (2 l) sin θ + 3 u / (m l²)) dt, -8, 8),  θ ← θ + θ' dt
 
-    The state is [2]: the angle, 0 where it is upright, and the angular velocity. It never terminates.
+    The state is [2]: the angle, 0 where it is upright, and the angular velocity. Episodes never terminate.
 
     Args:
         g: gravity, in m/s².
@@ -146,7 +146,7 @@ class Acrobot(JaxEnv):
     their velocities.
 
     Args:
-        link_length: of the first link, in m.
+        link_length: length of the first link, in m.
         link_mass: of each link, in kg.
         link_com: distance of the center of mass of each link from its upper end, in m.
         link_moment: moment of inertia of each link, in kg m².
@@ -209,7 +209,7 @@ def _acrobot_obs(state: jax.Array) -> jax.Array:
 
 @dataclass(eq=False)
 class _Car(JaxEnv):
-    """The valley that both cars drive in."""
+    """Base of both cars: the valley that they drive in."""
 
     goal_velocity: float = 0.0
     observation_space: Space = field(init=False, repr=False)

@@ -167,7 +167,7 @@ class SubEnvironments:
         return result
 
     def _traced_reset(self, two_keys: Any) -> tuple[Any, Any]:
-        """The state and observations of one of two sub-environments; EnvError for a part without that axis."""
+        """The state and observations of one of two sub-environments; EnvError for a part without an axis for both."""
         of_one: list[Any] = []
 
         def reset(key: jax.Array) -> Any:

@@ -54,7 +54,7 @@ class TorchBaseEnv(NativeVectorEnv):
     # Traced by JAX.
 
     def traced_outcome(self, received: Received) -> tuple[ByAgent, Outcome]:
-        """The first observations of new episodes beside those of running ones, and the outcome of the step.
+        """The current observations, in new episodes the first ones, and the outcome of the step.
 
         The outcome has a `reward` of shape [N, 1], and no state.
         """
@@ -81,5 +81,4 @@ class TorchBaseEnv(NativeVectorEnv):
             self._checks.first_episodes.polled(env_index.tolist())
 
     def where(self, env_index: int, agent: str) -> str:
-        """Describes a sub-environment in error messages."""
         return self._where(env_index)

@@ -75,7 +75,7 @@ class TorchVectorEnv(gym.vector.VectorEnv):
         self._name = checks.env_name(env)
         self._check_mode()
         self._device = jax.local_devices()[0]
-        self._sent: Any = None  # kept until the next step, because the simulator may still read them
+        self._sent: Any = None  # the last actions, kept because the simulator may read them until the next step
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict]:
         keywords = {} if options is None else {"options": options}

@@ -23,12 +23,10 @@ class MultiAgentRows(DictRows):
     """Rows from results of `MultiAgentEnv`s, by sub-environment."""
 
     def of_resets(self, results: Mapping[int, Any]) -> Rows:
-        """The rows of sub-environments that were reset."""
         pairs = {i: checked_reset(result, f"{self.name}, sub-environment {i}") for i, result in results.items()}
         return self.beginning({i: obs for i, (obs, _) in pairs.items()}, {i: infos for i, (_, infos) in pairs.items()})
 
     def of_steps(self, results: Mapping[int, Any]) -> Rows:
-        """The rows of sub-environments that were stepped."""
         where = f"{self.name}, sub-environment "
         return self.outcome_of({i: checked_step(result, f"{where}{i}") for i, result in results.items()})
 
@@ -45,14 +43,13 @@ class AgentActions:
         self._actions: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
     def expect(self, reported: Iterable[int], over: Iterable[int] = ()) -> None:
-        """Awaits the actions of `reported` sub-environments, except in those whose episode is `over`."""
+        """Awaits the actions of `reported` sub-environments, except where the episode is `over`."""
         for index in reported:
             self._waiting[index], self._actions[index] = set(self._acting(index)), {}
         for index in over:
             self._waiting[index], self._actions[index] = None, {}
 
     def is_running(self, index: int) -> bool:
-        """Whether an episode is running."""
         return self._waiting[index] is not None
 
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:

@@ -170,7 +170,7 @@ class _Grouped(MultiAgentEnv):
                 self._acting.update(acting)
             elif before and self._alive.isdisjoint(members):
                 ends = {member: flags[member] for member in before}
-                # A group is bootstrapped if any member is, from the observations of those members alone.
+                # If members are truncated and not terminated, the group is bootstrapped from their observations alone.
                 cut = [member for member, (terminated, truncated) in ends.items() if truncated and not terminated]
                 if any(member in obs for member in before):
                     out_obs[group] = self._tuple(members, cut or before)

@@ -24,7 +24,7 @@ _COMMON = "common"
 def from_pettingzoo(env: Any) -> MultiAgentEnv:
     """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`; `EnvError` for any other.
 
-    Trainers accept PettingZoo's environments directly; this is for methods of `MultiAgentEnv`, such as
+    Trainers accept PettingZoo's environments directly; this function is for methods of `MultiAgentEnv`, such as
     `with_agent_groups`.
     """
     if not asks_spaces_by_agent(env):
@@ -62,7 +62,6 @@ class PettingZooEnv(MultiAgentEnv):
 
     @property
     def render_mode(self) -> Any:
-        """The render mode of PettingZoo's environment."""
         return getattr(self.env, "render_mode", None)
 
     def render(self) -> Any:
@@ -165,7 +164,6 @@ def _by_agent(infos: AgentDict) -> AgentDict:
 
 
 def _agents(env: Any, name: str) -> list[Hashable]:
-    """The agents of the running episode."""
     agents = getattr(env, "agents", None)
     if not isinstance(agents, list | tuple):
         raise MultiAgentError("The agents are not a list.", f"{name}.agents", checks.outline(agents)).expected(
@@ -191,7 +189,7 @@ def pettingzoo_ids() -> list[str]:
 
 
 def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
-    """Returns a creator, which passes `env_config` as keywords. It uses the parallel API if possible, or else AEC.
+    """Returns a creator with the parallel API if possible, or else AEC; `env_config` is passed as keywords.
 
     An id may omit the family, and has its version after `_v` or `-v`. `ConfigError` for an unknown id.
     """

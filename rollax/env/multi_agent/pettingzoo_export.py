@@ -24,7 +24,7 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     """The environment with PettingZoo's parallel API, in which every agent acts at every step.
 
     An agent that is alive but does not act stays in `agents`: it gets its last observation again, its action is
-    ignored, and `infos[agent]["acts"]` is False. This includes environments in which agents take turns.
+    ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns can be exported too.
 
     Args:
         env: the environment, with its spaces and `possible_agents`; `EnvError` for any other kind.
@@ -48,14 +48,12 @@ class _Exported(ParallelEnv):
         self._acting: set[Hashable] = set()
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
-        """Begins an episode."""
         obs, infos = self.env.reset(seed=seed, options=options)
         # Copies, because an environment may reuse an array for the observation of another agent.
         self._last_obs, self.agents, self._acting = copy.deepcopy(dict(obs)), list(obs), set(obs)
         return dict(obs), self._infos(infos, self.agents)
 
     def step(self, actions: Mapping) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        """One step of all agents."""
         before = self.agents
         self._check(actions)
         given = {agent: action for agent, action in actions.items() if agent in self._acting}
@@ -91,11 +89,9 @@ class _Exported(ParallelEnv):
         return {agent: {"acts": agent in self._acting, **infos.get(agent, {})} for agent in agents}
 
     def observation_space(self, agent: Hashable) -> gym.Space:
-        """The space of one agent's observations."""
         return self._space(agent, "observation_space")
 
     def action_space(self, agent: Hashable) -> gym.Space:
-        """The space of one agent's actions."""
         return self._space(agent, "action_space")
 
     def _space(self, agent: Hashable, kind: str) -> gym.Space:
@@ -107,9 +103,7 @@ class _Exported(ParallelEnv):
         return space
 
     def render(self) -> Any:
-        """A frame, or None if it cannot be drawn."""
         return self.env.render()
 
     def close(self) -> None:
-        """Releases the resources of the environment."""
         self.env.close()

@@ -76,16 +76,13 @@ class EnvHost:
         return facts
 
     def reset(self, seed: int | None) -> Any:
-        """Returns the result of the environment's reset."""
         return self._attempt("reset()", lambda: self._env.reset(seed=seed))
 
     def step(self, action: Any) -> Any:
-        """Returns the result of the environment's step."""
         action = trees.copied(action)  # Ray's arrays are read-only
         return self._attempt("step()", lambda: self._env.step(action), action)
 
     def render(self) -> Any:
-        """A frame, or None."""
         return self._attempt("render()", lambda: frame_of(self._env))
 
     def look_up(self, name: str) -> tuple[bool, Any]:
@@ -111,7 +108,6 @@ class EnvHost:
         return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))
 
     def close(self) -> None:
-        """Closes the environment."""
         self._attempt("close()", self._close)
 
     @property

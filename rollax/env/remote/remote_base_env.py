@@ -32,16 +32,16 @@ _START_S = 60.0  # added to the time limit, for a new process and its environmen
 class RemoteBaseEnv(BaseEnv):
     """Copies of a single-agent or multi-agent environment, each in its own process.
 
-    A poll waits until one of them is ready, and then at most `batch_wait_ms` for the others. With 0, it returns only
-    the sub-environments that are ready; with a large number, all step in lockstep. Sub-environments that are not ready
-    in time appear in a later poll.
+    A poll waits until a sub-environment is ready, and then at most `batch_wait_ms` for the others. With 0, it returns
+    only the sub-environments that are ready; with a large number, all step in lockstep. Sub-environments that are not
+    ready in time appear in a later poll.
 
     A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. A
     sub-environment that raises is recreated too if the copies have `restart_failed`; otherwise its error is raised.
 
     Raises:
         ConfigError: Ray is not installed, or the creator cannot be pickled.
-        EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces differ from the others'.
+        EnvError, SpaceError: a sub-environment that cannot be made, or sub-environments with different spaces.
     """
 
     adapts = True

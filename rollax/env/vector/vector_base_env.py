@@ -212,7 +212,7 @@ class ActionBuffer:
             # A valid action everywhere, because sub-environments that step without an action also get one.
             self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
         if self._all_at_once:
-            # A reset came after all actions: the actions of the others are kept.
+            # A reset came after all actions: the actions of the other sub-environments are kept.
             trees.put(self._own, self._everyone, self._columns)
             self._all_at_once = False
         trees.put(self._own, env_index, actions)
@@ -230,7 +230,7 @@ class ActionBuffer:
             )
 
     def take(self) -> trees.Tree:
-        """Returns the actions of all sub-environments as columns; `EnvError` if the action of one is missing."""
+        """Returns the actions of all sub-environments as columns; `EnvError` if an action is missing."""
         if self._state != _ANSWERED and np.count_nonzero(self._each() == _ANSWERED) != len(self._states):
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING

@@ -110,7 +110,6 @@ def _refuse_ignored(env: Any, settings: Iterable[str], where: str) -> None:
 
 
 def _action_space(space: Any) -> Space:
-    """The Gymnasium space for a space of jaxmarl."""
     if hasattr(space, "n"):
         return spaces.Discrete(int(space.n))
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))

@@ -26,7 +26,7 @@ from rollax.env.jax.wrappers import TimeLimit
 from rollax.errors import EnvError
 
 _WRAPPERS = frozenset({"AutoResetWrapper", "VmapWrapper", "VmapAutoResetWrapper"})
-# Rewards depend on the time limit, and so does what it means that an episode ends there.
+# Their rewards depend on the time limit, so the limit is a part of the task and is kept.
 _REWARDED_BY_LIMIT = frozenset({"SearchAndRescue"})
 
 
@@ -114,7 +114,7 @@ def names() -> Iterable[str]:
 
 
 def _actions(spec: Any, mask_shape: tuple[int, ...] | None) -> tuple[Space, Callable[[Any], Any]]:
-    """The space of the actions, and the function from such an action to jumanji's."""
+    """The space of the actions, and the function that converts an action of this space to jumanji's form."""
     if hasattr(spec, "num_values") and spec.shape == ():
         return spaces.Discrete(int(spec.num_values)), lambda action: action
     if not np.issubdtype(spec.dtype, np.integer):

@@ -14,7 +14,8 @@ from rollax.env.jax.jax_env import JaxEnv
 from rollax.errors import ConfigError, EnvError, missing_package, not_installed
 
 NamedEnv = tuple[Callable[..., JaxEnv], Callable[..., Any]]
-"""Creator of an environment from the settings in `env_config`; callable with these settings, for errors."""
+"""A function that makes the environment from the settings in `env_config`, and the class or function that takes these
+settings, whose signature errors show."""
 
 
 def library_module(name: str, package: str = "", extra: str = "jaxenvs") -> Any:
@@ -38,7 +39,6 @@ def module_in_no_extra(name: str, fix: str) -> Any:
 
 
 def check_name(library: str, name: str, known: Iterable[str]) -> None:
-    """Raises ConfigError for a name that the library does not have."""
     if name not in known:
         raise ConfigError.unknown(f"environment of {library}", name, known, f"env {JAX_ENV}{library}/{name}")
 
@@ -51,7 +51,7 @@ def unbounded(shapes: Any) -> Space:
 
 
 def refuse_wrappers(env: Any, inside: str, is_refused: Callable[[type], bool], where: str, expected: str) -> None:
-    """Raises EnvError for a wrapper, of those whose environment is their attribute `inside`, that may not be there."""
+    """Raises EnvError if `env`, or an environment in the chain of attributes `inside`, is of a refused class."""
     inner = env
     while inner is not None:
         if is_refused(type(inner)):
@@ -66,8 +66,8 @@ def refuse_wrappers(env: Any, inside: str, is_refused: Callable[[type], bool], w
 def without_limit(env: Any, attribute: str) -> tuple[Any, int | None]:
     """A copy of an environment without the time limit in its attribute, and the limit in steps.
 
-    The limit of an environment in an attribute `_env` is the one inside: jaxmarl's SMAX with enemies has SMAX inside,
-    and wrappers of jumanji have an environment inside.
+    If an environment has another environment in its attribute `_env`, the limit is the limit of the innermost one:
+    jaxmarl's SMAX with enemies has SMAX inside, and wrappers of jumanji have an environment inside.
     """
     env = inner = _copied(env)  # not in place: a creator may return the same object again
     while "_env" in vars(inner):

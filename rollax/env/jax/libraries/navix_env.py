@@ -46,7 +46,7 @@ class NavixEnv(JaxEnv):
         return self._kept(step), step.observation
 
     def step(self, state: Any, action: Any, key: jax.Array) -> Outcome:
-        # `step` is `_step` or, after an end, `reset`; where it is vectorized, both are computed at each step.
+        # `env.step` calls `_step`, or `reset` after an end; if it is vectorized, it computes both at each step.
         step = self.env._step(state, action)
         return Outcome(self._kept(step), step.observation, step.reward, step.is_termination(), step.is_truncation())
 

@@ -60,8 +60,8 @@ class PgxEnv(JaxEnv):
 class PgxGame(MultiAgentJaxEnv):
     """A game of pgx for several players, who take turns; the agents are `player_0`, `player_1`, ...
 
-    The observation of each is a Dict of `observation`, `to_move` and `action_mask`. A player who waits has one valid
-    action, number 0, which has no effect.
+    The observation of each player is a Dict of `observation`, `to_move` and `action_mask`. A player who waits has one
+    valid action, number 0, which has no effect.
 
     Args:
         env: a `pgx.Env`.
@@ -97,7 +97,6 @@ class PgxGame(MultiAgentJaxEnv):
 
 
 def from_pgx(env: Any) -> JaxEnv:
-    """A game of pgx for one player or several."""
     return PgxEnv(env) if env.num_players == 1 else PgxGame(env)
 
 

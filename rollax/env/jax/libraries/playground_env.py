@@ -1,4 +1,4 @@
-"""Environments of MuJoCo Playground: `jax:playground/CartpoleBalance`. Their interface is that of brax."""
+"""Environments of MuJoCo Playground: `jax:playground/CartpoleBalance`. They have the interface of brax."""
 
 from __future__ import annotations
 
