@@ -60,7 +60,7 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
 
 
 def positions_of(index: Any, length: int) -> np.ndarray:
-    """Returns the positions, among `length` rows, that an index array or mask selects; raises BatchError otherwise."""
+    """Returns the positions, among `length` rows, that an index array or mask selects; BatchError for other indices."""
     array = np.asarray(index)
     if array.dtype == bool and array.shape == (length,):
         return np.flatnonzero(array)

@@ -86,7 +86,7 @@ class Fragment(SampleBatch):
         return np.where(self[self.TERMINATEDS], 0.0, gamma).astype(np.float32)
 
     def transitions(self, n_step: int | None, gamma: float) -> SampleBatch:
-        """[N] transitions of n steps, one from each row on, as a replay buffer draws them; see `n_step_windows`.
+        """[N] transitions of n steps, one that begins at each row, as drawn from a replay buffer; see `n_step_windows`.
 
         If fewer than n steps are left in the segment, or `n_step` is None, the transition ends with the segment.
         """
@@ -111,7 +111,7 @@ class Fragment(SampleBatch):
         )
 
     def select(self, *names: str) -> Fragment:
-        """A fragment with the named columns only; its arrays are the arrays of this fragment."""
+        """A fragment with the named columns only, which shares the arrays of this fragment."""
         after = {name: column for name, column in self.after.items() if name in names}
         return Fragment({name: self[name] for name in names}, self.ends, after, env_steps=self._env_steps)
 

@@ -15,7 +15,7 @@ Run = TypeVar("Run", bound=Hashable)
 
 @dataclass(frozen=True)
 class Halving:
-    """The rungs `first · factor^k`, k = 0, 1, …, at each of which the best of n runs go on, ⌈n / factor⌉ of them.
+    """The rungs `first · factor^k`, k = 0, 1, …: at each rung the best ⌈n / factor⌉ of n runs go on.
 
     Args:
         first: the first rung, in the unit of the limit of a run, such as environment steps.
@@ -26,7 +26,7 @@ class Halving:
     factor: int = 2
 
     def rungs(self, limit: float, runs: int) -> list[int]:
-        """Returns the rungs of a number of runs below a limit, until one run is left."""
+        """Returns the rungs below `limit`, up to the rung that leaves only one of `runs` runs."""
         found: list[int] = []
         rung = self.first
         while rung < limit and runs > 1:

@@ -1,4 +1,4 @@
-"""`Meeting`: threads that meet at compiled calls, which are then made in one call for all of them."""
+"""`Meeting`: threads that wait for each other at compiled calls, which are then made as one mapped call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 
 class MeetingEndedError(KeyboardInterrupt):
-    """The calls of all threads were ended; as Ctrl-C in the main thread, it interrupts a training run or evaluation."""
+    """The calls of all threads were ended; like Ctrl-C, this error interrupts training or an evaluation."""
 
 
 class _Call(NamedTuple):
-    """A call that waits; it can be made together with calls of equal `kind` and `together`."""
+    """A waiting call; calls with equal `kind` and `together` can be made as one call."""
 
     function: Callable[..., Any]
     kind: Hashable
@@ -28,8 +28,8 @@ class _Call(NamedTuple):
 class Meeting:
     """Threads that wait for each other at compiled calls.
 
-    When every thread waits, the one that is furthest behind is served, together with all others that wait for the same
-    call. Their arguments are stacked, on the host, and the function is called once, mapped over the runs.
+    When all threads wait, the call of the thread with the fewest calls so far is made, together with all waiting calls
+    of the same kind. The arguments are stacked on the host, and the function is called once, mapped over the runs.
 
     Args:
         size: S, the number of threads, which are numbered from 0 on.
@@ -58,11 +58,11 @@ class Meeting:
 
         Args:
             member: the number of the thread.
-            kind: names the function. Functions of equal kinds are equal.
+            kind: identifies the function: calls with equal kinds have equal functions.
             function: a function that JAX can trace.
             mapped: arguments that differ between the runs: arrays, or trees of arrays.
-            shared: numbers that do not.
-            together: only calls for which it is equal are made together; it includes what `shared` has.
+            shared: arguments that are equal in all runs of one call.
+            together: calls are made together only if this value is equal; it must determine `shared`.
         Raises:
             MeetingEndedError: `end` was called.
         """
@@ -83,19 +83,19 @@ class Meeting:
         return result
 
     def leave(self, member: int) -> None:
-        """Called at the end of a thread: the others no longer wait for it."""
+        """Removes a thread that has ended: the other threads no longer wait for it."""
         with self._changed:
             self._members.discard(member)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends all calls that wait, and all later ones, by an exception."""
+        """Raises MeetingEndedError in all waiting and all later calls."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def _serve(self) -> None:
-        """Makes the call of the thread that is furthest behind, with those of all others that can be made with it."""
+        """Makes the call of the thread with the fewest calls so far, and all waiting calls that can join this call."""
         first = self._waiting[min(self._waiting, key=lambda member: (self._served[member], member))]
         group = sorted(
             member
@@ -105,7 +105,7 @@ class Meeting:
         calls = [self._waiting.pop(member) for member in group]
         try:
             results: Sequence[Any] = self._made(first.kind, calls)
-        except BaseException as error:  # each of them raises it
+        except BaseException as error:  # every thread of the group raises it
             results = [error] * len(group)
         self._results |= zip(group, results, strict=True)
         self._changed.notify_all()

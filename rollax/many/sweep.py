@@ -21,18 +21,18 @@ _KEY = re.compile(r"\w+(\.\w+)*")
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of a sweep: config key, with dots for the keys of parts -> number. Without keys: a run as it is."""
+    """One point of a sweep: config key (with dots for nested parts) -> number. Without keys, the config as it is."""
 
     values: tuple[tuple[str, int | float], ...] = ()
 
     @property
     def name(self) -> str:
-        """Such as "lr=0.001,gamma=0.9", the name of the folder; "" without keys."""
+        """The name of the run folder, such as "lr=0.001,gamma=0.9"; "" without keys."""
         return ",".join(self.texts)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """A text KEY=VALUE for each key, as the option `--set` has it."""
+        """KEY=VALUE for each key, as for the option `--set`."""
         return tuple(f"{key}={number_text(value)}" for key, value in self.values)
 
 
@@ -57,7 +57,7 @@ def parse_sweep(texts: Iterable[str], where: str = "--sweep") -> Sweep:
     """Returns the sweep of texts: `KEY=LOW..HIGH:N`, `KEY=LOW..HIGH:log:N` or `KEY=VALUE,VALUE,...`.
 
     A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. They are
-    rounded to five digits. Values between whole numbers that are whole after rounding are integers.
+    rounded to five digits. If LOW and HIGH are integers, values that are whole after rounding are integers too.
 
     Raises:
         ConfigError: a text has another form, a value is not a finite number, or a key or value occurs twice.

@@ -58,7 +58,8 @@ def train_together(
     Each run has the same numbers as alone, up to rounding if `mapped` is true.
 
     Args:
-        make: makes the trainer of a number from 0 on, for which `is_compiled` is true. Several threads call it.
+        make: `make(number)` returns the trainer of run 0, 1, ..., for which `is_compiled` is true. Several threads
+            call `make`.
         count: S, the number of runs.
         run: trains and evaluates a trainer, in a thread.
         watch: called about five times a second, in the thread of the caller. If it raises, all runs end.
@@ -66,9 +67,9 @@ def train_together(
             CPUs, and each calls the shared functions by itself: on a CPU that is about twice as fast, because the
             arrays of one run fit into its caches. None: true where JAX has an accelerator.
     Raises:
-        ConfigError: `is_compiled` is false; raised in a run: its config differs in other keys from the first one.
-        Exception: the error of `make(0)`, or if `mapped` is true of any trainer that cannot be made; those that were
-            made before are stopped.
+        ConfigError: `is_compiled` is false for the first trainer. If the config of a later trainer differs in other
+            keys, the ConfigError is the result of its run.
+        Exception: the error of `make(0)`, or with `mapped` of any call of `make`; the trainers made before are stopped.
     """
     if mapped is None:
         mapped = jax.default_backend() != "cpu"
@@ -108,11 +109,11 @@ class _Runs:
                 ).expected(f"an environment in JAX, num_workers=0, and what is compiled: {page('jax-environments')}")
             self._functions = _Functions(first, self._ending)
             for number in range(1, count):
-                self._waiting.put((number, make(number) if mapped else None))  # all at once where each has a thread
+                self._waiting.put((number, make(number) if mapped else None))  # with `mapped`, each run has its thread
         self.results: list[Any] = [None] * count
 
     def work(self) -> None:
-        """Runs what waits, until nothing does."""
+        """Takes and runs waiting trainers until none is left."""
         while not self._ending.is_set():
             try:
                 number, trainer = self._waiting.get_nowait()
@@ -169,7 +170,7 @@ class _Functions:
         trainer.evaluator.on_workers = partial(self._give_to, "evaluate", meet=meet)
 
     def _check_equal(self, trainer: Trainer) -> None:
-        """Raises ConfigError for a trainer that the functions of the first one are not made for."""
+        """Raises ConfigError unless the functions of the first trainer fit this trainer."""
         own, first = trainer.config, self._first.config
         names = type(own).model_fields.keys() - may_differ(trainer)
         different = [name for name in sorted(names) if not _same(getattr(own, name), getattr(first, name))]
@@ -193,7 +194,7 @@ class _Functions:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether values are equal; functions defined at each call of `make` are, if their code and what it sees are."""
+    """Whether values are equal; functions are equal if their code, captured variables and defaults are equal."""
     one, other = _compared(one), _compared(other)
     try:
         return bool(one == other)
@@ -218,7 +219,7 @@ def _rounds_of(trainer: Trainer) -> CompiledRounds | None:
 
 
 class _AloneAtFirst:
-    """A compiled function whose first call is over before others begin: it is compiled once.
+    """A compiled function whose first call completes before other calls begin, so that it is compiled once.
 
     Once `ending` is set, calls raise MeetingEndedError.
     """

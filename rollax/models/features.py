@@ -74,7 +74,7 @@ class UnitInterval:
         return cls(low, 1.0 / (high - low))
 
     def scaled(self, x: Any) -> Any:
-        """Maps float32 numbers."""
+        """Maps numbers that already are float32."""
         if self.low != 0.0:
             x = x - self.low
         return x if self.scale == 1.0 else x * self.scale

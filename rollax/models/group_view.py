@@ -94,8 +94,8 @@ class GroupView:
         if self.state_key is None:
             return tuple(map(self._visible, obs))
         columns = jax.tree.map(lambda *parts: jnp.stack(parts), *(member[self.state_key] for member in obs))
-        # All present members observe the same state. An absent member observes zeros, which a filter may change, so
-        # that only masks can tell.
+        # All present members observe the same state. An absent member observes zeros, but a filter may change them:
+        # then only masks identify absent members.
         leaves = jax.tree.leaves(columns)
         rows = leaves[0].shape[1]
         if self.masked:

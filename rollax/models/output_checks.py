@@ -83,7 +83,7 @@ def check_outputs(
 
 
 def _members(space: spaces.Space, rows: int) -> trees.Tree:
-    """Returns example columns of a space: ones, clipped to its bounds. An action mask of ones allows all actions."""
+    """Returns example columns of a space: the value 1, clipped to the bounds, so action masks allow all actions."""
     return walk(lambda leaf, _: _example(leaf, rows), space)
 
 

@@ -38,6 +38,6 @@ class ParametricHead(nnx.Module):
 
 
 def filled_slots(obs: Any) -> Bool[Array, "B S"]:
-    """Whether each slot contains an action; all true in a row whose mask is all zeros, as in a last observation."""
+    """Whether each slot contains an action; all true for a mask of zeros, as in the last observation of an episode."""
     filled = jnp.asarray(obs[ACTION_MASK]) > 0
     return filled | ~filled.any(axis=1, keepdims=True)

@@ -30,7 +30,7 @@ _MANIFEST, _FORMAT = "columns.json", 1
 _MOST_BYTES = 1 << 30
 _LEFT_FOR_S = 3600.0
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The errors that reading a damaged description, or one that `ColumnWriter` did not write, can raise."""
+"""The errors of reading a description that is damaged, or that `ColumnWriter` did not write."""
 _INDEX = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
 
 

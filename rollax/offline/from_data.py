@@ -22,7 +22,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
     """The optimizer class of an algorithm; if the config has recorded data, the class that learns from such data.
 
     Raises:
-        ConfigError: the algorithm requires recorded data and has none, or cannot learn from the data that it has.
+        ConfigError: the algorithm requires recorded data and has none, or cannot learn from its data.
     """
     own, has_data = trainer_class.optimizer_class, config.input is not None
     needs_data = getattr(own, "needs_recorded_data", False)

@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 class MappedReplay(Replay):
-    """Draws from the columns of `MappedColumns`, with the same results as a `UniformReplay` with these rows.
+    """Draws from the columns of `MappedColumns`, with the results of a `UniformReplay` that stores these rows.
 
     Memory holds recently read pages, and 17 bytes for each trajectory: its first and last row, and whether it
     terminated. With `n_step=None` it also holds 12 bytes for each row: its return and discount.

@@ -81,8 +81,8 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to fill, under a temporary name until the block ends; removed if the block raises.
 
-    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`. DatasetError if a folder of the final name is not
-    empty, or the disk fails.
+    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as for `NewFile`. DatasetError if `path` exists and is not an empty
+    folder, or the disk fails.
     """
     final = atomic_files.absolute(path, DatasetError)
     with _errors_of("folder", final):

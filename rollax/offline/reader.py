@@ -87,7 +87,7 @@ def reading(
 def _opened(
     sources: list[Any], kind: str | type[DatasetReader], settings: dict[str, Any], opened: ExitStack
 ) -> DatasetReader:
-    """The reader of some sources; `opened` closes the readers that were opened for them."""
+    """The reader of some sources; `opened` closes the readers that this function opens."""
 
     def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
         try:

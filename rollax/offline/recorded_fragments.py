@@ -79,7 +79,7 @@ class RecordedFragments:
             policy_id: _Rows(reader, runners[policy_id], (columns or {}).get(policy_id, ())) for policy_id in learning
         }
         self.trajectories = first_trajectory
-        """The number of the next trajectory."""
+        """The id of the next trajectory."""
         self.policy_ids: dict[tuple[Hashable, str], str] = {}
         """(agent id, recorded policy id) -> policy that learns from it, for all pairs so far."""
 

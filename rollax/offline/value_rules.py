@@ -226,7 +226,7 @@ class RecordedChecks:
 
 
 def not_finite(name: str, column: trees.Tree) -> Iterator[Problem]:
-    """The first NaN or infinity of a column, without a space; infinity is allowed in observations."""
+    """The first NaN or infinity of a column whose space is unknown; observations may be infinite."""
     bad = first_not_finite(name, column)
     if bad is not None:
         yield Problem("not finite", name, (), bad.row, bad.number, FINITE)

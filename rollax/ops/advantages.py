@@ -135,7 +135,7 @@ def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None)
         x: [N].
         real: [N] false for padding, which is left out of mean and deviation and becomes 0; None: no padding.
     """
-    x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
+    x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from the numbers
     counted = x if real is None else x[real]
     scaled = ((x - counted.mean()) / (counted.std() + 1e-8)).astype(np.float32)
     return scaled if real is None else np.where(real, scaled, np.float32(0))
@@ -147,10 +147,6 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
     Source: Hillis and Steele (1986), "Data parallel algorithms", doi:10.1145/7902.7903: the recurrence is a scan with
         (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ...; it takes log2(longest segment) passes.
 
-    Args:
-        terms: [N] x.
-        decay: c.
-        ends: [P] the position of each segment's last row.
     """
     sums = terms.astype(np.float64)
     # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 if a segment ends between

@@ -115,7 +115,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
     Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the population standard deviation of the 2b returns, as in the authors' code.
-    Deviations: g = 0 if σ_R is below 1e-12 of the largest magnitude of these returns, which is rounding. Among
+    Deviations: g = 0 if σ_R is within rounding: below 1e-12 times the largest magnitude of these returns. Among
         directions with equal max(r⁺, r⁻), the first directions are used. A direction with NaN or infinity ranks last
         and has weight 0.
 

@@ -29,13 +29,13 @@ _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling pauses
 class AsyncReplayOptimizer(ReplayOptimizer):
     """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to the shards.
 
-    The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
+    The driver passes references: rows reach the driver only when they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
     `minibatch_size`). The priorities of a draw date from before the first of these updates. A policy is updated only by
     draws from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
     The learner makes only updates that are due. Sampling pauses while an update is due and the queue is full: the
-    learner is behind by at most the queue and the fragments already requested. The learner pauses between two steps.
+    learner lags by at most the queue and the fragments already requested. The learner pauses between two steps.
     Without remote workers a step samples and learns in turn, in the caller's thread, with one shard in this process.
 
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
@@ -53,7 +53,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._waiting: deque[Drawn] = deque()  # draws that wait for room in the queue
         self._learned: deque[tuple[Drawn, Errors]] = deque()  # errors to be returned to the shards
         self._synced_steps = 0
-        self._paused: list[int] = []  # workers, each once per request to be made
+        self._paused: list[int] = []  # worker indices, one entry for each request to be made
         self._begun = False
         self._learner = LearnerThread(self._learn_from, own.learner_queue_size, self.timings)
         capacities = shard_capacities(own.buffer_size, own.num_replay_shards, max(len(self.remote), 1))
@@ -73,7 +73,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         beta, seed = self.config.prioritized_replay_beta, self.config.seed
         settings = ShardSettings(buffers, capacities, self.draws, sizes, beta, seed)
         for index in range(1, len(capacities) + 1):
-            ReplayShard(settings, index)  # raises errors here that it would raise in its process; takes no memory yet
+            ReplayShard(settings, index)  # raises its errors in this process; takes no memory yet
         return settings
 
     def step(self) -> Stats:
@@ -120,7 +120,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """Restores what `get_state` returned, and drops earlier draws; a state without contents empties the shards.
 
         Raises:
-            CheckpointError: a shard does not fit, or their number differs; nothing has changed then.
+            CheckpointError: a shard's state does not fit, or the number of shards differs; nothing has changed then.
             ConfigError: a buffer does not fit into the memory; nothing has changed then.
             WorkerError: a shard cannot be called.
         """
@@ -147,7 +147,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     def _broadcast_newest(self) -> None:
         super()._broadcast_newest()
         if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
-            # Without updates no broadcast of weights brings the timestep and the filters to the workers.
+            # Without updates there is no broadcast of weights, which would bring timestep and filters to the workers.
             self._synced_steps = self.steps
             self._publish(self.version, self.local_worker.get_weights())
 

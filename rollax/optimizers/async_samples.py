@@ -17,7 +17,7 @@ from rollax.rollout.messages import Rollout
 
 
 class _TrainBatch(NamedTuple):
-    rollouts: list[Rollout]  # fresh: they are counted
+    rollouts: list[Rollout]  # fresh rollouts, whose steps are counted
     replayed: list[Rollout]
 
 

@@ -31,7 +31,7 @@ class Round(NamedTuple):
     """What the host draws for a round.
 
     Args:
-        noise: the random numbers of the actions, from `TracedActing.draw_noise`; None for greedy ones.
+        noise: the random numbers of the actions, from `TracedActing.draw_noise`; None for greedy actions.
         learning: the random numbers of the updates.
         coefficients: the coefficients of the loss.
     """
@@ -44,7 +44,7 @@ class Round(NamedTuple):
 class Learned(NamedTuple):
     """The updates of a round: their number, how many were planned and how many each epoch has, and the statistics.
 
-    `sums` and `counts` are those of `GradientSteps.run_plan`.
+    `sums` and `counts` are as in the results of `GradientSteps.run_plan`.
     """
 
     taken: Any
@@ -65,7 +65,7 @@ class Learned(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Of K rounds: rewards [K, N, A, T], flags [K, N, T]."""
+    """The results of K rounds: rewards [K, N, A, T] of A agents, flags [K, N, T] of N sub-environments and T steps."""
 
     rewards: Any
     terminateds: Any
@@ -77,9 +77,9 @@ class Loop(NamedTuple):
 
     Args:
         number: the number of rounds so far.
-        made: the number of rounds up to the first one with numbers that are not finite; all, if there is none.
-        variables: those after the last finite round.
-        stored: what the updates draw from, if it is more than the round's own rows.
+        made: the number of rounds up to the first round that is not finite, inclusive; all rounds if all are finite.
+        variables: the variables after the last finite round.
+        stored: the rows that updates draw from; () if they learn only from the rows of the round.
         learned: the updates, [K] for K rounds.
         finite: whether observations, outputs and updates of all rounds were finite.
     """
@@ -99,18 +99,18 @@ Call = Callable[[Variables, Carry, Any, Round, np.int32, np.int32], Loop]
 
 
 class CompiledRounds(ABC):
-    """Samples and learns in compiled calls. A round samples T steps with the weights of before, and then learns.
+    """Samples and learns in compiled calls. A round samples T steps with the weights before the round, then learns.
 
     With several devices, each steps its share of the sub-environments, and keeps their rows. The variables are on each
     device, which computes the gradients of its share of the rows of a minibatch.
 
     Args:
         sampler: the sampler of the environment in JAX.
-        policy: its only policy.
+        policy: the only policy of the sampler.
         length: T, the number of steps of each sub-environment in a round.
     Attributes:
-        made: the number of rounds of the last call of `run`, the last one included if it is not finite.
-        call: the compiled function. Its third argument is given away: the memory becomes that of the result.
+        made: the number of rounds of the last use of `called`, including a last round that is not finite.
+        call: the compiled function. Its third argument is donated: its memory is reused for the result.
     """
 
     def __init__(self, sampler: CompiledSampler, policy: JaxPolicy, length: int) -> None:
@@ -144,14 +144,14 @@ class CompiledRounds(ABC):
         return {self.policy_id: variables.params}, {self.policy_id: variables.extra}, carry, noise
 
     def called(self, stored: Any, rounds: Sequence[Round], taken: int, at_once: int) -> Loop:
-        """The state after some rounds, at most `at_once`: variables, carry and `stored` on the device, else in NumPy.
+        """The state after some rounds: variables, carry and `stored` on the device, the other fields in NumPy.
 
-        `advance` takes policy and sampler there. If the call is interrupted, fresh episodes begin at the next one.
+        `advance` brings policy and sampler to this state. After an interrupted call, the next call begins new episodes.
 
         Args:
-            stored: given away; see `Loop`.
-            rounds: what was drawn for each of them.
-            taken: the number of steps of each sub-environment before the first of them.
+            stored: see `Loop`; donated.
+            rounds: the numbers drawn for each round, at most `at_once` rounds.
+            taken: the number of steps of each sub-environment before the first round.
             at_once: the number of rounds for which the call is compiled.
         """
         self.made = 0
@@ -165,7 +165,7 @@ class CompiledRounds(ABC):
         return found._replace(number=int(number), made=self.made, outcomes=outcomes, learned=learned, finite=finite)
 
     def advance(self, found: Loop) -> None:
-        """Takes policy and sampler to a state that `called` has returned."""
+        """Brings policy and sampler to a state that `called` has returned."""
         self.policy.learner.assign(found.variables, int(found.variables.num_updates))
         self.sampler.played(found.carry, *(_joined(part[: self.made]) for part in found.outcomes))
 
@@ -212,10 +212,10 @@ class CompiledRounds(ABC):
         count: jax.Array,
         ends_early: bool = True,
     ) -> Loop:
-        """`count` rounds, of the K that were drawn.
+        """Runs `count` of the K drawn rounds.
 
-        If numbers are not finite, the loop ends early; or it goes on, for other runs of a `jax.vmap`, and `carry` and
-        `stored` are of no use.
+        If numbers are not finite, the loop ends early. With `ends_early=False` it goes on, for other runs of a
+        `jax.vmap`; `carry` and `stored` are then of no use.
         """
         number, env = len(jax.tree.leaves(rounds)[0]), self.sampler.env
         flags = jnp.zeros((number, env.num_envs, self.length), bool)
@@ -260,7 +260,7 @@ class CompiledRounds(ABC):
         return self.sampler.traced_rollout(*arguments, steps=self.length, learning=frozenset())
 
     def traced_rewards(self, played: Played) -> jax.Array:
-        """[R, T] the rewards of the policy's rows, float32, clipped if the config asks for it."""
+        """[R, T] the rewards of the policy's rows, float32, clipped as the config says."""
         rewards = played.rewards[:, self.compiled.places].reshape(-1, self.length)
         return self.compiled.runner.reward_map(rewards).astype(jnp.float32)
 

@@ -33,7 +33,7 @@ class DeviceBatches:
     `learn_s`.
 
     Args:
-        optimizer: the optimizer, whose worker `why_not` does not exclude.
+        optimizer: the optimizer; `why_not` is empty for its worker.
     Attributes:
         rounds: the compiled calls.
     """
@@ -59,10 +59,10 @@ class DeviceBatches:
         """Learns from the train batches of an iteration, at most up to `stop_at`.
 
         Returns:
-            False if numbers are not finite: batches before that are learned from, and the next one on the host will
-            have the same random numbers, and raise the error.
+            False if numbers are not finite. Earlier batches are learned from; the next batch, sampled on the host, has
+            the same random numbers and raises the error.
         Raises:
-            OnlyOnHostError: the algorithm reads or returns what is not there on the device; nothing has changed.
+            OnlyOnHostError: see there; nothing has changed then.
         """
         drawn, finite = self._draw(), True
         left = len(drawn)
@@ -73,7 +73,7 @@ class DeviceBatches:
                     finite &= sound
                     if hold == left:
                         break
-                    left = hold  # once more, without the rounds that do not hold
+                    left = hold  # again, without the rounds that are not valid
             except OnlyOnHostError:
                 self.rounds.sampler.taken_back()
                 self._go_back(drawn[0])
@@ -97,10 +97,10 @@ class DeviceBatches:
         return drawn
 
     def _learn_from(self, drawn: Sequence[Round]) -> tuple[int, bool]:
-        """`(the number of rounds that hold, whether all numbers are finite)`; nothing changes if some do not hold.
+        """`(the number of valid rounds, whether all numbers are finite)`; if a round is not valid, nothing changes.
 
-        A round does not hold if its numbers are not finite, or if it comes after a batch that has changed the numbers
-        of the policy, which adapt on the host.
+        A round is not valid if its numbers are not finite, or if an earlier round has changed `policy.numbers`, such as
+        a KL coefficient, which the host adapts.
         """
         optimizer, rounds, policy = self._optimizer, self.rounds, self._policy
         found = rounds.called((), drawn, 0, self.at_once)

@@ -21,7 +21,7 @@ from rollax.rollout.compiled_sampler import Rows as Played
 
 
 class OnlyOnHostError(Exception):
-    """What an algorithm reads or returns is not there on the device; raised while a round is traced."""
+    """An algorithm reads columns or returns statistics that are not on the device; raised while a round is traced."""
 
 
 class FreshRounds(CompiledRounds):

@@ -29,7 +29,7 @@ log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
 POLL_S = 0.05
-"""The longest wait for samples, draws or the learner before a step checks the others; seconds."""
+"""Seconds; the longest wait for samples, draws or the learner before a step checks the others."""
 MOST_EPISODES = 1_000_000
 """The most episodes that an optimizer without a trainer keeps for its user: half a GB."""
 OWN_TRAINER = (
@@ -121,7 +121,7 @@ class Optimizer(ABC):
         self._set_up()
 
     def _set_up(self) -> None:  # noqa: B027  most have no more
-        """Sets attributes of a subclass; called last in the constructor, whose arguments are attributes then."""
+        """Sets attributes of a subclass; called at the end of the constructor."""
 
     def __repr__(self) -> str:
         sizes = f"train_batch_size={self.config.train_batch_size}, {self.config.count_steps_by}={self.steps}"
@@ -188,17 +188,14 @@ class Optimizer(ABC):
         check_exact(self.local_worker, self.remote, streams=not self.pauses_between_steps)
 
     def rest(self) -> None:  # noqa: B027  most have no thread
-        """Waits until no other thread learns, as one may after an interrupted step."""
+        """Waits until no thread learns; after an interrupted step, a learner thread may still run."""
 
     def report(self) -> dict[str, Any]:
         """Further entries of `info` in the results."""
         return {}
 
     def take_episodes(self) -> list[EpisodeMetrics]:
-        """The episodes that have ended since the last call, at most the last `MOST_EPISODES`.
-
-        A trainer calls it in each iteration, for its results.
-        """
+        """The episodes that have ended since the last call, at most the last `MOST_EPISODES`."""
         episodes, self._episodes = self._episodes, deque(maxlen=MOST_EPISODES)
         return list(episodes)
 
@@ -253,7 +250,7 @@ class Optimizer(ABC):
         return self.remote.sample_in_background if self.remote else self.local_worker.samples_in_background
 
     def _check_waits(self) -> None:
-        """Called if no samples have arrived for a while."""
+        """Raises WaitEndedError if `waits` is false; called while no samples arrive from workers in the background."""
         if not self.waits and self._samples_in_background:
             raise WaitEndedError
 
@@ -288,12 +285,12 @@ class Optimizer(ABC):
             while self.remote.requests_in_flight:
                 for index, rollout in self.remote.collect():
                     of_worker[index].append(rollout)
-        # A worker that is left out returns fewer; one with requests of an interrupted step returns more.
+        # A worker that is left out returns fewer fragments; a worker with requests of an interrupted step returns more.
         rounds = zip_longest(*(rollouts for _, rollouts in sorted(of_worker.items())))
         return [rollout for rollouts in rounds for rollout in rollouts if rollout is not None]
 
     def count_rounds(self, made: int, *, env_steps: int, agent_steps: int) -> None:
-        """Counts rounds of a compiled call, which samples and learns, of these sizes, and records their episodes."""
+        """Counts `made` rounds of a compiled call as sampled and learned from, and records their episodes."""
         self.env_steps += made * env_steps
         self.agent_steps += made * agent_steps
         self.version += made
@@ -335,7 +332,7 @@ class Optimizer(ABC):
         )
 
     def _check_learn_from_fragments(self) -> None:
-        # If the worker's config has replay, too, the user has chosen it.
+        # If the worker's config replays too, the user has chosen this optimizer.
         for policy in self.policies.values():
             if getattr(policy.config, "replays", False) and not self.local_worker.config.replays:
                 raise PolicyError(

@@ -42,7 +42,7 @@ class ReplayOptimizer(Optimizer):
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
     def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
-        """Returns a function, capacity -> buffer of the policy: a class whose other arguments are bound.
+        """Returns a function from a capacity to a replay buffer of the policy.
 
         `columns` are stored in addition to the columns that the policy requires. An override may return another class.
 

@@ -35,7 +35,7 @@ from rollax.rollout.compiled_sampler import Rows as Played
 log = logging.getLogger("rollax.optimizers")
 
 LARGE_OBSERVATION = 512
-"""Bytes of an observation from which on each is stored once. Smaller ones are faster to store twice than to look up."""
+"""Observations of at least this number of bytes are stored once. Smaller ones are faster to store twice."""
 
 
 class Stored(NamedTuple):
@@ -48,8 +48,8 @@ class Stored(NamedTuple):
 class ReplayRounds(CompiledRounds):
     """Samples, stores and learns in compiled calls; the rows stay on the device.
 
-    A round is the same as a step of `SyncReplayOptimizer`: T steps of all sub-environments with the weights of before,
-    then the updates that are due, from rows that are drawn before the first of them.
+    A round is the same as a step of `SyncReplayOptimizer`: T steps of all sub-environments with the weights before the
+    round, then the updates that are due, from rows that are drawn before the first update.
 
     Args:
         sampler, policy: as for `CompiledRounds`.
@@ -74,7 +74,7 @@ class ReplayRounds(CompiledRounds):
         self.taken, self.rng = 0, np.random.default_rng(seed)
         self._stored: Stored | None = None
         self._inputs: Any = None  # of the step after the last round
-        # At least two steps: a loop of one is made whatever the number of updates is.
+        # At least two steps: a plan of one step would be made even if no update is due.
         rows = np.arange(max(updates, 2) * self._batch_size, dtype=np.int32)
         self._plan = np.minimum(rows, updates * self._batch_size - 1).reshape(-1, self._batch_size)
         self._batch, self._observed = jax.jit(self._traced_batch), jax.jit(self._ring.observed)
@@ -102,9 +102,9 @@ class ReplayRounds(CompiledRounds):
     def draw(self, updates: int, number: int) -> Round:
         """Draws the numbers of the round that is `number` rounds after the next one, with this number of updates.
 
-        They are the number of updates; what determines the rows to learn from, of the first updates only: [U B, 2] the
-        step and the trajectory of each, or with priorities [U B] numbers for `RingPriorities.drawn`; and the random
-        numbers of the loss [U B, ...].
+        `Round.learning` is `(updates, drawn, noise)`, in which only the first `updates` · B rows count. `drawn` are
+        steps and trajectories [U B, 2], or with priorities numbers [U B] for `RingPriorities.drawn`. `noise` [U B, ...]
+        are the random numbers of the loss.
         """
         policy, size = self.policy, self.most_updates * self._batch_size
         noise = self.draw_noise()
@@ -131,9 +131,9 @@ class ReplayRounds(CompiledRounds):
         """
         before = self.taken
         stored: Stored = jax.jit(self._traced_empty)() if self._stored is None else self._stored
-        self._stored, self.taken = None, 0  # the calls give the memory of the rows to their results
+        self._stored, self.taken = None, 0  # the call donates the memory of the rows
         try:
-            if before and not (self.sampler.runs and self.compiled.inputs is self._inputs):  # others have sampled
+            if before and not (self.sampler.runs and self.compiled.inputs is self._inputs):  # others sampled
                 stored = stored._replace(rows=self._cut(stored.rows, np.int32(before)))
             found = self.called(stored, rounds, before, at_once)
         except BaseException:
@@ -141,7 +141,7 @@ class ReplayRounds(CompiledRounds):
                 log.warning("Sampling and learning were interrupted: the %d rows of the replay buffer are lost.", lost)
             raise
         self._stored, self.taken = found.stored, before + self.made * self.length
-        if went_on := not found.finite and found.number > self.made:  # for other runs, with rows of no use here
+        if went_on := not found.finite and found.number > self.made:  # for other runs; the rows are of no use
             log.warning("Numbers are not finite: the %d rows of the replay buffer are lost.", len(self))
             self._stored, self.taken = None, 0
         self.advance(found)
@@ -201,7 +201,7 @@ class ReplayRounds(CompiledRounds):
             raise update.error
 
     def get_state(self) -> dict[str, Any]:
-        """The stored rows, as arrays and JSON values; {} without any."""
+        """The stored rows, as arrays and JSON values; {} without rows."""
         if self._stored is None:
             return {}
         state = {"taken": self.taken, **self._ring.stored(self._stored.rows, self.taken)}
@@ -210,7 +210,7 @@ class ReplayRounds(CompiledRounds):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; {} empties the buffer. Rows without priorities get the initial ones.
+        """Restores what `get_state` returned; {} empties the buffer. Rows without priorities get initial priorities.
 
         Raises:
             CheckpointError: the rows do not fit; nothing has changed then.
@@ -265,7 +265,7 @@ class ReplayRounds(CompiledRounds):
         return variables, self._shared(stored), Learned(made, updates, per_epoch, sums, counts), finite
 
     def _traced_batch(self, stored: Stored, learning: Any, taken: jax.Array) -> tuple[Columns, Any]:
-        """The batch [U B, ...] of a round, and with priorities the places of its rows, after `taken` steps."""
+        """`(batch [U B, ...], steps and trajectories of its rows, or None without priorities)`, after `taken` steps."""
         updates, drawn, noise = learning
         if self._priorities is None:
             steps = self._ring.drawable_steps(stored.rows, drawn[:, 0], taken)

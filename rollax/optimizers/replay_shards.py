@@ -57,12 +57,12 @@ class ReplayShards(ActorPool):
 
     @property
     def adds_in_flight(self) -> int:
-        """Fragments that no shard has stored yet."""
+        """The number of fragments that no shard has stored yet."""
         return sum(call.method == "add" for call in self.pending)
 
     @property
     def draws_in_flight(self) -> int:
-        """Draws that are not collected yet."""
+        """The number of draws that are not collected yet."""
         return sum(call.method == "draw" for call in self.pending) + len(self._arrived)
 
     @property
@@ -183,7 +183,7 @@ class ReplayShards(ActorPool):
         return [values[index] for index in sorted(values)]
 
     def _report(self, shard: _Shard, contents: Contents) -> None:
-        """Records the contents of a shard; refuses buffers that together need more memory than there is."""
+        """Records the contents of a shard; raises ConfigError if all buffers together do not fit into the memory."""
         grown = shard.contents.nbytes != contents.nbytes
         shard.contents = contents
         if grown:

@@ -25,7 +25,7 @@ class Steps(NamedTuple):
         actions: in the scale of the policy.
         rewards: [T, R] float32.
         terminated, truncated: [T, R] whether the episode ended with the step.
-        new_obs: the observations after the step, the last ones of the episode where it ended.
+        new_obs: the observations after the step; where the episode ended, its last observations.
     """
 
     obs: Any
@@ -37,7 +37,7 @@ class Steps(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The C steps of a ring: the arrays [C, R, ...] as in `Steps`, and the observations as its `observations` has them.
+    """The C steps of a ring: arrays [C, R, ...] as in `Steps`, and the stored observations.
 
     Args:
         observations: `Pairs` or `Frames`.
@@ -108,9 +108,9 @@ class Ring:
         return max(taken - self.steps, 0)
 
     def drawable(self, taken: int, rows: Rows | None = None) -> int:
-        """The number of steps, after `taken` of them, whose n rewards are stored: these can be drawn.
+        """The number of steps that can be drawn after `taken` steps, because their n rewards are stored.
 
-        With the rows, those that lack an observation do not count.
+        With `rows`, steps without a stored observation are not counted.
         """
         first = self.first_drawable(taken)
         if rows is not None:
@@ -144,14 +144,14 @@ class Ring:
         }
 
     def draw(self, rng: np.random.Generator, taken: int, count: int, places: int) -> np.ndarray:
-        """[count, 2] numbers of steps and trajectories, drawn uniformly from the drawable ones after `taken` steps."""
+        """[count, 2] numbers of steps and trajectories, drawn uniformly from the drawable rows after `taken` steps."""
         index = rng.integers(self.drawable(taken) * places, size=count)
         return np.stack([self.first_drawable(taken) + index // places, index % places], axis=1).astype(np.int32)
 
     def drawable_steps(self, rows: Rows, step: jax.Array, taken: jax.Array) -> jax.Array:
-        """The steps [B] that `draw` returned, without those that lack an observation; traced by JAX.
+        """The steps [B] that `draw` returned, with replacements for steps without a stored observation; traced by JAX.
 
-        Steps in their place are spread evenly over the drawable ones, by Fibonacci hashing.
+        The replacements are spread evenly over the drawable steps, by Fibonacci hashing.
         """
         first = jnp.maximum(self.observations.first_kept(rows.observations), jnp.maximum(taken - self.steps, 0))
         count = jnp.maximum(taken - self.n_step + 1 - first, 1).astype(jnp.uint32)

@@ -95,7 +95,7 @@ class ObservationPairs:
 
 
 class Frames(NamedTuple):
-    """Frames: observations, or where these are stacks the newest part of each.
+    """Stored frames: whole observations, or of stacked observations the newest part.
 
     Args:
         slots: trees of arrays [E + M R, ...]: the last frames of E episodes, then the frames before M steps.
@@ -258,7 +258,7 @@ class ObservationsOnce:
         return obs if self.space is None else latest(self.space, self.count, obs)
 
     def _ages(self, first: jax.Array, over: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The ages [T, R] of new steps, whose first ones are `first` [R], and the ages of the step after them."""
+        """The ages [T, R] of T steps, and [R] of the step after them; `first` [R] are the ages of the first step."""
         step = jnp.arange(len(over) + 1)[:, None]
         begins = jnp.concatenate([-first.astype(jnp.int32)[None], jnp.where(over, step[1:], -self.count)])
         ages = jnp.minimum(step - lax.cummax(begins), self.count - 1)

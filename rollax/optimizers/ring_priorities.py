@@ -47,18 +47,18 @@ class RingPriorities:
 
     @classmethod
     def of(cls, ring: Ring, places: int, config: Any) -> RingPriorities | None:
-        """The priorities that a config asks for; None: rows are drawn uniformly."""
+        """The priorities for a config; None if rows are drawn uniformly."""
         if not config.prioritized_replay:
             return None
         settings = (getattr(config, f"prioritized_replay_{name}") for name in ("alpha", "beta", "eps"))
         return cls(ring, places, *settings)
 
     def empty(self) -> Priorities:
-        """Before the first step."""
+        """The priorities before the first step."""
         return Priorities(jnp.zeros((self.ring.steps, self.places), jnp.float32), jnp.float32(1))
 
     def draw(self, rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-        """[size] the random numbers of `count` draws, for `drawn`: one in each `count`-th of [0, 1), in any order."""
+        """[size] random numbers for `drawn`: one in each of `count` equal parts of [0, 1), shuffled, then zeros."""
         numbers = np.zeros(size, np.float32)
         numbers[:count] = (rng.permutation(count) + rng.random(count)) / max(count, 1)
         return numbers
@@ -72,7 +72,7 @@ class RingPriorities:
         """The priorities that `stored` returned; all are the largest so far if the state has none.
 
         Raises:
-            CheckpointError: they do not fit.
+            CheckpointError: the priorities do not fit.
         """
         kept, powers = min(taken, self.ring.steps), np.zeros((self.ring.steps, self.places), np.float32)
         defaults = {"largest_priority": 1.0, "alpha": self.alpha}
@@ -123,10 +123,9 @@ class RingPriorities:
         """The priorities after updates, and whether all are finite.
 
         Args:
-            priorities: the priorities.
             at: [B], [B] steps and trajectories of the drawn rows.
             errors: [B] their TD errors; of a row that was drawn twice, the last one counts.
-            count: the number of rows that were learned from, the first ones.
+            count: the first `count` rows were learned from.
         """
         rows, places = at[0] % self.ring.steps, at[1]
         index, learned = jnp.arange(len(rows)), jnp.arange(len(rows)) < count

@@ -25,7 +25,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
     """Each step stores a fragment of each worker, and then makes the due updates.
 
     An update includes each policy that has rows to draw; a policy with late experience does not catch up. A
-    policy that learns in minibatches makes all updates of a step in one call, with rows drawn before the first of them.
+    policy that learns in minibatches makes all updates of a step in one call, with rows drawn before the first update.
     A policy without `minibatch_size` is called once per update, with rows drawn for it. With an environment in JAX,
     the constructor returns a `CompiledReplayOptimizer` where that is possible.
 

@@ -244,7 +244,7 @@ class BaseAlgorithm(ABC):
 
     def make_masks(self) -> MaskChecks | GroupMaskChecks:
         """Returns the checks of action masks, by default for a mask at the top level of the observation."""
-        if self.config.model.custom_model is None:  # which may apply masks of its own
+        if self.config.model.custom_model is None:  # a custom model may apply masks itself
             fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
             refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
         return MaskChecks(self.observation_space, self.action_space)
@@ -337,8 +337,8 @@ class BaseAlgorithm(ABC):
     def changes_rows(self) -> bool:
         """Whether `prepare`, `postprocess` or `loss_columns` change rows, other than by noise.
 
-        A class that defines one of these methods, and changes nothing with some configs, has a `changes_rows` of its
-        own, which says whether its methods do. Where no class changes rows, replay may stay on the device.
+        If a class defines one of these methods but changes no rows with some configs, its own `changes_rows` returns
+        whether its methods change rows. Where no class changes rows, replay may stay on the device.
         """
         return False
 

@@ -25,9 +25,9 @@ class Misfit(NamedTuple):
     """The first part of columns that does not fit its space.
 
     Attributes:
-        path: its path in the columns.
-        space: its space.
-        got: its type and shape, or the value in its place.
+        path: the path of the part in the columns.
+        space: the space of the part.
+        got: the type and shape of the part, or the value in its place.
         shape: the expected shape.
         whole: whether integers are expected.
         of_kind: whether the only difference is the kind of numbers.
@@ -56,7 +56,7 @@ class ColumnShapes:
         self._space = space
 
     def misfit(self, columns: trees.Tree, rows: int | None = None) -> Misfit | None:
-        """The first misfit in columns of `rows` rows; None if all fit. By default the first part sets the number."""
+        """The first misfit in columns of `rows` rows (None: as many as in the first part); None if all parts fit."""
         number: Any = "N" if rows is None else rows  # for errors: the expected number of rows
         for path, shape, whole in self._parts:
             try:
@@ -114,7 +114,7 @@ class LearnedColumns:
     def check(self, columns: Mapping[str, Any], batch: SampleBatch, where: str) -> None:
         """Raises BatchError for a column whose length is not the batch's length: padding would fill it with zeros.
 
-        It is also raised if observations or actions of the batch are not numbers, or if their shapes do not fit the
+        Also raises BatchError if observations or actions of the batch are not numbers, or do not have the shapes of the
         policy's spaces. The values of the numbers are not checked.
         """
         rows = len(batch)

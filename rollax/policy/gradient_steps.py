@@ -123,7 +123,7 @@ class GradientSteps:
         expected = jax.eval_shape(one_gradient, variables, batch, plan[0], coefficients)
         shapes = expected.statistics
         capacity, stops = jax.tree.leaves(batch)[0].shape[0], self.objective.plan.stops
-        # Statistics [B] are kept by row, without microbatches.
+        # Statistics [B] are kept by row, unless the plan has microbatches.
         by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
         for name, stat in by_row.items():
             if plan.ndim == 2 and stat.shape != plan.shape[1:]:

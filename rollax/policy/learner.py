@@ -185,7 +185,7 @@ class Learner:
 
 
 def _too_large(gradients: Columns, params: Columns) -> list[str]:
-    """Returns the name of what is too large: the norm of the gradient if it is infinite, else the largest parameter."""
+    """Returns what is too large, for an error: the norm of the gradient if it is infinite, else a parameter."""
     if not np.isfinite(sum(np.vdot(value, value) for value in gradients.values())):
         return ["the norm of the gradient"]
     norms = {name: float(np.linalg.norm(np.asarray(value, np.float64))) for name, value in params.items()}

@@ -42,7 +42,7 @@ class ModelPolicy(Policy):
     A subclass, named as `policy_class` of an algorithm, may override the methods of `Policy`.
 
     Args:
-        algorithm: how it acts and learns.
+        algorithm: how the policy acts and learns.
         config: the whole config, of `algorithm.config_class`.
     """
 

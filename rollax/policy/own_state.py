@@ -14,7 +14,7 @@ from rollax.errors import CheckpointError
 from rollax.policy.state_arrays import arrays_in, flat, is_node, restored
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
-"""Attribute -> path in it -> array."""
+"""Attribute -> path in the attribute -> array."""
 
 _NEVER = frozenset({"observation_space", "action_space", "config"})
 _OPAQUE = frozenset({"rollax", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "builtins", "functools"})

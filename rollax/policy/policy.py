@@ -43,7 +43,7 @@ class Policy(ABC):
     """The class that validates a plain dict without a trainer; None for `TrainerConfig`."""
 
     arguments: frozenset[str] | None = None
-    """The arguments of `compute_actions` to pass; None: all that it accepts."""
+    """The arguments of `compute_actions` to pass; None: all arguments that the method accepts."""
 
     recorded_columns: frozenset[str] = frozenset()
     """The columns that `compute_actions` returns only for `behaviour`, when experience is written to files."""
@@ -209,7 +209,7 @@ class Policy(ABC):
 
         Args:
             actions: what `compute_actions` returned.
-            fetches: the `extra_fetches` that `compute_actions` returned.
+            fetches: the extra fetches that `compute_actions` returned.
             explore: false for greedy actions, which have no probability.
         """
         names = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -321,7 +321,7 @@ class Policy(ABC):
         """Restores what `get_acting_state` of an equal policy returned, also in another process."""
 
     def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """The state in attributes, without the weights: attribute -> path in it -> array."""
+        """The state in attributes, without the weights: attribute -> path in the attribute -> array."""
         from rollax.policy.own_state import own_arrays  # imports JAX, which a policy in plain NumPy acts without
 
         return own_arrays(self)

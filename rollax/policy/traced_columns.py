@@ -13,7 +13,7 @@ ON_HOST = ("prepare", "postprocess", "add_advantages", "loss_columns")
 
 
 class Steps(NamedTuple):
-    """Arrays [R, T] of JAX: R trajectories of T steps; episodes may end inside of one, and another begins then.
+    """Arrays [R, T] of JAX: R trajectories of T steps. If an episode ends inside of a trajectory, the next one begins.
 
     Args:
         rewards: float32.
@@ -42,7 +42,7 @@ class TracedColumns(Protocol):
 
 
 def why_only_on_host(algorithm: Any) -> str:
-    """Returns why what an algorithm learns from cannot be computed on the device; an empty text if it can."""
+    """Returns why an algorithm's advantages cannot be computed on the device; an empty text if they can."""
     owner = next((kind for kind in type(algorithm).__mro__ if "traced_columns" in vars(kind)), None)
     if owner is None:
         return "an algorithm without `traced_columns`"
@@ -54,10 +54,10 @@ def class_that_changes_rows(algorithm: Any, methods: Sequence[str], replaced_in:
     """Returns the first class of an algorithm whose own `methods` change rows; None if there is none.
 
     Args:
-        algorithm: the algorithm; `BaseAlgorithm.changes_rows` says what its classes tell.
+        algorithm: the algorithm; see `BaseAlgorithm.changes_rows`.
         methods: names of methods.
-        replaced_in: a class that does the work of these methods of its own and of its bases in another way, unless
-            their `changes_rows` is true.
+        replaced_in: a class that replaces these methods, of its own and of its bases. A base whose own `changes_rows`
+            is true is not replaced.
     """
     for kind in type(algorithm).__mro__:
         if kind in (replaced_in, BaseAlgorithm) or not any(name in vars(kind) for name in methods):

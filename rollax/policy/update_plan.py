@@ -59,14 +59,7 @@ def check_whole(value: Any, where: str) -> None:
 
 
 def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, where: str) -> None:
-    """Raises PolicyError for an interval of a part of the model that has no learning rate of its own.
-
-    Args:
-        parts: the model's attributes with trained parameters.
-        every: the plan's `every`.
-        rates: a number, or one for each part.
-        where: the algorithm, for errors.
-    """
+    """Raises PolicyError for an interval of a part of the model that has no learning rate of its own."""
     own = set(parts) & rates.keys() if isinstance(rates, Mapping) else set()
     if unknown := sorted(every.keys() - own):
         raise PolicyError(
@@ -84,13 +77,7 @@ def due_parts(parts: Collection[str], every: Mapping[str, int], updates_before: 
 
 
 def check_rates(parts: Collection[str], rates: Any, where: str) -> None:
-    """Raises PolicyError for attributes of a model with trained parameters, but without a learning rate.
-
-    Args:
-        parts: the attributes.
-        rates: a number, or one for each attribute.
-        where: the algorithm, for errors.
-    """
+    """Raises PolicyError for attributes of a model with trained parameters, but without a learning rate."""
     if isinstance(rates, Mapping) and (left := sorted(set(parts) - rates.keys())):
         raise PolicyError(
             "Parts of the model have no learning rate.",

@@ -132,7 +132,7 @@ class ActorPool:
         return max(self._starts.values(), default=0)
 
     def count_starts_from(self, starts: int) -> None:
-        """Each actor that is restarted counts at least this many earlier starts."""
+        """Sets the number of earlier starts of each actor to at least `starts`."""
         self._starts = {index: max(own, starts) for index, own in self._starts.items()}
 
     def health(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class ActorPool:
         return call
 
     def ready(self, timeout_s: float = _FOREVER, others_s: float = 0.0) -> list[Call]:
-        """The finished calls of `send`. Waits for one of them while any is pending.
+        """Returns the finished calls of `send`, and waits for the first while any is pending.
 
         Args:
             timeout_s: seconds to wait for the first call.

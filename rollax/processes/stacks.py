@@ -162,8 +162,8 @@ class Stack:
 
     Attributes:
         text: the whole stack, innermost frame first.
-        place: its innermost frames of the user's code, in one line.
-        reason: the fatal error of the process; empty if it only took too long.
+        place: the innermost frames of the user's code, in one line.
+        reason: the fatal error of the process; empty if a call only took too long.
     """
 
     text: str

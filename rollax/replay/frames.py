@@ -17,8 +17,8 @@ from rollax.replay.links import Addition, Links
 class StackedFrames:
     """The place of stacks of images in observations; a replay buffer stores each image once.
 
-    All images of a stack are stored unless it is the previous stack, shifted by one image. So drawn observations equal
-    added observations, bit for bit.
+    All images of a stack are stored unless the stack is the previous one, shifted by one image. So drawn observations
+    equal added observations, bit for bit.
 
     Args:
         count: k, images per stack, at least 2.
@@ -65,7 +65,7 @@ class StackedFrames:
         return trees.tree_map(lambda leaf: self.stacks(leaf)[:, -1] if leaf is stacked else leaf, obs)
 
     def images_before(self, obs: trees.Tree, inside: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Compares the stacks of M observations with the previous ones; `inside` is false for the first of a segment.
+        """Compares M stacks with the previous observations' stacks; `inside` is false for the first row of a segment.
 
         Returns:
             [M] true where the stack is the previous stack, shifted by one image; and [M] the number of images to store

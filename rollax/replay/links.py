@@ -82,7 +82,7 @@ class Links:
 
     @property
     def filled(self) -> int:
-        """Slots in use."""
+        """The number of slots in use."""
         return min(self.taken, self.size)
 
     def open_slots(self, trajectories: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -253,7 +253,7 @@ class Links:
         return np.unique(np.concatenate(reached))
 
     def _followers(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`(next slots, slots)`, where a slot has a next one."""
+        """`(next slots, slots)` of the slots that have a next slot."""
         followers = self.following[slots].astype(np.int64)
         there = followers != _NONE
         return followers[there], slots[there]

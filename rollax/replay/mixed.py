@@ -22,11 +22,11 @@ class Part:
     """One of the buffers of a `MixedReplay`.
 
     Args:
-        buffer: holds its transitions.
-        weight: the proportion of draws from it, at least 0.
-        prepared: a function of each batch drawn from it, such as a filter of the observations.
+        buffer: the buffer.
+        weight: the proportion of draws from the buffer, at least 0.
+        prepared: a function of each batch drawn from the buffer, such as an observation filter.
     Attributes:
-        drawn: transitions drawn from it so far.
+        drawn: the number of transitions drawn so far.
     """
 
     buffer: Replay

@@ -86,13 +86,13 @@ class PrioritizedReplay(UniformReplay):
         return {"priorities": priorities, "largest_priority": self._largest, "alpha": self.alpha}
 
     def check_priorities(self, state: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for what `set_priorities` would refuse; nothing is changed."""
+        """Raises the CheckpointError of `set_priorities` for this state; nothing is changed."""
         self._stored_priorities(state, self._rows.links.filled)
 
     def set_priorities(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_priorities` of a buffer with these rows returned; {} restores the initial priorities.
 
-        `alpha` may differ, as for `set_state`. It raises CheckpointError if the rows differ.
+        `alpha` may differ, as for `set_state`. Raises CheckpointError if the rows differ.
         """
         self._largest, priorities = self._stored_priorities(state, self._rows.links.filled)
         self._tree.set(np.flatnonzero(self._drawable), self._largest**self.alpha)

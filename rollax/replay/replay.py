@@ -88,7 +88,7 @@ class Replay(ABC):
             count: how many transitions or sequences, drawn with replacement.
             rng: random generator.
             beta: exponent of the importance weights; without priorities they are 1.
-            draw: how they are drawn.
+            draw: how the transitions or sequences are drawn.
         Raises:
             BatchError: no transition can be drawn yet.
         """
@@ -128,7 +128,7 @@ class Replay(ABC):
         """The sequences of the rows in [B] slots, which `draw_slots` returned.
 
         A sequence with k drawable rows is drawn k times as often as a sequence with one, so its `weights` are divided
-        by k. They have a mean of 1, and the rows of all sequences count the same.
+        by k. The weights have a mean of 1, and the rows of all sequences count the same.
 
         Returns:
             A padded batch of B sequences of up to burn_in + T + 1 rows:

@@ -29,7 +29,7 @@ def sequences_from(
 
     Args:
         drawn: [B] slots of the drawn rows.
-        drawn_weights: [B] the importance weight of each.
+        drawn_weights: [B] the importance weights of these rows.
         n_step: n, steps of each return, or fewer at the end of the sequence; None: all up to the end.
     """
     links, stride = rows.links, draw.length - draw.overlap

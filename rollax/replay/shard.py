@@ -81,7 +81,7 @@ class ReplayShard:
         return {"buffers": buffers, "rng": self._rng.bit_generator.state}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` would refuse; see `check_states`."""
+        """Raises the errors of `set_state` for this state; nothing is changed. See `check_states`."""
         check_states(self.buffers, read_dict(state, "buffers", "replay shard"))
         generator_state(state, "rng", "replay shard", self._rng)
 
@@ -106,7 +106,7 @@ class ReplayShard:
 
 
 def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
-    """Refuses what `set_states` would refuse; see `UniformReplay.check_state`."""
+    """Raises the errors of `set_states` for these states; see `UniformReplay.check_state`."""
     for policy_id, buffer in buffers.items():
         buffer.check_state(read_dict({policy_id: {}, **states}, policy_id, buffer.where))
 

@@ -100,7 +100,7 @@ class StoredRows:
         )
 
     def slots_for(self, fragment: Fragment) -> int:
-        """The slots that a fragment takes if it continues no earlier one."""
+        """The number of slots that a fragment takes if it continues no earlier fragment."""
         *_, goes_on, images = self._entries(fragment)
         return len(goes_on) + int(images.sum())
 
@@ -188,7 +188,7 @@ class StoredRows:
         self.links.set_state(state["links"])
 
     def _empty(self, layouts: Mapping[str, Layout]) -> dict[str, trees.Tree]:
-        """Empty columns in the stored layout, after a check that full ones fit into memory."""
+        """Empty columns in the stored layout, after a check that full columns fit into memory."""
         empty = {name: empty_column(layout, f"{self._where}, column {name!r}") for name, layout in layouts.items()}
         if self._frames is not None:
             empty[_OBS] = self._frames.newest(empty[_OBS])
@@ -208,7 +208,7 @@ class StoredRows:
     def _taken_over(self, fragment: Fragment, at_most: int) -> NDArray[np.int64]:
         """[P] for each segment, the open slot with its first observation, which an earlier segment stored; else -1.
 
-        At most `at_most` slots are taken for the fragment; an open slot must not be one of them.
+        At most `at_most` slots are taken for the fragment; an open slot must not be among these slots.
         """
         slots = np.full(len(fragment.ends), -1)
         ends = self.links.open_slots(fragment[SampleBatch.TRAJECTORY_ID][fragment.ends])

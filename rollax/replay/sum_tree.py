@@ -63,7 +63,7 @@ class SumTree:
             self._changing = False
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """[count] ascending positions drawn with P(i) = weight_i / total, one from each `count`-th of the total.
+        """[count] ascending positions drawn with P(i) = weight_i / total, one from each of `count` equal parts.
 
         Stratified as in section 3.3 of the source. At least one weight must be above 0. Positions with weight 0 are
         never drawn.

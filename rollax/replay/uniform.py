@@ -140,7 +140,7 @@ class UniformReplay(Replay):
         return state
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` would refuse; nothing is changed.
+        """Raises the errors of `set_state` for this state; nothing is changed.
 
         Raises:
             CheckpointError: the state does not fit this buffer.

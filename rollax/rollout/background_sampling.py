@@ -104,9 +104,8 @@ class YieldingEnv(EnvWrapper):
 class BackgroundSampling(SamplingOnRequest):
     """Keeps the fragments of a sampling thread until they are taken.
 
-    If they are taken too slowly, the oldest are dropped and counted, because sampling never waits and fresh experience
-    is worth more. An exception in the thread is raised once, by the next `take`; the call of `take` after it starts the
-    thread again.
+    If fragments are taken too slowly, the oldest are dropped and counted, because sampling never waits. An exception in
+    the thread is raised once, by the next `take`; the following call of `take` starts the thread again.
 
     Args:
         sample: returns the next fragment; called in the thread.

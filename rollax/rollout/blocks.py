@@ -12,7 +12,7 @@ from rollax.errors import PolicyError
 
 
 class Outcomes(NamedTuple):
-    """What followed the actions of a block.
+    """The outcomes of the actions of a block.
 
     Args:
         rewards: [T, N, A] float64, of A agents of each sub-environment; 0 where there was no step.

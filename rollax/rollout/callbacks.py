@@ -40,7 +40,7 @@ class Callbacks:
         """An iteration has ended; the callback may add keys to `result`."""
 
     def on_save(self, *, trainer: Trainer, state: dict[str, Any]) -> None:
-        """The trainer's state is read, as for a checkpoint, which also stores JSON values and arrays in `state`."""
+        """The trainer's state is read, as for a checkpoint; JSON values and arrays in `state` are stored with it."""
 
     def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
         """A state of the trainer is set; `state` is what `on_save` put into it, empty if nothing."""

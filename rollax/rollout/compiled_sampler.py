@@ -77,9 +77,9 @@ class CompiledSampler(Sampler):
         self.compiled = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
         self._everyone = np.arange(self.env.num_envs)
         self._trajectories = np.full(shape, -1)  # the number of each running trajectory
-        self._returns = np.zeros(shape)  # the sum of its rewards so far
+        self._returns = np.zeros(shape)  # the sum of the rewards of each so far
         self._begun = False
-        # Called to play; several runs that train together replace it by a call for all of them.
+        # Called to play; runs that train together replace it by one call for all runs.
         self.roll: Callable[..., tuple[Carry, Rows]] = jax.jit(
             self.traced_rollout, static_argnames=("steps", "learning")
         )
@@ -146,7 +146,7 @@ class CompiledSampler(Sampler):
         """
         policies = self.compiled
         learning = frozenset(i for i, one in policies.items() if self.record and one.runner.learns)
-        carry = Devices().gathered(self.begun(learning))  # rounds that were learned from leave it on all devices
+        carry = Devices().gathered(self.begun(learning))  # after compiled rounds it is on all devices
         noise = {i: one.draw_noise(steps) for i, one in policies.items()} if self.explore else None
         params = {i: one.policy.params for i, one in policies.items()}
         extra = {i: one.policy.extra for i, one in policies.items()}

@@ -73,7 +73,7 @@ class MeanStdFilter(RunningStatistics):
 
     @property
     def is_new(self) -> bool:
-        """Whether there are no statistics yet, so that observations are only clipped; False if it filters no leaf."""
+        """Whether there are no statistics yet, so that observations are only clipped; False if no leaf is filtered."""
         return bool(self.leaves) and not any(moments.count for moments in self.leaves.values())
 
 

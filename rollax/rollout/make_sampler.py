@@ -37,7 +37,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
 
 
 def _settings(config: TrainerConfig) -> EnvSettings:
-    """How the sub-environments of a worker with this config run."""
+    """The settings of the sub-environments of a worker."""
     stacks = config.frame_stack > 1
     return EnvSettings(
         remote_envs=config.remote_worker_envs,
@@ -57,7 +57,7 @@ def _settings(config: TrainerConfig) -> EnvSettings:
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """Context of an environment for a worker without one, which reads its spaces and agents; None if it has them."""
+    """Context of an environment from which a worker without one reads spaces and agents; None if it has them."""
     declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()

@@ -47,7 +47,7 @@ def _from_columns(*columns: list[Any]) -> EpisodeList:
 class FinishedEpisodes:
     """The episodes and trajectories that have ended, until their metrics are taken.
 
-    If they are never taken, only the episodes and trajectories of the latest 100,000 polls or blocks with an end are
+    If metrics are never taken, only the episodes and trajectories of the latest 100,000 polls or blocks with an end are
     kept.
     """
 

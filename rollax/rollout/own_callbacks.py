@@ -56,7 +56,7 @@ def make_callbacks(given: Any) -> Callbacks:
 
 
 def _call_each(name: str) -> Callable[..., None]:
-    """A method that calls the method of this name of each part that overrides it."""
+    """Returns a method that calls the method `name` of each part that overrides it."""
     changed = list(_HOOKS[name].parameters)[-1]
 
     def method(self: _Several, **arguments: Any) -> None:

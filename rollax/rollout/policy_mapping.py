@@ -56,7 +56,7 @@ class PolicyMapping:
         ).expected(f"one of {self.policy_ids}", "correct policy_mapping_fn, or add the policy to multiagent.policies")
 
     def returned(self, agent_id: Hashable) -> list[str]:
-        """What repeated calls without an episode return: more than one policy id if the function is random."""
+        """The results of repeated calls without an episode: different policy ids if the function is random."""
         return [self(agent_id, None) for _ in range(_REPEATED_CALLS)]
 
 

@@ -60,9 +60,9 @@ def picked(column: Any, rows: np.ndarray | None) -> Any:
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
-    """The `observed` rows of each policy, with the first observations of `begun` trajectories in place of final ones.
+    """The `observed` rows of each policy; `begun` trajectories have their first observations instead of the final ones.
 
-    None if another policy now acts for one of the agents.
+    None if an agent now has another policy.
     """
     turns = {turn.policy_id: turn for turn in observed}
     for policy_id, selection, new_obs, _ in begun:

@@ -160,7 +160,7 @@ class PolicyRunner(OtherNamesOfRunner):
                 the start of all N episodes.
             explore: False for greedy actions.
             prev_actions: the N actions that the previous call returned; None at the start of the episodes.
-            prev_rewards: [N] the rewards that followed them.
+            prev_rewards: [N] the rewards after these actions.
         Returns:
             Columns of N actions: an array [N, ...], or a dict or tuple of arrays, like the action space; the states for
             the next call, empty for a policy without memory; and further columns, such as `action_logp`.
@@ -191,7 +191,7 @@ class PolicyRunner(OtherNamesOfRunner):
                 trajectory.
             explore: False for the greedy action.
             prev_action: the previous action, as it was returned; None at the start of a trajectory.
-            prev_reward: the reward that followed it; None at the start of a trajectory.
+            prev_reward: the reward after this action; None at the start of a trajectory.
         Returns:
             The action; for a policy with memory, or if a state was passed, `(action, state_out, fetches)`.
         Raises:

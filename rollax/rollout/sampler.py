@@ -41,7 +41,7 @@ class Sampler(ABC):
 
     A subclass implements `sample`, `step` and `restart`, and keeps `episodes` up to date: `begin` when a trajectory
     begins, `add_rewards` for each poll, `end_trajectories` and `end` when they end. Callbacks, metrics, seeds and the
-    episode counts in a checkpoint depend on that.
+    episode counts in a checkpoint depend on these calls.
 
     Args:
         env: the environment.

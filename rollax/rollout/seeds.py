@@ -20,7 +20,7 @@ def first_env(worker_index: int, num_envs: int) -> int:
 
 
 def env_seed(seed: int, env: int, episode: int) -> int:
-    """The seed of the first reset of a sub-environment, from the run's seed, its number, and its episodes so far."""
+    """The seed of the first reset of sub-environment `env`, from the run's seed and the number of earlier episodes."""
     return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1  # signed in ale-py
 
 

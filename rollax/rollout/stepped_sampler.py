@@ -101,7 +101,7 @@ class SteppedSampler(CompiledSampler):
         rows: Rows,
         learning: frozenset[str],
     ) -> tuple[Carry, Rows]:
-        """The carry after a step, and `rows` with the row of the step; both are arrays of their own, no tensors."""
+        """The carry after a step, and `rows` with the row of the step; neither shares memory with the simulator."""
         carry, row = self._traced_row(carry, decided, received, learning)
 
         def put(column: jax.Array, part: jax.Array) -> jax.Array:

@@ -260,10 +260,7 @@ class RolloutWorker:
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The sampled episodes that finished since the last call.
-
-        Episodes of `evaluate`, `write_episodes` and `perform` are not included, and do not affect the others.
-        """
+        """The sampled episodes that finished since the last call, without those played by the other methods."""
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
@@ -378,7 +375,7 @@ class RolloutWorker:
 
     @property
     def _has_all_statistics(self) -> bool:
-        """Whether it is the only worker, so that its running statistics cover all experience.
+        """Whether this is the only remote worker, so that its running statistics cover all experience.
 
         A restarted worker lacks the statistics that its predecessor sent after the last broadcast.
         """

@@ -29,7 +29,7 @@ class Group:
     """Runs with equal settings in one environment, which differ in their seeds.
 
     Args:
-        label: what the group is called.
+        label: the name of the group.
         env: the name of the environment.
         runs: result lines of each run.
     """

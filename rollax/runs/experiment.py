@@ -31,8 +31,8 @@ OTHER_SECTIONS = ("search", "zoo", "measured")
 class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
-    `preset` is the name of a preset; keys of `config` replace keys of the preset. `given` has the fields that a run had
-    set, for a config with all keys, such as the `config.json` of a run; else it is None.
+    `preset` is the name of a preset; keys of `config` replace keys of the preset. For a config with all keys, such as
+    the `config.json` of a run, `given` has the fields that the run had set; else it is None.
     """
 
     run: str | None = None

@@ -136,12 +136,12 @@ def fit(
 
 
 def _improvement(trainer: Trainer, reward: str) -> Improvement:
-    """Returns the counter of iterations since the best reward; it includes a run that the trainer continues."""
+    """Returns the counter of iterations since the best reward; iterations of a continued run count, too."""
     return Improvement(reward, () if trainer.recorded_in is None else results_until(*trainer.recorded_in))
 
 
 def _iterated(trainer: Trainer, folder: RunFolder | None, improvement: Improvement | None) -> tuple[TrainResult, bool]:
-    """Trains for an iteration and writes its result; also returns whether its evaluation used the model before it."""
+    """Trains for an iteration and writes its result; also returns whether the model before it was evaluated."""
     parallel = trainer.evaluates_while_training
     if folder and parallel:
         folder.save_candidate(trainer)
@@ -222,7 +222,7 @@ def _run_folder(
 
 
 def _begin_record(folder: RunFolder, trainer: Trainer, loggers: Sequence[Logger]) -> None:
-    """Copies the results of the run that the trainer comes from, if it has another folder, and begins the loggers."""
+    """Begins the loggers, after copying the results of the trainer's earlier run if it has another folder."""
     earlier = None
     if trainer.recorded_in is not None:
         earlier, iteration = trainer.recorded_in
@@ -255,7 +255,7 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 
 
 def _episodes_end(trainer: Trainer, result: TrainResult) -> bool:
-    """Returns whether an episode has ended in the run, or is known to end, or the run steps no environment to see it.
+    """Returns whether an episode has ended in the run, or is known to end, or the run steps no environment.
 
     The mean length is of the last episodes of the whole run, the iterations before a checkpoint included.
     """

@@ -33,7 +33,7 @@ class StopRequest:
     """
 
     of_threads: ClassVar[set[StopRequest]] = set()
-    """The requests of other threads than the main one."""
+    """The requests of all threads except the main thread."""
 
     def __init__(self, *announce: Callable[[], None]) -> None:
         self.signal: int | None = None
@@ -73,8 +73,8 @@ class StopRequest:
 def no_lost_interrupts() -> Iterator[None]:
     """Raises the signal of a dropped KeyboardInterrupt again.
 
-    Python drops exceptions in `__del__` and in callbacks of the garbage collector. Signals often
-    interrupt JAX's callback, which is often the first Python code after long C code.
+    Python drops exceptions in `__del__` and in callbacks of the garbage collector. Signals often interrupt JAX's
+    callback, which is often the first Python code after long C code.
     """
     before = sys.unraisablehook
 

@@ -37,11 +37,8 @@ class _Task(NamedTuple):
 
 
 class _Progress:
-    """The tasks of a request, which of them have begun and ended, and the outcomes of the ended tasks.
+    """The tasks of a request, which tasks have begun and ended, and the outcomes of ended tasks.
 
-    Args:
-        request: the directions, and how to play them.
-        theta: the parameters around which candidates are.
     Attributes:
         returns: [tasks] the returns of ended tasks.
         seen: task -> the statistics of its observations.
@@ -86,7 +83,7 @@ class CandidatePlayer:
 
     Args:
         sampler: has the environment and the table of running episodes; restarted before episodes are played.
-        runner: the only policy.
+        runner: the runner of the only policy.
         worker_index: index of the worker.
     Raises:
         PolicyError: the policy is not a `SearchedPolicy`.
@@ -246,7 +243,6 @@ class CandidatePlayer:
         return np.sign(rewards) if request.sign_rewards else self._runner.reward_map(rewards)
 
     def _end(self, slots: NDArray) -> None:
-        """Ends the episodes of slots."""
         progress, tasks = self._progress, self._task_of[slots]
         progress.returns[tasks] = self._returns[slots]
         for slot, task in zip(slots.tolist(), tasks.tolist(), strict=True):

@@ -48,7 +48,7 @@ class _Played(NamedTuple):
 
 
 class CompiledCandidates(CandidatePlayer):
-    """Plays candidates in the slots of a `JaxBaseEnv`. The returns equal the ones of `CandidatePlayer`, up to rounding.
+    """Plays candidates in the slots of a `JaxBaseEnv`; the returns are the same as from `CandidatePlayer`.
 
     The slots of a block of `StackedActing` play `_STEPS` steps in one compiled call. A slot whose episode ends rests
     until the call returns, and then gets the next episode.
@@ -151,7 +151,7 @@ def _joined(played: list[tuple[EpisodeState, _Played]], before: EpisodeState) ->
 
 
 def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
-    """The player of candidates of a worker, which is made once; raises as `make_candidate_player`."""
+    """The player of candidates of a worker, which is made once; see `make_candidate_player`."""
     if _PLAYER not in worker.kept:
         worker.kept[_PLAYER] = make_candidate_player(worker.sampler, worker.worker_index)
     return worker.kept[_PLAYER]

@@ -9,7 +9,7 @@ from rollax.config.trainer import TrainerConfig
 
 
 class SearchFields(TrainerConfig):
-    """How a vector of parameters is searched for along random directions; see `SearchOptimizer`."""
+    """The fields of a search for a vector of parameters along random directions; see `SearchOptimizer`."""
 
     defaults = {"num_envs_per_worker": 16}
     requires = {

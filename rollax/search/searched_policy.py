@@ -45,7 +45,7 @@ class GreedyActions(FromDistribution):
 
 
 class SearchedPolicy(JaxPolicy):
-    """A policy whose parameters are a vector to its optimizer."""
+    """A policy whose optimizer treats all parameters as one vector."""
 
     def __init__(self, algorithm: Searched, config: Any) -> None:
         super().__init__(algorithm, config)
@@ -100,7 +100,7 @@ class SearchedPolicy(JaxPolicy):
 
 
 class Searched(Algorithm):
-    """Acts greedily on one network, whose parameters are searched for.
+    """A greedy policy with one network, whose parameters are searched for.
 
     A Box action is the network's output, without a squashing function; other actions are the most probable ones.
 

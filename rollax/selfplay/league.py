@@ -33,9 +33,9 @@ class Opponent:
     """A frozen past self of the learner.
 
     Args:
-        rating: its Elo rating.
-        since: the iteration whose weights it has.
-        scores: of the learner in the latest games against it: 1, 1/2 or 0.
+        rating: the Elo rating of the opponent.
+        since: the iteration whose weights the opponent has.
+        scores: the learner's scores in the latest games against the opponent: 1, 1/2 or 0.
     """
 
     rating: float
@@ -55,8 +55,8 @@ class League(Callbacks):
     frozen as a new opponent. Each episode has one opponent from its start to its end, which plays all seats but one;
     the learner's seat changes from episode to episode. In the first iteration the learner plays all seats.
 
-    The opponents are policies that exist from the start. A new one gets the weights of the learner and, where all are
-    taken, replaces the one that the learner beats most; then the running episodes are dropped.
+    The opponents are policies that exist from the start. A new opponent gets the learner's weights. If there are
+    already `size` opponents, it replaces the opponent that the learner beats most, and running episodes are dropped.
 
     Attributes:
         rating: the learner's Elo rating.
@@ -170,7 +170,7 @@ class League(Callbacks):
     def freeze(self, trainer: Trainer) -> None:
         """Makes the learner, as it is, an opponent."""
         free = [policy_id for policy_id in self.slots() if policy_id not in self.opponents]
-        # The first of several is the oldest.
+        # Of equal win rates, `max` returns the first, which is of the oldest opponent.
         slot = free[0] if free else max(self.opponents, key=lambda policy_id: self.opponents[policy_id].win_rate)
         trainer.worker.set_filters({slot: trainer.worker.get_filters()[LEARNER]})
         trainer.set_weights({slot: trainer.get_weights(LEARNER)[LEARNER]})
@@ -181,7 +181,7 @@ class League(Callbacks):
         self._recent.clear()
 
     def report(self) -> dict[str, Any]:
-        """What results have under `league`."""
+        """The entry `league` of results."""
         opponents = {
             policy_id: {"rating": one.rating, "win_rate": one.win_rate, "since": one.since}
             for policy_id, one in self.opponents.items()

@@ -10,7 +10,7 @@ Rule = Literal["prioritized", "uniform", "latest"]
 
 
 def expected_score(rating: float, opponent: float) -> float:
-    """The score that a player's rating predicts: its chance of a win, plus half of that of a draw.
+    """Returns the score that the ratings predict: the chance of a win plus half the chance of a draw.
 
     Source: Elo (1978), The Rating of Chessplayers, section 1.4, with the logistic curve of chess federations:
     E = 1 / (1 + 10^((R_opponent - R) / 400)).
@@ -24,9 +24,9 @@ def rated(rating: float, opponent: float, score: float, k_factor: float) -> tupl
     Source: Elo (1978), section 1.6: R' = R + K (S - E).
 
     Args:
-        rating: of the player.
+        rating: the rating of the player.
         opponent: the rating of the other player.
-        score: of the player: 1 for a win, 1/2 for a draw, 0 for a loss.
+        score: the player's score: 1 for a win, 1/2 for a draw, 0 for a loss.
         k_factor: K, the most points that a game can move.
     """
     gain = k_factor * (score - expected_score(rating, opponent))

@@ -55,7 +55,7 @@ class Backend(ABC):
     """
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027  most backends need none
-        """Called once before the first request, with the server's event loop, in its thread."""
+        """Called once in the thread of the server's event loop, before the first request."""
 
     def close(self) -> None:  # noqa: B027  as above
         """Called once after the last request."""

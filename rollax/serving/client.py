@@ -55,8 +55,8 @@ class PolicyClient:
         token: the server's token.
         timeout: time limit in seconds of a request, including its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
-        policy_mapping_fn: agent id -> policy id. None: the only policy, or the one with the agent's id. In remote mode
-            the action space of the policy determines the types of actions.
+        policy_mapping_fn: agent id -> policy id. None: the only policy, or the policy with the agent's id. In remote
+            mode the action space of the policy determines the types of actions.
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: seed of exploration (local mode).

@@ -111,7 +111,7 @@ class RequestBatcher:
         self._executor.submit(self._answer_in_thread, requests, parts)
 
     def _take(self) -> list[_Request]:
-        """The waiting requests, up to the second request of an agent with memory, which must follow the first."""
+        """The waiting requests up to, but not including, a second request of an agent with memory."""
         waiting = self._waiting
         if not self._remembers:
             requests = list(waiting)

@@ -207,7 +207,7 @@ class TrainingBackend(Backend):
         return returned if len(returned) > 1 else frozenset({mapping(agent, None)})
 
     def _on_policy(self, policies: Iterable[str]) -> list[str]:
-        """The ids, out of `policies`, of policies that do not learn from logged actions."""
+        """The ids in `policies` whose policies do not learn from logged actions."""
         return [policy_id for policy_id in sorted(policies) if not self.worker.runners[policy_id].accepts_off_policy]
 
     def _check_off_policy(self, policies: Iterable[str]) -> None:
@@ -274,7 +274,7 @@ class TrainingBackend(Backend):
         return count
 
     def _end(self, episode_id: str, episode: Episode, ending: Mapping[str, _Step], *, closes: bool) -> None:
-        """Ends agents, and the episode with the last of them."""
+        """Ends agents; if `closes`, the episode ends with the last of these agents."""
         for terminated in (True, False):
             agents = {a: step.obs for a, step in ending.items() if episode.agents[a].terminated is terminated}
             others = any(episode.agents[agent].terminated is not terminated for agent in ending)

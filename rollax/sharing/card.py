@@ -31,7 +31,7 @@ def write_card(
         algorithm: the name of the algorithm, or of the user's trainer class.
         commands: the lines of `commands_for`.
         checkpoint: the path of the checkpoint in the run folder.
-        code: the code of its author that the checkpoint names, which is not in the files.
+        code: the author's code that the checkpoint names; the files do not contain it.
     """
     there = {file.name for file in path.parent.iterdir()}
     parts = [
@@ -83,7 +83,7 @@ def commands_for(source: str, code: NeededCode, options: Iterable[str], packages
 
     Args:
         source: the argument of `rollax play`: `hub:ORG/NAME`, or the name of a folder or zip file.
-        code: the code of its author that the checkpoint names. `rollax play` trusts no files, so `rollax evaluate`
+        code: the author's code that the checkpoint names. `rollax play` trusts no files, so `rollax evaluate`
             plays a run with code that no option names.
         options: the options of `rollax play` and `rollax train`.
         packages: what pip must install.

@@ -82,7 +82,7 @@ def chosen_checkpoint(run: str | Path) -> Path:
 
 
 def newest_in(run: Path) -> Path:
-    """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or it is or has a link."""
+    """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or for links."""
     found = newest_checkpoint(run)
     links = [path for path in (found, *found.iterdir()) if path.is_symlink()]
     if links or found.parent.is_symlink():
@@ -93,6 +93,6 @@ def newest_in(run: Path) -> Path:
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """Returns the run folder of a checkpoint; None for one that `trainer.save` wrote elsewhere."""
+    """Returns the run folder of a checkpoint; None if `trainer.save` wrote the checkpoint elsewhere."""
     run = checkpoint.parent.parent
     return run if checkpoint.parent.name in (CHECKPOINTS, BEST) and (run / RESULTS_NAME).is_file() else None

@@ -40,7 +40,7 @@ class NeededCode:
 
     @property
     def is_named_by_options(self) -> bool:
-        """Whether the options of `rollax play` name all of it, so that the files need no trust."""
+        """Whether the options of `rollax play` name all of this code, so that the files need no trust."""
         return self.paths.keys() <= _OPTIONS.keys()
 
     @property
@@ -55,7 +55,7 @@ class NeededCode:
         return NeededCode({key: path for key, path in self.paths.items() if key not in keys})
 
     def with_paths(self, paths: Mapping[str, str]) -> NeededCode:
-        """The same code by the names that the caller used; names of local code, which cannot be imported, are none."""
+        """The same code with the import paths in `paths`; None for local code, which cannot be imported."""
         named = {key: None if "<" in path else path for key, path in paths.items() if key in self.paths}
         return NeededCode({**self.paths, **named})
 

@@ -132,7 +132,7 @@ def fetched(source: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _located(folder: Path, place: str) -> Iterator[None]:
-    """Errors about files in a temporary folder name the place that the files come from."""
+    """Errors about files in the temporary `folder` name `place` instead."""
     try:
         yield
     except RollaxError as error:

@@ -43,7 +43,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def dense(in_features: int, out_features: int, *, gain: float) -> nn.Linear:
-    """A linear layer with an orthogonal weight of the given gain and a zero bias."""
+    """A linear layer with an orthogonal weight of gain `gain` and a zero bias."""
     return _orthogonal(nn.Linear(in_features, out_features), gain)
 
 
@@ -167,7 +167,7 @@ class RunningNorm(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """A dense layer and residual blocks, with the arguments of `rollax.models.layers.ResidualMLP`."""
+    """A dense layer and residual blocks, with the arguments of `rollax.models.simba.ResidualMLP`."""
 
     def __init__(
         self, in_features: int, widths: Sequence[int], activation: Activation, normalization: Normalization | None

@@ -38,7 +38,7 @@ class Learner:
     parameter is not finite, `learn` restores everything, repeats the update, and stops before the step that fails.
 
     Args:
-        optimizer: one that `check_optimizer` accepts.
+        optimizer: an optimizer that `check_optimizer` accepts.
         by_part: whether each part of the model has its own learning rate; the optimizer's groups then have these names.
         every: part of the model -> k, for a part that changes only in every k-th gradient step.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.

@@ -148,7 +148,7 @@ class RecurrentActorCritic(ActorCritic):
 
 
 class CentralCritic(nn.Module):
-    """State values from the observations and actions of all agents, as in the `CentralCritic` of `rollax.models`."""
+    """State values from observations and actions of all agents, as `rollax.models.centralized_critic.CentralCritic`."""
 
     _agents: Tensor
 
@@ -180,7 +180,7 @@ class QNetwork(nn.Module):
     """Action values [B, A] as `policy`, and their maximum as `value`, with dueling streams.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), Eq. 9, arXiv:1511.06581:
-        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').  As in `rollax.models.QNetwork`, without atoms and noise.
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').  As in `rollax.models.q_network.QNetwork`, without atoms and noise.
     """
 
     def __init__(

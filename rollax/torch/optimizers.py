@@ -21,7 +21,8 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     """Raises PolicyError for an optimizer that a policy cannot use, or that sets learning rates of its own.
 
     Args:
-        optimizer: what `make_optimizer` returned. All its parameters must be the model's: others would not be saved.
+        optimizer: what `make_optimizer` returned. All its parameters must be the model's, because other parameters
+            would not be saved.
         rates: the result of `learning_rates()`, which each step sets: a number, or one for each part of the model.
         lr: the value of the config key.
         where: the policy, for errors.

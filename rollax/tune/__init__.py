@@ -29,7 +29,7 @@ _MODULE_OF: Mapping[str, str] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name on first use, as Optuna is needed for a search only, not for what is searched by default."""
+    """Imports a name on first use, because only a search needs Optuna; the default spaces do not."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

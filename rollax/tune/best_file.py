@@ -38,7 +38,7 @@ def best_file(settings: Settings, trials: Sequence[TrialResult], best: TrialResu
 
 
 def scored_by(settings: Settings) -> str:
-    """What a score is a mean of."""
+    """Returns a text about the episodes whose mean is the score."""
     if settings.options.score == "training":
         return "training episodes"
     key = "evaluation_num_episodes"

@@ -58,7 +58,7 @@ class Range:
     step: float | None = None
 
     def value_of(self, drawn: float) -> float:
-        """Returns a drawn number with the digits that a file shows."""
+        """Returns a drawn number, rounded to the digits that files show."""
         if self.whole:
             return int(drawn)
         digits = _DIGITS if self.step is None else _DIGITS_OF_STEPS

@@ -1,8 +1,8 @@
-"""The trials of a study, kept by Optuna: which values a trial gets, whether it is pruned, and what became of it.
+"""The trials of a study, kept by Optuna: the values of each trial, whether it is pruned, and its outcome.
 
 Source: Akiba et al. (2019), arXiv:1907.10902. The samplers are TPE (Bergstra et al., 2011), CMA-ES (Hansen, 2016,
 arXiv:1604.00772), random values and a grid; the pruners the median rule (Golovin et al., 2017) and asynchronous
-successive halving (Li et al., 2018, arXiv:1810.05934). Importances are those of PED-ANOVA (Watanabe et al., 2023,
+successive halving (Li et al., 2018, arXiv:1810.05934). Importances are computed by PED-ANOVA (Watanabe et al., 2023,
 arXiv:2304.10255), which needs no further package.
 """
 
@@ -46,17 +46,17 @@ _FEWEST_FOR_IMPORTANCE = 10
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What became of one trial.
+    """The outcome of one trial.
 
     Args:
-        number: from 0 on; repeated trials have further numbers.
+        number: the number of the trial, from 0 on; a repeated trial has a new number.
         state: "finished", "pruned", "failed" or "running".
-        score: the mean score of its seeds, of a finished trial.
+        score: the mean score of the seeds; None unless the trial has finished.
         values: config key -> value.
         scores: share of the limit -> mean score of the seeds there; the shares are counted from 1 on.
-        steps: environment steps of one seed, of a finished trial.
-        reason: why it failed.
-        seconds: its duration.
+        steps: environment steps of one seed; None unless the trial has finished.
+        reason: why the trial failed.
+        seconds: the duration of the trial.
     """
 
     number: int
@@ -105,7 +105,7 @@ class Record:
 
     @property
     def begun(self) -> int:
-        """The number of trials that have ended or run; interrupted ones, which are repeated, do not count."""
+        """The number of trials that have ended or run; interrupted trials, which are repeated, do not count."""
         return sum(trial.state != TrialState.WAITING for trial in self._counted())
 
     def begin(self) -> tuple[int, dict[str, Any]]:
@@ -146,7 +146,7 @@ class Record:
         return [self._result(trial) for trial in self._counted() if trial.state != TrialState.WAITING]
 
     def importances(self) -> dict[str, float]:
-        """Returns the share of each key in what distinguishes the best tenth of the trials, the largest first.
+        """Returns the importance of each key for a place among the best tenth of the trials, the largest first.
 
         Empty for few trials.
         """
@@ -183,7 +183,7 @@ class Record:
         )
 
     def _end_interrupted(self, number: int, params: Mapping[str, Any]) -> None:
-        # Without a reason, by which `_counted` tells it from a trial that failed.
+        # No reason is stored: by the reason, `_counted` recognizes a trial that failed.
         self._study.tell(number, state=TrialState.FAIL)
         self._study.enqueue_trial(dict(params))
 

@@ -1,4 +1,4 @@
-"""What `rollax tune` prints: what is searched, a line for each trial, and the table of the best ones."""
+"""What `rollax tune` prints: the search space, a line for each trial, and a table of the best trials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_LETTERS = 200
 
 
 def settings_line(settings: Settings) -> str:
-    """Returns the lines about what is searched."""
+    """Returns the lines about the algorithm, the environment and the search space."""
     keys = [f"  {key}: {distribution.in_words()}" for key, distribution in settings.space.items()]
     return "\n".join([f"{settings.trainer_class.name} on {settings.env}, searching", *keys])
 

@@ -18,7 +18,7 @@ _WAIT_S = 0.2
 
 
 class Runner(Protocol):
-    """Runs trials. A context manager, which ends those that are running."""
+    """Runs trials. A context manager that ends running trials on exit."""
 
     @property
     def free(self) -> int:
@@ -33,7 +33,7 @@ class Runner(Protocol):
         """Begins the trial with this number."""
 
     def messages(self) -> Iterator[tuple[int, Message]]:
-        """Returns what trials say next, possibly nothing; after each `Scored` the caller calls `go_on`."""
+        """Returns the next messages of trials, possibly none; after each `Scored` the caller calls `go_on`."""
         ...
 
     def go_on(self, number: int, wanted: bool) -> None:

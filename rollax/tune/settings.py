@@ -184,7 +184,7 @@ def _trainer_class(run: str | None, where: str) -> type[Trainer]:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    """Stores the settings in a new folder of a study, or compares them with those of the folder.
+    """Stores the settings in a new folder of a study, or compares them with the settings in the folder.
 
     Raises:
         ConfigError: the folder has other files, or a study with other settings.
@@ -217,7 +217,7 @@ def read_options(folder: Path) -> Options:
     """Returns the options of a study in a folder.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the folder has no options, or they are damaged.
     """
     try:
         options = Options(**json.loads(read_regular(folder / OPTIONS, _MOST_BYTES)))

@@ -88,7 +88,7 @@ class StudyResult:
 
 
 def ranked(trials: tuple[TrialResult, ...]) -> list[TrialResult]:
-    """Returns the finished trials, the best first; of equal ones the earlier first."""
+    """Returns the finished trials, the best first; of equal scores the earlier trial first."""
     finished = [trial for trial in trials if trial.score is not None]
     return sorted(finished, key=lambda trial: -(trial.score or 0.0))
 
@@ -123,22 +123,22 @@ def run_study(
     Args:
         run: an algorithm, a trainer class, an experiment file (.yaml) as `rollax train -f` reads it, or the folder of
             a study, which goes on with its own settings.
-        env: the environment; None for that of the file.
-        config: config keys that are not searched; they replace those of the file.
-        stop: stop conditions, at least one limit; they replace those of the file.
+        env: the environment; None for the environment in the file.
+        config: config keys that are not searched; they replace keys of the file.
+        stop: stop conditions, at least one limit; they replace conditions of the file.
         search: config key -> distribution in words, such as `{"lr": {"log": [1e-5, 1e-2]}}`; the keys of parts have
-            dots, as in `model.fcnet_hiddens`. They replace those in the section `search` of the file. None, and no such
-            section: a default space of the algorithm.
+            dots, as in `model.fcnet_hiddens`. The keys replace keys in the section `search` of the file. Without both,
+            a default space of the algorithm is searched.
         trials: how many trials the study has in the end, earlier ones included; by default 20, all points of a grid,
             or no limit if `time_s` is given.
         time_s: seconds after which this call begins no further trial.
         sampler: "tpe" (the default), "random", "cmaes" or "grid".
         pruner: "median" (the default), "halving" or "none".
         seeds: number of runs of a trial; 1 by default.
-        seed: the seed of the first one, and of the sampler; 1000 by default, so that other seeds measure the result.
+        seed: the seed of the first run, and of the sampler; 1000 by default, so that other seeds measure the result.
         evaluations: number of evaluations of a trial, at equal shares of its limit; 5 by default.
         score: "evaluation" (the default) for greedy episodes, "training" for the training episodes.
-        study: a new folder, or that of a study with the same settings, which goes on; None: nothing is written.
+        study: a new folder, or the folder of a study with the same settings, which goes on; None: nothing is written.
         jobs: number of trials that run at the same time, each in a process of its own if it is more than one.
         trust_code: import the classes and functions that the file names.
         show: called with a line for each trial that has ended, and for what is searched.
@@ -188,7 +188,7 @@ def run_study(
 
 
 class _Loop:
-    """Begins trials and writes down what they say."""
+    """Begins trials and records their messages."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Trained:
-    """The end of a trial, with the mean score of its seeds and the environment steps of one of them."""
+    """The end of a trial, with the mean score of the seeds and the environment steps of one seed."""
 
     score: float
     steps: int
@@ -70,7 +70,7 @@ class Failed:
 
 
 Message = Scored | Trained | Failed | None
-"""What a running trial says; None after an iteration without a score."""
+"""A message of a running trial; None after an iteration without a score."""
 
 
 def run_trial(task: Task, config: Mapping[str, Any]) -> Iterator[Message]:

@@ -14,8 +14,8 @@ COLUMNS = ("environment", "algorithm", "score", "published", "steps", "CPU time"
 def row(entry: Entry) -> tuple[str, ...]:
     """Returns the cells of an entry below `COLUMNS`.
 
-    The score is the mean over the seeds, with its standard deviation if there are several; steps and CPU time are those
-    of the longest run.
+    The score is the mean over the seeds, with its standard deviation if there are several; steps and CPU time are the
+    largest of all seeds.
     """
     figures, published = entry.figures, entry.about.published
     deviation = f" ± {stdev(figures.scores):.2g}" if len(figures.scores) > 1 else ""

@@ -1,4 +1,4 @@
-"""`rollax zoo verify`: trains with an entry again, and compares the results with the measured ones."""
+"""`rollax zoo verify`: trains with an entry again, and compares the results with the measurement."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Verified:
-    """The comparison of repeated trainings with the measured ones.
+    """The comparison of repeated trainings with the measurement of an entry.
 
     Args:
         whole: whether the seeds were trained to the end, or only their first parts.
         seeds: the seeds that ran.
-        same_bits: for each seed, whether all weights have the same bits as the measured ones.
+        same_bits: for each seed, whether all weights have the same bits as in the measurement.
         same_steps: whether each seed has made the measured number of steps.
         different: how machine and versions differ from the measurement; if they differ, the bits may differ too.
         value: the mean over the seeds of their scores, or, in a first part, of the mean rewards of their training

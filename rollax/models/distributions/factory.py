@@ -98,7 +98,7 @@ def _check_32_bits(space: spaces.Discrete | spaces.MultiDiscrete, where: str) ->
 def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
     """Raises SpaceError for a Box of integers: its actions would be rounded, which changes their log-probabilities.
 
-    With `bounded` it is also raised for a Box without finite bounds, to which actions in (-1, 1) cannot be scaled.
+    With `bounded`, a Box without finite bounds raises SpaceError too: actions in (-1, 1) cannot be scaled to it.
     """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError("The action space is a Box of integers.", where, space).expected(

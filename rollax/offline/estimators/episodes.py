@@ -73,7 +73,8 @@ class LoggedEpisodes:
         """The trajectories of a data set for estimates of a policy.
 
         Args:
-            policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
+            policy_id: the policy in the data whose trajectories are read; None: the only policy, or, if there are
+                several, the id of the evaluated policy.
             drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
                 `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
                 episodes.

@@ -68,7 +68,7 @@ class Estimates:
 
     Attributes:
         policy_id: the id of the estimated policy.
-        episodes, steps: how many were read.
+        episodes, steps: the numbers of episodes and steps that were read.
         gamma: γ.
         level: level of the confidence intervals.
         v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
@@ -114,7 +114,7 @@ def estimate(
     Args:
         target: the policy to estimate.
         episodes: recorded episodes of another policy.
-        methods: some of `METHODS`, or one of them.
+        methods: names in `METHODS`, or one name.
         gamma: γ; None: `gamma` of the policy's config.
         behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
             without that column: see `fitted_logp`.
@@ -176,17 +176,18 @@ def estimate_policy(
     drop_cut: bool = False,
     **settings: Any,
 ) -> Estimates:
-    """Estimates the mean discounted return that a policy would have, from the episodes of another one.
+    """Estimates the mean discounted return that a policy would have, from the episodes of another policy.
 
     With several agents, the trajectory of each agent counts as an episode, with other agents as part of the
     environment. The agents of an episode are not independent: intervals resample them together.
 
     Args:
-        policy: as `load_policy` returns it.
+        policy: a policy that `load_policy` returned.
         data: a data set, as for `open_dataset`.
-        methods: some of `METHODS`.
+        methods: names in `METHODS`, or one name.
         explore: True for the policy as it acts in training, False for its greedy actions.
-        policy_id: the policy in the data whose trajectories are read; None: the only one, or the policy's own id.
+        policy_id: the policy in the data whose trajectories are read; None: the only policy, or, if there are several,
+            the id of the evaluated policy.
         drop_cut: leave out all cut trajectories; otherwise at most a tenth of the trajectories is left out, and more
             raise DatasetError. In both cases a warning has the number of trajectories that were left out.
         settings: further arguments of `estimate`.

@@ -153,7 +153,7 @@ def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) 
 def action_probabilities(policy: Policy, obs: trees.Tree, *, explore: bool = True) -> np.ndarray:
     """[N, n] the probability of each action of a Discrete space, for N filtered observations, without memory.
 
-    A policy that is not a `ModelPolicy` returns them from a method `action_probabilities(obs_batch, explore=...)`.
+    A policy that is not a `ModelPolicy` has its own method `action_probabilities(obs_batch, explore=...)`.
 
     Args:
         explore: True for the policy as it acts in training, False for its greedy action.
@@ -176,7 +176,7 @@ def action_logp(
 ) -> tuple[np.ndarray, Sequence[Any]]:
     """`([N] log-probabilities, states)` of N actions in the policy's scale, for the policy as it acts in training.
 
-    A policy that is not a `ModelPolicy` returns them from a method `action_logp(actions, obs_batch, state_batches,
+    A policy that is not a `ModelPolicy` has its own method `action_logp(actions, obs_batch, state_batches,
     prev_action_batch, prev_reward_batch)`. `compute_actions` describes these arguments and the returned states.
     """
     if (own := getattr(policy, "action_logp", None)) is not None:

@@ -29,7 +29,7 @@ log = logging.getLogger("rollax.offline")
 ANOTHER_FILE = "use another copy, or skip broken parts with max_broken"
 """The fix in the error of a part that cannot be read."""
 MAX_DECODED_GB = 4.0
-"""Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode or array of a file."""
+"""Default of `max_decoded_gb`: the maximum GiB of a decoded row group, episode, array or file."""
 LONGEST_LINE = 1 << 30
 """The maximum length of a line in a text file."""
 Ids = tuple[str, Hashable, str]
@@ -141,7 +141,7 @@ class FormatReader(DatasetReader):
         return self.observation_spaces.get(policy_id), self.action_spaces.get(policy_id)
 
     def _take_space(self, policy_id: str, space: Space, kind: str, where: Any) -> None:
-        """Adds the space of a policy from a file; DatasetError if an earlier file has another one."""
+        """Adds the space of a policy from a file; DatasetError if an earlier file has another space."""
         known: Space = getattr(self, f"{kind}s").setdefault(policy_id, space)
         if not same_space(known, space):
             what = f"The files have different {kind.replace('_', ' ')}s."

@@ -139,7 +139,7 @@ class CsvReader(FormatReader):
     def _finished(
         self, rows: Mapping[str, list[_Line]], episode: str, path: Path, *, continues: bool, cut: bool = False
     ) -> Iterator[RecordedTrajectory]:
-        """The trajectories of an episode's rows; `continues`, `cut`: a line before or after them was skipped."""
+        """The trajectories of an episode's rows; `continues` and `cut`: a line before or after them was skipped."""
         for agent, lines in rows.items():
             try:
                 made = self._trajectory(lines, path, (episode, agent, DEFAULT_POLICY), continues=continues, cut=cut)

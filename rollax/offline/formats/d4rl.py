@@ -228,7 +228,7 @@ def _unknown_ends(path: Path, env: str | None) -> DatasetError:
 
 
 def _has_timeouts(path: Path) -> bool:
-    """Whether a file has timeouts; False for a damaged one, which is refused when it is read."""
+    """Whether a file has timeouts; False for a damaged file, which raises when it is read."""
     try:
         with opened(path) as file:
             return "timeouts" in file

@@ -36,7 +36,7 @@ class Assembler:
         """Number of trajectories of which no step remains."""
 
     def __contains__(self, key: Ids) -> bool:
-        """Whether there is an unfinished trajectory of this key."""
+        """Whether the trajectory of this key is unfinished."""
         return key in self._open
 
     @property
@@ -74,7 +74,7 @@ class Assembler:
             self.finish(key)
 
     def finish(self, key: Ids, ends: tuple[bool, bool] = (False, False)) -> None:
-        """Finishes the trajectory of a key with its rows so far, if there are any."""
+        """Finishes the trajectory of a key with its rows so far; without rows, nothing happens."""
         if (found := self._open.pop(key, None)) is None:
             return
         where = f"{found.where}, episode {key[0]}"

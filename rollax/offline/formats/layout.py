@@ -126,7 +126,7 @@ def _in_one(column: pa.ChunkedArray) -> pa.Array:
 
 
 class Columns(dict[str, Any]):
-    """The columns of one policy: name of `SampleBatch` -> tree of `Leaf`."""
+    """The columns of one policy: column of `SampleBatch` -> tree of `Leaf`."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Tree], where: str) -> Columns:
@@ -155,7 +155,7 @@ class Columns(dict[str, Any]):
             yield from trees.leaves(tree)
 
     def named(self, prefix: str) -> Columns:
-        """The same columns of a table, with a prefix before their names."""
+        """The columns with `prefix` before their names in the table."""
 
         def leaf(one: Leaf) -> Any:
             return Leaf(f"{prefix}{one.column}", one.dtype, one.shape)
@@ -163,7 +163,7 @@ class Columns(dict[str, Any]):
         return Columns({name: trees.tree_map(leaf, tree) for name, tree in self.items()})
 
     def shape(self) -> str:
-        """A text that is equal for policies that can share columns, with keys in the same order."""
+        """A text that is equal for policies that can share columns; the order of keys counts."""
         return json.dumps(self.to_json())
 
 

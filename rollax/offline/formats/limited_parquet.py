@@ -100,7 +100,7 @@ class LimitedParquet:
     def _chunks(
         self, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
     ) -> Iterator[tuple[tuple[int, int], Any]]:
-        """`(row group, number of the column), metadata` of the column chunks of some or all columns and row groups."""
+        """`((row group, column), metadata)` of the column chunks of some or all columns and row groups."""
         for group in range(self.metadata.num_row_groups) if groups is None else groups:
             row_group = self.metadata.row_group(group)
             for number in range(row_group.num_columns):

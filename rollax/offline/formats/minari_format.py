@@ -51,7 +51,7 @@ guaranteed order, and Minari reads only the first batch."""
 
 
 def data_folder(path: Path) -> Path | None:
-    """The folder with Minari's metadata: `path`, or its folder `data`; None if neither has metadata."""
+    """The folder with Minari's metadata: `path`, or `path / "data"`; None if neither has metadata."""
     for folder in (path, path / "data"):
         if (folder / METADATA).is_file():
             return folder
@@ -189,11 +189,11 @@ def write_minari(
     Infos are left out; a warning has the number of episodes with infos.
 
     Args:
-        path: a new folder; the data is written into its folder `data`.
+        path: a new or empty folder; the data is written into its folder `data`.
         storage: HDF5 in one file, or Arrow with a folder for each episode, of less than 32,768 steps.
         dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
     Raises:
-        DatasetError: the folder exists, the data has several agents, or an episode is too long for Arrow.
+        DatasetError: the folder is not empty, the data has several agents, or an episode is too long for Arrow.
     """
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:

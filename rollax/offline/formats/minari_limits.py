@@ -38,7 +38,7 @@ _COMPRESSION = 3  # field of a record batch
 def check_described(space: Any) -> None:
     """Raises ValueError if the dtype in the JSON of a space is not numeric.
 
-    Minari makes arrays of that dtype, and an element of a text or structured dtype may have any size.
+    Minari makes arrays of this dtype, and an element of a text or structured dtype may have any size.
     """
     kind = space["type"]
     if kind in ("Dict", "Tuple"):
@@ -274,7 +274,7 @@ def _unsigned(content: Any, at: int) -> int:
 
 
 def _types(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """A type and the types inside of it."""
+    """A type and the types inside it."""
     yield kind
     for number in range(kind.num_fields):
         yield from _types(kind.field(number).type)

@@ -164,7 +164,7 @@ class ParquetReader(FormatReader):
 
 
 def header_of(path: Path) -> dict[str, Any] | None:
-    """The header of a Parquet file by rollax; None for other Parquet files; DatasetError for damaged ones."""
+    """The header of a Parquet file by rollax; None for other Parquet files; DatasetError for damaged files."""
     with decoding(_OURS, path):
         metadata = pq.read_schema(path).metadata or {}
         return _object(parsed_json(metadata[HEADER])) if HEADER in metadata else None

@@ -29,7 +29,7 @@ class RLlibJsonReader(FormatReader):
 
     Rows of an episode in several lines are joined by `eps_id`, `agent_index` and policy; also over consecutive files of
     a worker, if `t` continues. Rows after a skipped line, a missing file or missing rows (see `Assembler`) are not
-    joined, but read as a trajectory that continues another one. A row whose `t` does not grow, or that follows the end
+    joined, but read as a trajectory that continues another. A row whose `t` does not grow, or that follows the end
     of a trajectory, begins another episode, even with the same `eps_id`. `dones` without `truncateds` counts as
     terminated. Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of
     an episode are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
@@ -37,9 +37,7 @@ class RLlibJsonReader(FormatReader):
     RLlib records its policies' actions: with its default `normalize_actions=True`, actions of a bounded Box are in
     [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
 
-    Args:
-        paths: the files.
-        settings: as for `FormatReader`.
+    Args: as for `FormatReader`.
     """
 
     actions_of = "policy"
@@ -122,11 +120,7 @@ class _Unfinished(NamedTuple):
 
 
 class _Worker:
-    """Joins the output of one RLlib worker, line by line and file by file.
-
-    Args:
-        skip: called with the error of a trajectory whose rows do not fit together.
-    """
+    """Joins the output of one RLlib worker; `skip` gets the error of a trajectory whose rows do not fit together."""
 
     def __init__(self, skip: Callable[[DatasetError], None]) -> None:
         self.assembler = Assembler(skip)
@@ -139,7 +133,6 @@ class _Worker:
         self._file = 0
 
     def begin_file(self, number: int) -> None:
-        """Begins the file with this number."""
         self._file, self._not_in_this_file = number, set(self._unfinished)
         self._going_on = {key[0]: found.episode for key, found in self._unfinished.items()}
         for episode in self._agents.keys() - self._going_on.values():

@@ -89,10 +89,9 @@ class RLlibParquetReader(FormatReader):
     def _pieces(
         self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool
     ) -> Iterator[tuple[tuple[Any, ...], bool]]:
-        """The rows of each trajectory, and whether, if they are its first rows, earlier rows are missing.
+        """The rows of each trajectory, and whether earlier rows are missing if these rows are its first.
 
-        Args:
-            late: the first `t` of trajectories in earlier files that begin after t = 0.
+        `late` has the first `t` of trajectories in earlier files that begin after t = 0.
         """
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
@@ -177,7 +176,7 @@ def _check_one_episode(order: NDArray, t: NDArray | None, ends: NDArray, key: An
 
 @dataclass(frozen=True)
 class _Column:
-    """The values of a column; `flat`: tensors are flat lists, and their shape is not in the file."""
+    """The values of a column; `flat`: each tensor is a flat list, without its shape."""
 
     values: list[Any]
     flat: bool = False

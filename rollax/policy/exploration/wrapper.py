@@ -1,4 +1,4 @@
-"""`ExplorationWrapper`: an exploration that changes another one."""
+"""`ExplorationWrapper`: an exploration that changes another exploration."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _numbers_and_step(result: Mapping[str, Any]) -> tuple[dict[str, float], int]
 
 
 def _read_ids(path: Path) -> dict[str, str]:
-    """The ids in a run folder, which may come from elsewhere; {} without a file."""
+    """The ids that loggers stored in a run folder, checked because users share folders; {} without a file."""
     try:
         ids = parsed_json(read_regular(path, _MOST_BYTES))
     except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,7 @@ class Finding:
     """What is wrong, by which number, where, and what to change.
 
     Args:
-        severity: how bad it is.
+        severity: how serious the finding is.
         what: a sentence about what is wrong.
         quantity: the statistic that shows it.
         number: the value of the statistic.

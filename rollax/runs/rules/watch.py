@@ -29,7 +29,7 @@ class Watch:
         trainer: trains the run.
         run: the name of the algorithm.
         stop: the stop conditions.
-        rules: what to look for; without rules it does nothing.
+        rules: what to look for; without rules, `update` does nothing.
         has_best: whether the best model is kept.
     """
 

@@ -43,7 +43,7 @@ class Equation:
 
 
 def inlined(closed: Any, inputs: Sequence[Operand]) -> tuple[list[Equation], list[Operand]]:
-    """`(equations, results)` of a closed jaxpr for its inputs; each equation only reads results of earlier ones.
+    """`(equations, results)` of a closed jaxpr for its inputs; each equation only reads results of earlier equations.
 
     Raises PolicyError for a loop of unknown length, or of more than 256 steps.
     """
@@ -124,7 +124,7 @@ def _unrolled(equation: Any) -> Any:
 
 
 def _constant(value: Any) -> Operand:
-    """A constant of a jaxpr; one that NumPy cannot hold, such as a random key, becomes an undefined variable."""
+    """A constant of a jaxpr; a constant that NumPy cannot hold, such as a random key, becomes an undefined variable."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return Variable(value.shape, value.dtype)
     return np.asarray(value)

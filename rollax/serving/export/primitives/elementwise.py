@@ -25,7 +25,7 @@ _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
 
 
 def refuse(equation: Equation, what: str = "") -> PolicyError:
-    """The error for a primitive, or the variant `what` of it, that cannot be converted to ONNX."""
+    """The error for a primitive that cannot be converted to ONNX; `what` names the variant that cannot."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in equation.inputs)
     return PolicyError(
         "The model uses an operation that the conversion to ONNX does not know.",

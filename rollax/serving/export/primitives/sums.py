@@ -91,7 +91,7 @@ def _permuted(graph: Graph, name: str, order: Any) -> str:
 
 
 def _pooled(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    """Windows over the middle axes of [B, ..., channels] or the last ones of [B, channels, ...]."""
+    """Windows over the middle axes of [B, ..., channels] or the last axes of [B, channels, ...]."""
     params, value = equation.params, graph.computable(inputs[0])
     window, steps, padding = params["window_dimensions"], params["window_strides"], params["padding"]
     rank = len(window)
