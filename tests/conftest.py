@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.marks import mark_long
+
 _MINUTES = 10
-_MAPS, _MOST_REGIONS = Path("/proc/self/maps"), 20_000
+_MAPS, _MOST_REGIONS = Path("/proc/self/maps"), 40_000
 _MOST_BYTES_COMPILED = 1 << 30
 _TESTS_RUN = pytest.StashKey[int]()
 _SMALL_CPUS = 2
@@ -65,6 +67,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_kept_folder(config)))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no test reads from where an operation came
+    if (jax := sys.modules.get("jax")) is not None:  # imported by the plugin of jaxtyping; it has read its variables
+        jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+        least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+        jax.config.update("jax_traceback_in_locations_limit", int(os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"]))
 
 
 def _kept_folder(config: pytest.Config) -> Path:
@@ -80,8 +87,11 @@ def _kept_folder(config: pytest.Config) -> Path:
     return kept
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs modules with long tests first, so that all processes end at about the same time."""
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects tests
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Applies the marks `short`; runs modules with long tests first, so that processes end at about the same time."""
+    some = config.getoption("lf", False) or any("::" in argument for argument in config.args)
+    mark_long(items, complete=not some)
     first = (
         "tests/test_docs_blocks.py",
         "tests/test_examples.py",

@@ -67,6 +67,7 @@ def core_alone(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_algorithms_of_the_core(core_alone):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(folder=str(core_alone))],

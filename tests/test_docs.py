@@ -51,11 +51,15 @@ def test_every_fence_has_a_language_that_is_checked(page):
     assert set(re.findall(r"^```(\w+)$", content, re.MULTILINE)) <= checked
 
 
+@pytest.fixture(scope="module")
+def known_commands():
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
 @each_page
-def test_commands_are_known_to_the_command_line(page):
-    group = typer.main.get_command(app)
+def test_commands_are_known_to_the_command_line(page, known_commands):
     for words in commands(page):
-        command = group.commands[words[0]]  # type: ignore[attr-defined]
+        command = known_commands[words[0]]
         command.make_context(words[0], words[1:])  # an unknown option or a wrong value raises
 
 

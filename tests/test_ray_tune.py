@@ -208,6 +208,7 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match=r"no checkpoint of a trainer(.|\n)*rollax\.ray_tune\.trainable"):
             make().load_checkpoint(str(tmp_path))
 
+    @pytest.mark.short("", "{")
     @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"1", b'{"more": 1}', b"\xff", b"NaN", None])
     def test_a_damaged_evaluation_is_refused(self, make, tmp_path, content):
         trial = make(evaluation_interval=1)

@@ -14,6 +14,8 @@ from flax import nnx
 from rollax.policy.checks import check_weights
 from rollax.policy.state_arrays import is_random_key
 
+_SET_BY_MODE = ("deterministic", "use_running_average")
+
 
 def owners_of(model: nnx.Module) -> dict[str, set[str]]:
     """Name of a parameter -> all attributes of the model that contain it."""
@@ -34,13 +36,16 @@ class SplitModel:
     """
 
     def __init__(self, model: nnx.Module) -> None:
-        model.eval()
-        self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
-        model.train()  # the graphs differ in Dropout and BatchNorm; the arrays are the same
-        model.set_attributes(use_running_average=True, raise_if_not_found=False)
-        self._exploring_graph = nnx.split(model, nnx.Param, ...)[0]
         model.train()
         self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
+        self._acting_graph = self._exploring_graph = self._learning_graph
+        if _has_modes(model):
+            # The graphs differ in Dropout and BatchNorm; the arrays are the same.
+            model.set_attributes(use_running_average=True, raise_if_not_found=False)
+            self._exploring_graph = nnx.split(model, nnx.Param, ...)[0]
+            model.eval()
+            self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
+            model.train()
         self._params_tree, param_arrays = _named(params)
         self._extra_tree, extra_arrays = _named(extra)
         self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if is_random_key(v)}
@@ -121,6 +126,13 @@ class SplitModel:
         # Copies, since the caller may change its arrays later; unlike jnp.array, this compiles nothing.
         copies = {name: jax.device_put(np.array(weights[name], array.dtype)) for name, array in expected.items()}
         return {name: copies[name] for name in self.params}, {name: copies[name] for name in self.extra}
+
+
+def _has_modes(model: nnx.Module) -> bool:
+    """Whether `train` and `eval` can change the model: Flax sets attributes of its modules, or its own methods do."""
+    if any(getattr(type(model), name) is not getattr(nnx.Module, name) for name in ("train", "eval", "set_attributes")):
+        return True
+    return any(hasattr(module, name) for _, module in nnx.iter_modules(model) for name in _SET_BY_MODE)
 
 
 def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:

@@ -104,6 +104,7 @@ def test_an_update_has_the_rows_of_one_worker_in_a3c_and_of_all_workers_in_a2c(c
     assert len(worker.sample()) == rows
 
 
+@pytest.mark.long
 def test_a2c_microbatches_give_the_same_update():
     batch = SampleBatch(
         {

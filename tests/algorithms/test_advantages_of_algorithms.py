@@ -44,6 +44,7 @@ def test_bootstraps_by_hand(algorithm, options):
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
 
 
+@pytest.mark.short(every=5)
 @each_algorithm
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 def test_of_batches_of_a_worker(algorithm, options, batch_mode):

@@ -90,6 +90,7 @@ class TestRuns:
         for name, value in first.items():
             np.testing.assert_array_equal(value, second[name])
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "options",
         [
@@ -121,6 +122,7 @@ class TestRuns:
                 assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
 
 
+@pytest.mark.long
 def test_stacked_images_are_stored_once():
     config = {**SMALL, "frame_stack_axis": 0, "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8}}
     with ApexDQNTrainer(Film, config) as trainer:

@@ -32,6 +32,7 @@ def test_each_worker_has_its_own_scale(exploration, index, part):
     worker.stop()
 
 
+@pytest.mark.long
 def test_priorities_equal_the_td_errors_of_the_learner():
     policy = ApexDDPG.make_policy(
         BOX, spaces.Box(-1, 1, (2,), np.float32), {**SMALL, "gamma": 0.9, "train_batch_size": 64}

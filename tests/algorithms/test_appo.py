@@ -196,6 +196,7 @@ class TestPenalty:
         assert again.learn_on_batch(experience(again))["cur_kl_coeff"] == pytest.approx(0.3)
         assert again.numbers["kl_coeff"] == pytest.approx(0.15)
 
+    @pytest.mark.long
     def test_coefficient_is_constant_without_kl_loss(self):
         policy = make(4, num_sgd_iter=3, lr=0.1)
         for _ in range(2):

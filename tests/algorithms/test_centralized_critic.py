@@ -76,6 +76,7 @@ def trained(env, iterations=8, **config):
         return result["info"]["learner"], trainer.worker.sample()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer_class", [A2CTrainer, pytest.param(A3CTrainer, marks=pytest.mark.long)])
 def test_other_actor_critics_have_a_centralized_critic(trainer_class):
     # Only a critic that observes the other's coin and action can predict the rewards.

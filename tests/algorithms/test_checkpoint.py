@@ -34,6 +34,7 @@ class TestRestoring:
     def path(self, saved, tmp_path):
         return Path(shutil.copytree(saved, tmp_path / saved.name))
 
+    @pytest.mark.long
     def test_after_an_error_of_a_callback_the_state_is_all_new(self, path):
         class Fails(Callbacks):
             def on_restore(self, *, trainer, state):
@@ -139,6 +140,7 @@ class TestRestoring:
         with pytest.raises(ConfigError, match=r"initial_alpha has no effect(.|\n)*'a' of here"):
             refuse_ignored_initial_values_in_specs({"a": policy}, {"a": saved}, "here")
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
     def test_damaged_files_are_refused(self, path, file, damage):
@@ -210,6 +212,7 @@ class TestRestoring:
             r"action_space of policy 'default_policy'(.|\n)*Discrete\(2\)(.|\n)*Discrete\(3\)(.|\n)*fix:",
         )
 
+    @pytest.mark.long
     def test_actions_in_another_order_are_refused(self, tmp_path):
         def env(*keys):
             parts = {key: gym.spaces.Discrete(2) for key in keys}
@@ -228,6 +231,7 @@ class TestRestoring:
         Trainer.from_checkpoint(path).stop()
         assert reads == [path]
 
+    @pytest.mark.long
     def test_other_policies_are_refused(self, path):
         trainer = PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None})
         self.refused(trainer, path, r"set of policies(.|\n)*\['default_policy'\](.|\n)*\['left', 'right'\]")

@@ -39,6 +39,7 @@ class TestOwnCode:
                     trainer.save(tmp_path)
             assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize(
         ("changes", "named"),
         [

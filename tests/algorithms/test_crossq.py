@@ -85,6 +85,7 @@ class TestUpdate:
         np.testing.assert_allclose(step, [1, (1 / 3) / np.sqrt(0.000999 / (1 - 0.999**2))], rtol=1e-3)
 
 
+@pytest.mark.long
 def test_the_warm_up_is_that_of_all_layers():
     # A layer counts its calls until the warm-up ends.
     policy = CrossQ.make_policy(STATES, BOX, {**OPTIONS, "renorm_warmup_steps": 2, "policy_delay": 1})

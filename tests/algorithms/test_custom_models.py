@@ -113,6 +113,7 @@ KINDS: dict[str, tuple[str, type, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.short("DQN", "SAC")
 @pytest.mark.parametrize("kind", KINDS)
 def test_algorithms_act_and_learn_with_a_user_defined_model(kind):
     algorithm, model, config = KINDS[kind]
@@ -164,6 +165,7 @@ class TestCriticsWithState:
         if algorithm == "IQL":
             assert not np.array_equal(after["state_value.network.norm.mean"], before["state_value.network.norm.mean"])
 
+    @pytest.mark.long
     @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
     def test_a_restored_policy_continues_with_them(self, algorithm):
         policy, other = (policy_of(algorithm, Normalizing, actions=BOX, seed=seed) for seed in (0, 1))
@@ -325,6 +327,7 @@ class Predicting(PPO):
         return loss + prediction_loss, {**stats, "prediction_loss": prediction_loss}
 
 
+@pytest.mark.long
 def test_a_model_with_three_heads_runs_its_trunk_once():
     sizes = {"sgd_minibatch_size": ROWS, "train_batch_size": ROWS, "num_sgd_iter": 3, "seed": 0, "lr": 0.02}
     policy = Predicting.make_policy(SEEN, THREE, {**sizes, "model": {"custom_model": ThreeHeads}})
@@ -388,6 +391,7 @@ def iqn() -> IQN:
     return IQN.make_policy(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
 
 
+@pytest.mark.long
 def test_random_inputs_differ_between_exploring_calls(iqn):
     obs = np.ones((1, 2), np.float32)
     explored = {float(iqn.compute_actions(obs)[2]["q_value"][0]) for _ in range(6)}
@@ -395,6 +399,7 @@ def test_random_inputs_differ_between_exploring_calls(iqn):
     assert (len(explored), len(greedy)) == (6, 1)
 
 
+@pytest.mark.long
 def test_random_inputs_differ_between_outputs_targets_and_updates(iqn):
     batch = transitions(iqn)
     batch["discounts"][:] = 0

@@ -135,6 +135,7 @@ class TestLoss:
         stats = policy.learn_on_batch(rows(actions=actions[:2]))
         assert np.isfinite(stats["critic_loss"])
 
+    @pytest.mark.long
     def test_columns_that_are_not_finite_are_named(self):
         policy = td3()
         before = policy.get_weights()
@@ -213,6 +214,7 @@ class TestDelay:
             is_same = np.array_equal(policy.params["actor.norm.bias"], before["actor.norm.bias"])
             assert is_same == (not due)
 
+    @pytest.mark.long
     def test_updates_are_counted_across_calls(self):
         # All rows are equal, so that the order of rows does not matter.
         at_once, one_by_one = td3(tau=0.25), td3(tau=0.25)

@@ -207,6 +207,7 @@ class TestRuns:
                 assert trainer.optimizer.num_updates == max(int((6 * step - 20) * 0.7), 0)
                 assert trainer.get_policy().learner.num_updates == trainer.optimizer.num_updates
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "options",
         [
@@ -223,6 +224,7 @@ class TestRuns:
             result = trainer.train()
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
 
+    @pytest.mark.short("Film-key0-1")
     @pytest.mark.parametrize(
         ("env", "key", "axis"), [(Film, {"frame_stack_axis": 0}, 1), (Slides, {"frame_stack": 4}, -1)]
     )

@@ -103,6 +103,7 @@ def test_loss_of_a_sequence(end, n_step, errors):
     np.testing.assert_allclose(stats["td_error"], [0.9 * sizes.max() + 0.1 * sizes.mean()] * 3, rtol=1e-6)
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("burn_in", [0, 1, 2])
 def test_parts_of_a_trajectory_begin_with_the_stored_state(burn_in):
     # Errors -2, -2.5 of the first part, drawn by two rows; 0 of the second. 0.9 · 2.5 + 0.1 · 2.25 = 2.475.

@@ -82,6 +82,7 @@ def test_each_worker_plays_its_share_of_exactly_the_episodes(make, num_envs):
         assert Counter(begun) == {number: share for number, share in shares.items() if share}
 
 
+@pytest.mark.short("2")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_evaluations_are_reproducible_and_use_the_trained_policies_and_filters(make, workers):
     config = {"num_workers": workers, "num_envs_per_worker": 2, "observation_filter": "MeanStdFilter", "lr": 0.1}
@@ -120,6 +121,7 @@ def test_the_error_of_the_last_worker_is_raised(make):
         trainer.evaluate(2)
 
 
+@pytest.mark.short("2")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_environments_of_evaluation_can_be_changed(make, workers):
     trainer = make(evaluation_num_workers=workers, num_envs_per_worker=2)
@@ -146,6 +148,7 @@ def test_a_restored_run_evaluates_the_same_episodes(make, tmp_path):
         restored.stop()
 
 
+@pytest.mark.long
 def test_a_trainer_opened_to_evaluate_has_its_workers_only_on_request(make, tmp_path):
     checkpoint = make("CartPole-v1", evaluation_interval=1).save(tmp_path)
     for changes, processes in (({}, 0), ({"evaluation_num_workers": 2}, 2)):

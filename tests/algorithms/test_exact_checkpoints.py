@@ -123,6 +123,7 @@ class FailsOnce(gym.Env):
         return np.zeros(2, np.float32), 1.0, self.steps == 3, False, {}
 
 
+@pytest.mark.long
 def test_episodes_of_a_failed_iteration_are_in_no_later_result(tmp_path):
     with PGTrainer(lambda _: FailsOnce(), CONFIG) as trainer, PGTrainer(lambda _: FailsOnce(), CONFIG) as other:
         trainer.train()

@@ -64,6 +64,7 @@ def postprocessed(policy: Any, rows: Fragment) -> Any:
     return postprocess({"default_policy": rows}, {"default_policy": policy})["default_policy"]
 
 
+@pytest.mark.short("PG")
 @pytest.mark.parametrize("algorithm", [PG, PQN])
 def test_without_a_critic_bonuses_are_added_to_rewards(algorithm):
     # γ = ½, and each error is b = 1/16. Sums R ← ½ R + b of slot 0, in units of b: 1, 1.5, 1.75, across the end of its
@@ -76,6 +77,7 @@ def test_without_a_critic_bonuses_are_added_to_rewards(algorithm):
     np.testing.assert_allclose(rows["rewards"], 5 + 3 / np.std([1, 1.5, 1.75, 1, 1.875]), rtol=1e-6)
 
 
+@pytest.mark.short("PPO-options0")
 @pytest.mark.parametrize(("algorithm", "options"), [(PPO, {}), (A3C, {}), (APPO, {"vtrace": False})])
 def test_advantages_of_both_heads(algorithm, options):
     # Values of 0 and λ = 1: advantages are sums of rewards with γ = 0.1, which end with the episode after row 1, plus
@@ -213,6 +215,7 @@ def moments(trainer: Any) -> dict[str, np.ndarray]:
 VARIANTS = {**{name: (name, {}) for name in NAMES}, "APPO without V-trace": ("APPO", {"vtrace": False})}
 
 
+@pytest.mark.short("DQN")
 @pytest.mark.parametrize("variant", long_except({"PPO", "DQN"}, VARIANTS))
 def test_results_have_the_rewards_of_the_environment_and_a_restored_run_continues_exactly(variant, tmp_path):
     name, options = variant
@@ -243,6 +246,7 @@ KINDS = ("multi-agent", "recurrent", "pictures", "compiled", "masked", "centrali
 SHORT = [("PPO", "pictures"), ("DQN", "recurrent")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), cases.in_short(SHORT, cases.cells(KINDS, NAMES)))
 def test_every_kind_of_observation_and_model(name, kind, tmp_path):
     with cases.make(name, kind, tmp_path, **small(name)) as trainer:

@@ -81,6 +81,7 @@ def test_the_result_describes_the_end_of_the_run(fitted):
     assert load_policy(result.best_checkpoint).compute_single_action([0.0] * 4) in (0, 1)
 
 
+@pytest.mark.long
 def test_a_trainer_from_a_checkpoint_continues_the_whole_curve(fitted, tmp_path):
     _, result, run = fitted
     with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
@@ -89,6 +90,7 @@ def test_a_trainer_from_a_checkpoint_continues_the_whole_curve(fitted, tmp_path)
     assert rows(tmp_path / "on")[:3] == rows(run)
 
 
+@pytest.mark.long
 def test_a_second_fit_does_not_copy_later_results_of_the_first_run(fitted, tmp_path):
     _, result, run = fitted
     first = sorted(result.checkpoint.parent.iterdir())[0]
@@ -210,6 +212,7 @@ def test_the_best_model_is_that_of_the_best_evaluation(tmp_path):
     assert names(tmp_path / "end" / "best") == ["checkpoint_000003"]
 
 
+@pytest.mark.long
 def test_without_evaluations_the_best_model_has_the_best_training_reward(tmp_path):
     rewards = [0, 9, 2, *[1] * 6, 3, *[4] * 9, 2, 1]
     trainer = Scripted({"rewards": rewards})
@@ -244,6 +247,7 @@ def test_a_callback_ends_the_run(tmp_path):
     assert result.last["evaluation"] is not None
 
 
+@pytest.mark.long
 def test_an_evaluation_for_a_goal_is_part_of_its_iteration(monkeypatch):
     class Seen(Callbacks):
         evaluated = []
@@ -267,6 +271,7 @@ class Interrupted(FakeTrainer):
         return super().train()
 
 
+@pytest.mark.long
 def test_a_signal_saves_and_returns(tmp_path, capfd):
     before = signal.getsignal(signal.SIGINT)
     result = Interrupted({"signals": [signal.SIGINT]}).fit({"training_iteration": 9}, tmp_path / "run")

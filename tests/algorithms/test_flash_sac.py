@@ -188,6 +188,7 @@ def test_plain_layers_keep_the_norms_of_their_weights_only():
     assert all(np.abs(np.square(value).mean(axis=-1) - 1).max() > 1e-2 for value in scales.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_critics_see_both_steps_in_one_batch(residual):
     # The running statistics of the critics' input, momentum 0.99: of (s, a) and (s', a'), where s has the mean 1 and s'
@@ -213,6 +214,7 @@ def test_acting_does_not_depend_on_the_other_rows():
     np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_noise_is_repeated_unless_it_is_switched_off():
     assert len(FlashSAC.make_policy(VECTOR, BOX, BLOCKS).get_initial_state()) == 2
     assert FlashSAC.make_policy(VECTOR, BOX, {**BLOCKS, "longest_repeat": 1}).get_initial_state() == []

@@ -186,6 +186,7 @@ CODE = [
 ]
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize(("at", "code"), CODE, ids=str)
 def test_code_is_refused_before_a_trainer_is_made(forge, at, code):
     path = write(forge.with_value(("about.json", at), code), forge.folder)
@@ -215,6 +216,7 @@ def no_large_weights(monkeypatch):
 LARGE = {"fcnet_hiddens": [12_000, 12_000]}
 
 
+@pytest.mark.short("DQN")
 @pytest.mark.usefixtures("no_large_weights")
 def test_a_model_that_is_larger_than_the_weights_is_not_built(forge):
     about = forge.documents["about.json"]
@@ -240,6 +242,7 @@ def test_more_gradient_steps_than_can_be_counted_are_refused(forge):
         Trainer.from_checkpoint(path)
 
 
+@pytest.mark.short("PPO-False")
 @pytest.mark.parametrize("learn", [True, False])
 def test_more_sub_environments_than_the_workers_had_are_not_made(forge, learn):
     files = forge.with_value(("about.json", ("config", "num_envs_per_worker")), 1025)
@@ -253,6 +256,7 @@ def test_more_sub_environments_than_the_workers_had_are_not_made(forge, learn):
         assert trainer.config.num_envs_per_worker == 1025
 
 
+@pytest.mark.short("PPO-output")
 @pytest.mark.parametrize("key", ["output", "input_folder"])
 def test_no_folder_is_written_without_trust(forge, key, tmp_path):
     if key not in forge.documents["about.json"]["config"]:

@@ -187,6 +187,7 @@ def test_a_path_of_code_is_refused_in_all_other_fields_of_all_algorithms():
     assert len(seen) > 150
 
 
+@pytest.mark.short("('input',)", "('off_policy_estimation_input',)", "('model', 'custom_model_config', 'model')")
 @pytest.mark.parametrize("at", [*((field,) for field in sorted(SURVIVING - {"state_key"})), *INSIDE], ids=str)
 def test_no_name_is_imported(forge, watch, at):
     forge.open(forge.config(at, ID))
@@ -201,6 +202,7 @@ def test_no_name_is_imported_at_any_place(forge, watch):
             forge.open(forge.config(at, name))
 
 
+@pytest.mark.short("leaves_a_mark:Env-v0")
 @pytest.mark.parametrize(
     "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])], ids=str
 )

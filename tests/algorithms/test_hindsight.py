@@ -56,6 +56,7 @@ def check_drawn(trainer: Trainer, iterations: int = 2) -> None:
     assert relabelled / rows == pytest.approx(0.8, abs=0.1)
 
 
+@pytest.mark.short("DQN")
 @each_algorithm
 def test_rows_have_the_rewards_and_ends_of_their_goals_and_a_restored_run_continues_exactly(name, tmp_path):
     with make(name, store_buffer_in_checkpoints=True, prioritized_replay=True) as trainer:
@@ -73,6 +74,7 @@ def test_replay_shards_have_the_functions_of_the_environment(small_ray):
         check_drawn(trainer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_recorded_rows_get_other_goals_too(on_disk, tmp_path):
     with make("DQN", learning_starts=1000) as played:
@@ -146,6 +148,7 @@ def test_what_cannot_be_relabelled_is_refused_at_once(changes, error, named):
         make("DQN", **changes)
 
 
+@pytest.mark.long
 def test_it_is_off_by_default():
     with make("DQN", hindsight_goals=0) as trainer:
         trainer.train()

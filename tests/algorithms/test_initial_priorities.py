@@ -70,6 +70,7 @@ class TestTransitions:
         assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
 
 
+@pytest.mark.short("{}")
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
 def test_priorities_equal_the_td_errors_of_the_learner(options):
     config = {"n_step": 2, "gamma": 0.9, "train_batch_size": 64, "lr": 0.0, "seed": 4, **options}

@@ -122,6 +122,7 @@ def greedy_after(trainer, iterations):
         return trainer.evaluate()["episode_reward_mean"] / 10
 
 
+@pytest.mark.short("DQN")
 @pytest.mark.parametrize("case", long_except(IN_SHORT, CASES))
 def test_learns_to_repeat_observations(case):
     name, space, config, iterations = case
@@ -165,6 +166,7 @@ def test_sac_learns_from_images():
     assert greedy_after(SACTrainer(Level, {**CONTINUOUS, "model": model}), 1) > 0.93
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("image", [pytest.param(False, marks=pytest.mark.long), True])
 def test_ppo_learns_from_dicts_and_images(image):
     convolutions = {"conv_filters": [[8, 4, 2]], "conv_dense": 32} if image else {}
@@ -205,9 +207,11 @@ class TestValueOfAnEndlessTask:
                 trainer.train()
             return trainer.get_policy().compute_values(np.zeros(1, np.int64))[0]
 
+    @pytest.mark.long
     def test_is_learned(self):
         assert self.value_after_training(PPOTrainer, self.CONFIG) == pytest.approx(10, rel=0.02)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("trainer_class", [IMPALATrainer, pytest.param(APPOTrainer, marks=pytest.mark.long)])
     def test_is_learned_from_bootstrap_rows(self, trainer_class):
         assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)

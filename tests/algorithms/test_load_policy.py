@@ -29,6 +29,7 @@ def trained(tmp_path, env, **config):
     return trainer, trainer.save(tmp_path)
 
 
+@pytest.mark.long
 def test_a_folder_of_checkpoints_stands_for_the_newest(tmp_path):
     with PPOTrainer("CartPole-v1", CONFIG) as trainer, PPOTrainer("CartPole-v1", CONFIG) as other:
         trainer.save(tmp_path)
@@ -66,6 +67,7 @@ def test_filters_observations_and_scales_actions(tmp_path):
     np.testing.assert_array_equal(*explored)
 
 
+@pytest.mark.long
 def test_dict_observations_with_a_mask(tmp_path):
     trainer, path = trained(tmp_path, MaskedCartPole)
     policy = load_policy(path)  # does not make the environment, so it needs no trusted code
@@ -211,12 +213,14 @@ class TestCustomModel:
         self.check(load_policy(path, custom_model=Linear), trainer)
         self.check(load_policy(path, trust_code=True), trainer)
 
+    @pytest.mark.long
     def test_named_by_its_path(self, tmp_path):
         trainer, path = trained(tmp_path, "CartPole-v1", model={"custom_model": "tests.algorithms.own_code:Linear"})
         with pytest.raises(CheckpointError, match="'model.custom_model'"):
             load_policy(path)
         self.check(load_policy(path, trust_code=True), trainer)
 
+    @pytest.mark.long
     def test_without_an_import_path(self, tmp_path):
         class Local(Linear):
             pass

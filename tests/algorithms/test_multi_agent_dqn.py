@@ -116,6 +116,7 @@ class TestSharedVariables:
     shared = {"shared_variables": {"body": {"parts": ["trunk"]}}}
     policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
 
+    @pytest.mark.long
     def test_both_policies_train_them_and_each_has_a_target_network(self):
         config = {**SMALL, "multiagent": {**self.policies, **self.shared}, "target_network_update_freq": 1}
         with DQNTrainer(TwoAgents, config) as trainer:
@@ -134,6 +135,7 @@ class TestSharedVariables:
 
 
 class TestCounting:
+    @pytest.mark.long
     @pytest.mark.parametrize(("count_steps_by", "steps_at_once"), [("env_steps", 4), ("agent_steps", 8)])
     def test_updates_are_due_by_counted_steps(self, count_steps_by, steps_at_once):
         policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}

@@ -123,6 +123,7 @@ def test_results_have_the_rewards_of_the_environment_and_a_restored_run_continue
     assert loaded.policy.running_statistics["returns"].count == stored["~/returns/count"]
 
 
+@pytest.mark.long
 def test_compiled_environments_have_the_same_statistic():
     with run_of("PPO", env="jax:CartPole-v1") as trainer:
         result = trainer.train()

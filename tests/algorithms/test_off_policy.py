@@ -78,6 +78,7 @@ def _clear_log():
 
 
 class TestLoggedActions:
+    @pytest.mark.short("3-DQN")
     @each_algorithm
     @pytest.mark.parametrize("asks", [pytest.param(0, marks=pytest.mark.long), 3])
     def test_buffer_holds_the_logged_actions(self, trainer_class, asks):
@@ -106,6 +107,7 @@ class TestLoggedActions:
             assert 6 < trainer.train()["episode_reward_mean"] < 9
             assert trainer.evaluate()["episode_reward_mean"] > 14.5
 
+    @pytest.mark.short("IMPALA", "PPO")
     @pytest.mark.parametrize(
         "name",
         [name for name in ALGORITHMS if name not in REPLAYING | GROUP_ALGORITHMS | DATA_ALGORITHMS | SEARCH_ALGORITHMS],
@@ -116,6 +118,7 @@ class TestLoggedActions:
             with pytest.raises(PolicyError, match=r"learns only from its own(.|\n)*log_action(.|\n)*use an off-policy"):
                 trainer.train()
 
+    @pytest.mark.short("True")
     @pytest.mark.parametrize("trains", [False, True])
     def test_episodes_without_training_may_log_any_actions(self, trains):
         with PPOTrainer(Logs, {"env_config": {"actions": CHOICE, "trains": trains}}) as trainer:
@@ -162,6 +165,7 @@ class TestLoggedActionsOfOneAgent:
         for batch in drawn.values():
             assert (batch["rewards"] == batch["actions"]).all()
 
+    @pytest.mark.long
     @pytest.mark.parametrize("trained", ["player", "teacher"])
     def test_ppo_ignores_those_of_policies_that_it_does_not_train(self, trained):
         multiagent = {**self.policies, "policies_to_train": [trained]}
@@ -228,6 +232,7 @@ class Watching(DQN):
 
 
 class TestRowsOfOthers:
+    @pytest.mark.short("DQN-1", "DQN-4", "DQN-60")
     @pytest.mark.parametrize("fragment", [1, 4, 60])
     @pytest.mark.parametrize("teacher", [Teacher, DQN])
     def test_are_stored_like_its_own(self, fragment, teacher):

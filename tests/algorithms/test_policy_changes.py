@@ -58,6 +58,7 @@ def test_the_other_policies_keep_their_state(trainer):
     assert set(trainer.train()["info"]["learner"]) == set(trainer.worker.policies) == {"left", "third"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_copy_has_the_state_of_its_source_and_other_random_numbers(trainer, trained):
     trainer.add_policy("third", copy_of="left", trained=trained, policy_mapping_fn=third_for_right)
@@ -73,6 +74,7 @@ def test_a_copy_has_the_state_of_its_source_and_other_random_numbers(trainer, tr
     assert moved is trained
 
 
+@pytest.mark.long
 def test_exact_resume_after_an_addition_and_after_a_removal(trainer, tmp_path):
     trainer.add_policy("third", PolicySpec(config={"gamma": 0.5}), policy_mapping_fn=third_for_right)
     trainer.train()
@@ -85,6 +87,7 @@ def test_exact_resume_after_an_addition_and_after_a_removal(trainer, tmp_path):
             assert continue_training(fresh, 2) == expected
 
 
+@pytest.mark.long
 def test_an_addition_goes_on_as_an_open_checkpoint(trainer, tmp_path):
     more = {**TWO, "policies": {**TWO["policies"], "third": None}, "policy_mapping_fn": third_for_right}
     path = trainer.save(tmp_path, exact=True)
@@ -93,6 +96,7 @@ def test_an_addition_goes_on_as_an_open_checkpoint(trainer, tmp_path):
         assert continue_training(opened, 2) == continue_training(trainer, 2)
 
 
+@pytest.mark.long
 def test_a_restore_with_more_and_with_fewer_policies_says_so(trainer, tmp_path, caplog):
     path, before = trainer.save(tmp_path), trainer.get_state()
     others = {"policies": ["left", "third"], "policy_mapping_fn": third_for_right}
@@ -126,6 +130,7 @@ def test_refused_changes_leave_the_trainer_as_it_was(trainer, monkeypatch):
     assert trainer.train()["training_iteration"] == before["iteration"] + 1
 
 
+@pytest.mark.long
 def test_the_only_policy_of_a_trainer():
     with PPOTrainer(TwoAgents, {**PPO, "evaluation_interval": None}) as trainer:
         with pytest.raises(ConfigError, match="only policy"):
@@ -168,6 +173,7 @@ def test_callbacks_add_policies_in_a_run_and_keep_their_state(tmp_path):
         assert fresh.train()["seen"] == 5
 
 
+@pytest.mark.long
 def test_replay_buffers_are_kept_where_checkpoints_do_not_store_them():
     with DQNTrainer(TwoAgents, {**REPLAY, "store_buffer_in_checkpoints": False}) as trainer:
         trainer.train()

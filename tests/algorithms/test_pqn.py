@@ -74,6 +74,7 @@ class TestReturns:
         np.testing.assert_allclose(rows["value_targets"], [0.7, 1.3, 1.9, 2, 3.1, 3.7, 4, 4.9, 5.3], rtol=1e-6)
         np.testing.assert_array_equal(rows["rewards"], np.arange(1, 10))
 
+    @pytest.mark.long
     def test_only_valid_actions_count(self):
         space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": STATES})
         policy = PQN.make_policy(space, spaces.Discrete(2), {"gamma": 0.5, "lambda_": 0.5, "seed": 0})

@@ -165,6 +165,7 @@ HINTS = [
 ]
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize(("algorithm", "name", "hint"), HINTS)
 def test_a_hint_names_the_intended_key(algorithm, name, hint):
     config_class = registry.get_trainer_class(algorithm).config_class

@@ -95,6 +95,7 @@ class TestPolicies:
             trainer_class(TwoAgents, two(PPO))
         trainer_class(TwoAgents, two(PPO, policies_to_train=["right"])).stop()
 
+    @pytest.mark.short("PPO")
     @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
     def test_policies_with_replay_are_refused_without_a_buffer(self, name):
         multiagent = two(DQN)["multiagent"]

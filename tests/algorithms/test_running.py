@@ -57,6 +57,7 @@ TRAIN, ITERATION = r"train\(\)", r"an iteration of train\(\)"
 IN_LOOP, BETWEEN = r"call train\(\) in a loop", "call it in on_train_result"
 
 
+@pytest.mark.short("on_episode_end")
 @pytest.mark.parametrize("method", ["on_episode_end", "on_sample_end", "on_train_result"])
 def test_train_and_fit_are_refused(trainer, method):
     calls(method, lambda trainer: trainer.train())
@@ -122,6 +123,7 @@ def test_what_ends_or_repeats_a_running_evaluation_is_refused(trainer, tmp_path)
     assert trainer.evaluate(2)["episodes"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["on_episode_end", "on_sample_end"])
 def test_evaluations_and_checkpoints_inside_an_iteration(trainer, method, tmp_path):
     calls(method, lambda trainer: trainer.evaluate(2)["episodes"])

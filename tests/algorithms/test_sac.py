@@ -146,6 +146,7 @@ class TestContinuous:
         np.testing.assert_allclose(stats["actor_loss"], np.mean(0.5 * self.logp - [0.5, 1]), rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], (3.157814 + 2) / 2, rtol=1e-5)
 
+    @pytest.mark.long
     def test_actor_and_temperature_make_every_third_update(self):
         policy = self.policy(policy_delay=3)
         before = policy.get_weights()

@@ -12,6 +12,7 @@ PPO = {**KEYS, "train_batch_size": 96, "sgd_minibatch_size": 32, "num_sgd_iter":
 DQN = {**KEYS, "learning_starts": 30, "timesteps_per_iteration": 60, "train_batch_size": 8}
 
 
+@pytest.mark.short("PPOTrainer-CartPole-v1-config0-1")
 @pytest.mark.parametrize(
     ("trainer_class", "env", "config", "poles"),
     [

@@ -18,6 +18,7 @@ NAMES = [name for name in algorithms_with("use_sde") if name not in {*DATA_ALGOR
 VECTOR, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize("algorithm", [PPO, SAC])
 @pytest.mark.parametrize(("frequency", "changes"), [(None, []), (2, [2, 4]), (1, [1, 2, 3, 4])])
 def test_steps_with_the_same_noise(algorithm, frequency, changes):
@@ -48,6 +49,7 @@ def test_other_models_are_refused(model):
         PPO.make_policy(VECTOR, BOX, {"use_sde": True, "model": model})
 
 
+@pytest.mark.short("A2C")
 @pytest.mark.parametrize("name", long_except({"A2C", "SAC"}, NAMES))
 def test_a_restored_run_continues_exactly(name, tmp_path):
     def run() -> Any:
@@ -69,6 +71,7 @@ def test_a_restored_run_continues_exactly(name, tmp_path):
 KINDS = ("multi-agent", "recurrent", "pictures", "compiled", "continuous", "centralized critic")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     cases.in_short([("PPO", "recurrent"), ("SAC", "pictures")], cases.cells(KINDS, NAMES)),

@@ -62,6 +62,7 @@ class TestUpdate:
         terminated = np.array([[-1 / 8, 0, 3 / 8, 1 / 8], [7 / 8, -3 / 8, 3 / 8, 0]])
         np.testing.assert_allclose(gradients[BIAS], (np.array([row, other]) / 6 + terminated) / 16, rtol=1e-4)
 
+    @pytest.mark.long
     def test_a_subset_of_the_critics_in_targets(self):
         # The median draws critic 0 only: without 40 the mean is 20, and y = 11.229735 again; without a drop it is 25.
         for dropped, target in ((1, 11.229735), (0, 13.729735)):

@@ -75,6 +75,7 @@ class TestMultiAgent:
             left, right = (trainer.worker.get_weights()[name] for name in ("left", "right"))
         assert not np.array_equal(left["policy_trunk.mlp.layers.0.kernel"], right["policy_trunk.mlp.layers.0.kernel"])
 
+    @pytest.mark.short("env_steps-20")
     @pytest.mark.parametrize(("unit", "total"), [("env_steps", 20), ("agent_steps", 40)])
     def test_steps_are_counted_by(self, unit, total):
         with self.make(count_steps_by=unit, train_batch_size=total, rollout_fragment_length=10) as trainer:

@@ -54,6 +54,7 @@ def test_evaluate_without_a_checkpoint(rollax, cwd):
     assert "The run has no checkpoint." in done.output
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     "command",
     [

@@ -105,6 +105,7 @@ def test_all_settings_are_completed():
     assert set(complete_setting(Parsed(), "")) == {f"{key}=" for key in known - sections}
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize(
     ("settings", "incomplete", "found"),
     [

@@ -51,31 +51,32 @@ def test_the_pages_are_those_of_the_documentation():
 
 
 @pytest.fixture(scope="module")
-def trees() -> list[ast.Module]:
-    """The modules of rollax."""
-    return [ast.parse(source.read_text(encoding="utf-8")) for source in (REPOSITORY / "rollax").rglob("*.py")]
+def nodes() -> list[ast.AST]:
+    """The syntax of all modules of rollax."""
+    sources = (source.read_text(encoding="utf-8") for source in (REPOSITORY / "rollax").rglob("*.py"))
+    return [node for source in sources for node in ast.walk(ast.parse(source))]
 
 
-def test_each_page_that_the_code_names_exists(trees):
-    named = {pair for tree in trees for pair in (*_calls(tree), *_NAMED.findall("\n".join(_texts(tree))))}
+@pytest.fixture(scope="module")
+def texts(nodes) -> list[str]:
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_each_page_that_the_code_names_exists(nodes, texts):
+    named = {*_calls(nodes), *(pair for text in texts for pair in _NAMED.findall(text))}
     assert len(named) > 10
     for name, section in named:
         text_of(f"{name}#{section}" if section else name)  # an error names what is missing
 
 
-def test_no_text_names_a_file_that_an_installed_user_lacks(trees):
-    texts = [text for tree in trees for text in _texts(tree)]
+def test_no_text_names_a_file_that_an_installed_user_lacks(texts):
     assert [text for text in texts if re.search(r"\bdocs/[\w-]+\.md|CONTRIBUTING\.md", text)] == []
 
 
-def _calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _calls(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """The arguments of calls of `page`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "page":
             words = [word.value for word in node.args if isinstance(word, ast.Constant)]
             if len(words) == len(node.args):
                 yield str(words[0]), str(words[1]) if len(words) > 1 else ""
-
-
-def _texts(tree: ast.AST) -> list[str]:
-    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]

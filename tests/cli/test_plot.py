@@ -59,6 +59,7 @@ def test_any_folder_name_is_a_label(rollax, cwd):
     assert r"<!-- a$\x$ -->" in picture
 
 
+@pytest.mark.short("rewards0")
 @pytest.mark.parametrize("rewards", [[1.0, 2.0, 4.0], [None, None], [3.0]])
 def test_the_command_writes_a_picture(rollax, cwd, rewards):
     runs = [write_run(cwd / name, rewards) for name in ("one", "two")]
@@ -67,6 +68,7 @@ def test_the_command_writes_a_picture(rollax, cwd, rewards):
     assert (cwd / "pictures" / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_the_suffix_is_the_format(rollax, cwd):
     run = write_run(cwd / "one", [1.0])
     for name, begins in (("a.svg", b"<?xml"), ("a.PDF", b"%PDF"), ("a", b"\x89PNG")):

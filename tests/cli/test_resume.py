@@ -63,6 +63,7 @@ def test_a_run_that_has_ended_is_refused(rollax, lines, cwd, condition):
     assert len(lines(cwd / "run")) == 3
 
 
+@pytest.mark.short("arguments0-rollax resume", "arguments1-rollax resume")
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [

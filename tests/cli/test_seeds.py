@@ -55,6 +55,7 @@ def test_each_seed_has_a_folder_and_more_may_follow(set_of, cwd):
     assert "The folder has runs of other settings." in output
 
 
+@pytest.mark.long
 def test_a_seed_without_a_checkpoint_begins_again(set_of, cwd):
     (cwd / "set" / "seed-0").mkdir(parents=True)
     (cwd / "set" / "seed-0" / "result.jsonl").write_text('{"training_iteration": 1}\n')
@@ -64,6 +65,7 @@ def test_a_seed_without_a_checkpoint_begins_again(set_of, cwd):
     assert iterations(cwd / "set" / "seed-0") == 2
 
 
+@pytest.mark.short("options1-2-1")
 @pytest.mark.parametrize(
     ("options", "code", "number"),
     [
@@ -91,6 +93,7 @@ def test_a_folder_with_other_files_is_refused(set_of, cwd):
     assert [path.name for path in (cwd / "set").iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.short("9")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_saves_the_running_seeds(tmp_path, number):
     process = subprocess.Popen(
@@ -158,6 +161,7 @@ def test_seeds_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
     assert begun == [0, 1]
 
 
+@pytest.mark.long
 def test_an_error_of_a_seed_is_shown(cwd):
     output = invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", "--set=lr=1e38", code=2).output
     assert "not finite" in output
@@ -173,6 +177,7 @@ def test_an_error_of_a_trainer_that_cannot_be_made_is_shown(cwd, monkeypatch):
     assert "seed-2" in invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", code=2).output
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
     command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=3", "--out=set", "--stop-timesteps=100000000"]
     process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
@@ -187,6 +192,7 @@ def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
     assert all(list((run / "checkpoints").iterdir()) for run in begun)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_final_evaluations_of_seeds_in_one_process(cwd):
     endless = "--set=evaluation_num_episodes=1000000000"
     command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=2", "--out=set", "--stop-iterations=1", endless]

@@ -70,6 +70,7 @@ def test_a_grid_has_a_folder_for_each_setting_and_seed(fake, cwd):
     fake("--sweep=slope=1..2:2", "--sweep=best_at=2,4", "--seed=4", "--stop-iterations=3", code=2)  # another sweep
 
 
+@pytest.mark.long
 def test_halving_in_processes(fake, cwd):
     """Rungs at 100 and 200 steps: of three settings two go on, and of these one."""
     options = ("--sweep=slope=1,3,2", "--halving=100", "--stop-timesteps=300")
@@ -145,12 +146,14 @@ def test_a_sweep_of_an_environment_in_jax_trains_in_one_process(cwd, lines, monk
     assert output.count("\n| lr=") == 4
 
 
+@pytest.mark.long
 def test_a_setting_that_diverges_in_one_process(cwd):
     output = invoke(*IN_JAX, "--sweep=lr=1e-3,1e38", "--out=set", "--stop-iterations=2").output
     assert read_yaml(cwd / "set" / "best.yaml")["config"]["lr"] == 0.001
     assert output.count("\n| lr=") == 1
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     "options",
     [

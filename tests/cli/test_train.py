@@ -73,6 +73,7 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     assert "rollax resume here continues that run" in again.output
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     ("options", "iterations"),
     [
@@ -280,6 +281,7 @@ def test_a_curve_that_cannot_be_drawn_is_only_a_warning(rollax, monkeypatch):
     assert "Checkpoint:       here/checkpoints/checkpoint_000001" in done.output
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -315,6 +317,7 @@ def test_wrong_arguments(rollax, cwd, options, message):
     assert not (cwd / "runs").exists()
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     ("given", "fix"),
     [

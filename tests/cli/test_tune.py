@@ -65,6 +65,7 @@ def test_after_a_signal_the_study_goes_on(fake):
     assert FakeTrainer.made == 4  # the second trial twice
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

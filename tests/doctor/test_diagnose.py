@@ -173,6 +173,7 @@ def test_outputs_of_hidden_units(activation):
     assert len(played.values) == 200
 
 
+@pytest.mark.long
 def test_policies_with_memory_have_no_outputs_of_units():
     config = {**SMALL, "model": {"use_lstm": True, "lstm_cell_size": 8}}
     with PPOTrainer("CartPole-v1", config) as trainer:
@@ -201,6 +202,7 @@ def test_a_run_without_an_ended_episode_gets_a_note(own):
     assert finding.severity == "note"
 
 
+@pytest.mark.long
 def test_own_code_is_played_only_with_trust_or_another_environment(own):
     untrusted = diagnose(own, play=1)
     assert not untrusted.plays

@@ -67,6 +67,7 @@ def test_a_single_environment_repeats_actions_by_itself():
     env.stop()
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("name", REPEATABLE)
 @pytest.mark.parametrize("view", ["rows", "dicts"])
 def test_actions_of_every_kind_are_repeated(name, view):

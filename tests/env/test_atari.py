@@ -48,6 +48,7 @@ def test_one_env():
     assert env.spec.id == PONG
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("game", "sticky"), [(PONG, 0.25), (BREAKOUT, 0.0)])
 def test_single_environments_equal_gymnasiums(game, sticky):
     """Frames and rewards equal those of Gymnasium's preprocessing and stacking; a stack begins black."""
@@ -88,6 +89,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.short("as it is")
 @pytest.mark.parametrize(("game", "settings", "shape", "actions"), SETTINGS.values(), ids=SETTINGS)
 def test_both_ways_give_the_same_task(game, settings, shape, actions):
     """Exactly, through several episodes of games that draw no random number."""

@@ -129,6 +129,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize(
     ("wrap", "fault"), [(wrap, fault) for fault, (*_, kinds, _) in FAULTS.items() for wrap in kinds]
 )

@@ -23,6 +23,7 @@ def seeds_for(num_envs: int) -> list[int]:
     return [2**32 - 50 + 7 * index for index in range(num_envs)]
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("name", [*KINDS, *EXTERNAL])
 @VIEWS
 @pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
@@ -49,6 +50,7 @@ def test_episodes_of_processes_are_correct_through_both_views(kind):
     assert env.env.closed
 
 
+@pytest.mark.short(every=3)
 @EVERY_KIND
 def test_sub_environment_i_does_not_depend_on_their_number(kind):
     few, many, more = (drive(kind.make(n), "rows", 20, seeds_for(n)) for n in (1, 4, 8))
@@ -59,6 +61,7 @@ def test_sub_environment_i_does_not_depend_on_their_number(kind):
     assert many[0][:shortest] != many[1][:shortest]
 
 
+@pytest.mark.short(every=3)
 @EVERY_KIND
 @VIEWS
 def test_the_same_seeds_give_the_same_episodes_again(kind, view):

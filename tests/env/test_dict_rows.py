@@ -16,6 +16,7 @@ ALL = "__all__"
 AGENTS = ("a", "b", 3)
 
 
+@pytest.mark.long
 @given(st.data())
 def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
     """First observations come in polls; if the env ignores a reset, running agents begin new trajectories."""

@@ -65,6 +65,7 @@ def assert_same(found, wanted):
 @EVERY_WRAP
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 class TestNested:
+    @pytest.mark.short(every=3)
     def test_rows(self, wrap, space):
         base, envs = made(wrap, space)
         space.seed(3)
@@ -80,6 +81,7 @@ class TestNested:
                 )
         base.stop()
 
+    @pytest.mark.short(every=3)
     def test_dicts(self, wrap, space):
         base, envs = made(wrap, space)
         obs, _ = base.try_reset()

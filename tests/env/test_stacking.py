@@ -38,6 +38,7 @@ def stacks_of(trace: Trace, count: int) -> Trace:
     return stacked
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("view", ["rows", "dicts"])
 def test_stacks_of_every_kind(name, view):

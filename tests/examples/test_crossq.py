@@ -44,6 +44,7 @@ def made(values=(3.0, 2.96), updates=0):
 
 
 class TestUpdate:
+    @pytest.mark.long
     def test_critics_and_their_constant_targets_are_of_one_pass(self):
         # Values of (s, a): 3 + 0.25 = 3.25, 3 - 0.35 = 2.65, and 2.96 twice; of (s', a'): 3.05 twice, and 2.96 twice.
         # Row 0: y = 1 + ½ (2.96 + ½ 0.918939) = 2.709735; row 1 is terminated: y = 2.
@@ -56,6 +57,7 @@ class TestUpdate:
             gradients[f"{HEAD}.bias"][:, 0], [(0.540265 + 0.65) / 2, (0.250265 + 0.96) / 2], rtol=1e-4
         )
 
+    @pytest.mark.long
     @pytest.mark.parametrize("updates", [0, 2])  # without and with a step of the actor
     def test_statistics_of_the_critics_are_those_of_both_halves(self, updates):
         policy = made(updates=updates)

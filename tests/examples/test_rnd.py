@@ -72,6 +72,7 @@ def test_bonuses_and_advantages():
     np.testing.assert_allclose(batch["value_targets"][first[0], 0], discounted, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.long
 def test_the_predictor_learns_and_the_target_does_not():
     policy = known_policy()
     np.testing.assert_allclose(policy.run_method("bonus", np.eye(SIZE * SIZE)[:3]), [0.5**2 / 32] * 3, rtol=1e-6)

@@ -190,6 +190,7 @@ def test_interrupts_at_many_moments(attacked, algorithm):
     interrupt_repeatedly(attacked(algorithm), 40, seed=int.from_bytes(np.random.default_rng().bytes(4)))
 
 
+@pytest.mark.long
 def test_deepcopy_of_a_trained_policy(attacked):
     policy = attacked("PPO").trainer.get_policy()
     other = copy.deepcopy(policy)

@@ -53,6 +53,7 @@ def train_for_long(trainer):
         trainer.train()
 
 
+@pytest.mark.short("PG")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
     threads: deque[threading.Thread] = deque()  # a list would be copied

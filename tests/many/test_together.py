@@ -58,6 +58,7 @@ def test_each_run_equals_the_run_alone(case, mapped):
             np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 @WAYS
 def test_a_run_that_fails_leaves_the_others_alone(mapped):
     """The second run's weights become infinite in its second iteration."""
@@ -102,6 +103,7 @@ def test_trainers_that_were_made_are_stopped_if_the_runs_cannot_begin(env, error
     assert not any(trainer.can_evaluate for trainer in made)  # they are stopped
 
 
+@pytest.mark.long
 @WAYS
 @pytest.mark.parametrize("key", [{"gamma": 0.5}, {"env_config": {"gravity": 90.0}}])
 def test_runs_with_other_settings_are_refused(key, mapped):
@@ -153,6 +155,7 @@ def test_functions_that_make_equal_environments_are_shared(env_of):
     assert found == [128, 128]
 
 
+@pytest.mark.short("with_a_default")
 @pytest.mark.parametrize("env_of", [capturing, with_a_default, capturing_an_array])
 def test_functions_that_make_other_environments_are_refused(env_of):
     """The code of both functions is the same, and what they capture or have as defaults differs."""
@@ -165,6 +168,7 @@ def test_functions_that_make_other_environments_are_refused(env_of):
     assert isinstance(found[1], ConfigError)
 
 
+@pytest.mark.long
 @WAYS
 def test_runs_of_different_lengths(mapped):
     def run(number, trainer):
@@ -176,6 +180,7 @@ def test_runs_of_different_lengths(mapped):
     assert found == [128, 256, 384]
 
 
+@pytest.mark.long
 @WAYS
 def test_an_exception_of_the_caller_ends_all_runs(mapped):
     class StopError(Exception):

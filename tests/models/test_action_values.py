@@ -38,6 +38,7 @@ SEEN = {
 each_space = pytest.mark.parametrize("name", SEEN)
 
 
+@pytest.mark.short("Box")
 @each_space
 def test_shapes(name):
     rngs = nnx.Rngs(0)

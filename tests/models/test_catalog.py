@@ -70,6 +70,7 @@ def custom(model: Any, **custom_model_config: Any) -> nnx.Module:
 
 
 class TestNestings:
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize(
         "space",
         [

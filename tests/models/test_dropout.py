@@ -29,6 +29,7 @@ def test_dropout_precedes_normalization_and_activation():
     np.testing.assert_allclose(mlp(jnp.array([[1.0, 3.0]])), [[0, 1]], atol=1e-4)
 
 
+@pytest.mark.short("actions0")
 @pytest.mark.parametrize("actions", [BOX, spaces.Discrete(2)])
 def test_critics_drop_in_updates_and_in_targets(actions):
     # One hidden unit, which is 1, is dropped or doubled: the values of each critic are 0 or 2.

@@ -87,6 +87,7 @@ def test_without_a_state_key_all_observations_are_the_state():
     assert view_of(plain).state_space(plain) == plain
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("mixer", ["qmix", "vdn", None])
 @pytest.mark.parametrize("memory", [{}, {"use_gru": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}])
 def test_members_are_batch_rows_of_the_network(mixer, memory):

@@ -132,6 +132,7 @@ def test_the_memory_has_no_gradient():
     np.testing.assert_array_equal(gradient[:, :-1], 0)
 
 
+@pytest.mark.long
 def test_the_initial_gates_are_near_the_identity():
     config = ModelConfig(use_attention=True, attention_dim=WIDTH, attention_init_gru_gate_bias=20.0)
     model = GTrXL(4, config, rngs=nnx.Rngs(0))
@@ -139,6 +140,7 @@ def test_the_initial_gates_are_near_the_identity():
     np.testing.assert_allclose(model(x, at_start(model))[0], model.input(x), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_policy_has_one_array_of_state(shared):
     model: Any = {"use_attention": True, "attention_dim": 4, "attention_memory": 5, "vf_share_layers": shared}

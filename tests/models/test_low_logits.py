@@ -34,6 +34,7 @@ class Low(nnx.Module):
         return Outputs(policy=mask * self.low + self.shift[...], value=jnp.zeros(mask.shape[0]))
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize("invalid", [0.0, LARGEST])
 @pytest.mark.parametrize("low", [*LOW, LARGEST])
 @pytest.mark.parametrize("name", SPACES)
@@ -63,6 +64,9 @@ def test_masked_choices_have_probability_zero(name, low, invalid):
     np.testing.assert_allclose(kls, 0, atol=1e-5)
 
 
+@pytest.mark.short(
+    "Discrete--1e+31", "Discrete--inf", "MultiDiscrete--1e+31", "MultiDiscrete--inf", "Dict--1e+31", "Dict--inf"
+)
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", SPACES)
 def test_log_probabilities_of_masked_choices_and_all_gradients_are_finite(name, low):

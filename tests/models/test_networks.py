@@ -168,6 +168,7 @@ class TestParameterCounts:
         model = nnx.eval_shape(lambda: model_of(space, **config))
         assert parameter_count(model) == expected
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("side", [5, 15, 16, 31, 32, 63, 64, 96])
     def test_default_convolutions_fit_every_size(self, side):
         space = spaces.Box(0, 255, (side, side + 2, 3), np.uint8)

@@ -263,6 +263,7 @@ KINDS = {
 }
 
 
+@pytest.mark.short("PPO-observations")
 @pytest.mark.parametrize("kind", ["batch_renorm", "observations", pytest.param("batch", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", long_except({"PPO", "SAC"}, list(ALGORITHMS)))
 def test_statistics_are_weights_that_learning_changes(name, kind):
@@ -311,6 +312,7 @@ def test_only_observations_of_floats_are_standardized():
     assert sorted(means.values()) == [(3,), (3,)], means  # of actor and critic
 
 
+@pytest.mark.long
 def test_replayed_observations_get_the_current_statistics():
     # Actors and critics standardize the observations of the batch, and actions stay as they are.
     policy = SAC.make_policy(

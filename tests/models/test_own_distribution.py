@@ -43,6 +43,7 @@ def test_entropy_and_divergence_are_sums_over_the_table():
     np.testing.assert_allclose(DISTRIBUTION.kl(inputs(0), inputs(1)), (p * np.log(p / q)).sum((1, 2)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_samples_have_the_probabilities_of_the_table():
     side = (np.arange(200, dtype=np.float32) + 0.5) / 200
     noise = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -108,6 +108,7 @@ SEARCHED = ("ARS", "ES")
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
 
 
+@pytest.mark.short("PPO")
 @pytest.mark.parametrize("name", long_except({"PPO", "BC", "APEX"}, [*ON_POLICY, *REPLAYED, *SEARCHED]))
 def test_empty_slots_are_never_chosen(name):
     policy_class, obs = get_trainer_class(name).policy_class, observations(300)
@@ -145,6 +146,7 @@ class TestEmptySlots:
         )
         np.testing.assert_array_equal(before, after)
 
+    @pytest.mark.short("APEX")
     @pytest.mark.parametrize("name", long_except({"MARWIL", "APEX"}, REPLAYED))
     def test_their_content_does_not_matter_when_learning(self, name):
         batch, found = transitions(), []

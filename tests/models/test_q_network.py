@@ -22,6 +22,7 @@ def network(space=BOX, actions=4, **options):
     return QNetwork(space, actions, ModelConfig(fcnet_hiddens=(8,)), rngs=nnx.Rngs(0), **options)
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("support", [None, SUPPORT])
 @pytest.mark.parametrize("sigma0", [None, 0.5])

@@ -139,6 +139,7 @@ def compiled(model: Any) -> Any:
 
 
 class TestModel:
+    @pytest.mark.short("{}-16", "{'vf_share_layers': True}-8")
     @pytest.mark.parametrize(
         ("config", "width"),
         [

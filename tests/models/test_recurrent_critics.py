@@ -47,6 +47,7 @@ def weights(policy: Any, first: tuple, second: tuple) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.long
 def test_losses_of_a_padded_sequence():
     # Three rows, with tanh(x) = 0.8, 0.4, -0.4, and an observation after them, with 0.8; γ = ½.
     #   row   h of critics   π     a     Q_0 = 2h + a   Q_1 = 3a - h   Q⁻_0 = 4h + 2π   Q⁻_1 = 10h   lower

@@ -176,6 +176,7 @@ class TestPlainLayers:
 class TestNetworks:
     config = ModelConfig(fcnet_hiddens=(6, 6))
 
+    @pytest.mark.long
     def test_log_standard_deviations(self):
         actor = UnitActor(SEEN, 4, self.config, rngs=nnx.Rngs(0))
         actor.eval()

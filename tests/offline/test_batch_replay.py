@@ -110,6 +110,7 @@ class TestSaved:
             np.testing.assert_array_equal(restored.pop("priorities"), initial.pop("priorities"))
             assert restored == initial
 
+    @pytest.mark.short("forged0")
     @pytest.mark.parametrize(
         "forged",
         [
@@ -193,6 +194,7 @@ class TestWithFreshExperience:
                 assert other.train()["info"] == trainer.train()["info"]
                 assert same_weights(trainer, other)
 
+    @pytest.mark.short("3-4")
     @pytest.mark.parametrize(("offline_timesteps", "at_the_switch"), [(20, 20), (22, 24), (3, 4)])
     def test_learning_goes_online_after_exactly_offline_timesteps(self, line, offline_timesteps, at_the_switch):
         # Up to five updates of four rows in a step, but no more than remain.
@@ -276,6 +278,7 @@ class TestSeveralPolicies:
         }
         return {**TINY, **policies, **changes}
 
+    @pytest.mark.long
     def test_each_policy_learns_from_rows_of_its_agents(self):
         parts = [
             trajectory(number, 3 + number, agent_id=agent, policy_id=self.mapping[agent])

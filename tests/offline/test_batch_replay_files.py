@@ -110,6 +110,7 @@ def test_columns_of_own_code_are_decoded_for_every_run(line, tmp_path):
             np.testing.assert_array_equal(rows["scaled"], gamma * rows["rewards"])
 
 
+@pytest.mark.long
 def test_states_of_another_size_are_decoded_again(tmp_path):
     spaces = {"observation_space": Tuple([OBSERVATIONS] * 2), "action_space": Tuple([ACTIONS] * 2)}
     pair = trajectory(0, 5)
@@ -124,6 +125,7 @@ def test_states_of_another_size_are_decoded_again(tmp_path):
             assert [part.shape for part in rows["state_in"]] == [(2, 2, size)]
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize(
     ("source", "folder"),
     [

@@ -59,6 +59,7 @@ def test_a_folder_of_several_minari_data_sets(tmp_path):
     assert len(list(open_dataset(tmp_path / "sets").trajectories())) == 7
 
 
+@pytest.mark.short("rollax")
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
 def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
     first, second = (written(tmp_path / "data", some(25, seed), prefix=f"p{seed}")[0] for seed in (0, 1))

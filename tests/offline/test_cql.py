@@ -101,6 +101,7 @@ class TestContinuous:
         _, others, _ = self.kernels(self.policy(SAC, **sac))
         np.testing.assert_allclose(gradients["actor.head.kernel"], others["actor.head.kernel"], rtol=1e-5, atol=1e-7)
 
+    @pytest.mark.long
     def test_weight_0_gives_sac(self):
         plain, _, before = self.kernels(self.policy(SAC, actor_lr=0.1, critic_lr=0.1))
         found, _, stats = self.kernels(self.policy(**UNIFORM, deterministic_backup=False, min_q_weight=0.0))
@@ -132,6 +133,7 @@ class TestContinuous:
         policy.learn_on_batch(rows())
         assert policy.params["log_multiplier"] == pytest.approx(before + 0.1, rel=1e-4)  # by the critics' step size
 
+    @pytest.mark.long
     def test_actions_of_more_elements(self):
         box = spaces.Box(-1, 1, (2, 2), np.float32)
         policy = CQL.make_policy(LINE, box, {**SMALL, **UNIFORM})

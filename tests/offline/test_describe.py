@@ -295,6 +295,7 @@ def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):
     assert numbers["obs_low"]["obs"] == one.columns["obs"].min()
 
 
+@pytest.mark.long
 def test_a_recorded_checkpoint(tmp_path):
     config = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}}
     with PPOTrainer(env="CartPole-v1", config={**config, "num_envs_per_worker": 2, "seed": 0}) as trainer:

@@ -175,6 +175,7 @@ class TestRefused:
             IQLConfig(**config)
 
 
+@pytest.mark.short("discrete")
 @pytest.mark.parametrize("actions", [spaces.Discrete(2), BOX], ids=["discrete", "continuous"])
 def test_learns_the_rewarded_action(actions):
     """In each state the action of the other sign is recorded more often, and earns nothing."""

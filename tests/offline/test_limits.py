@@ -111,6 +111,7 @@ class TestParquet:
         with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*a.parquet"):
             read(path, max_decoded_gb=20_000_000 / 2**30)
 
+    @pytest.mark.short("RLE_DICTIONARY")
     @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "RLE_DICTIONARY"])
     def test_texts_that_share_their_beginning(self, tmp_path, encoding):
         # 1000 ids of 100,000 letters are 100 MB, and some kB in the file.
@@ -232,6 +233,7 @@ class TestRowsOfMinari:
         made.update_metadata({"dataset_id": "a-v0", "minari_version": "0.5.3"})
         return tmp_path / "data" / "main_data.hdf5"
 
+    @pytest.mark.short("infos/x-kind0")
     @pytest.mark.parametrize("kind", [BYTES, TEXTS])
     @pytest.mark.parametrize("name", ["infos/x", "infos/in/x", "observations"])
     def test_rows_that_share_their_bytes(self, tmp_path, name, kind):
@@ -326,6 +328,7 @@ class TestImagesOfMinari:
         with pytest.raises(DatasetError, match=rf"{TOO_MUCH}(.|\n)*episode 0"):
             read(path, max_decoded_gb=5 * 40 * 32 * 3 / 2**30)
 
+    @pytest.mark.short("arrow")
     def test_images_larger_than_the_space_are_refused(self, tmp_path, storage, monkeypatch):
         path = self.write(tmp_path, storage, monkeypatch, Image.new("RGB", (8000, 6000)))
         with pytest.raises(DatasetError, match=r"(?s)larger than its space.*6000 × 8000 pixels.*40 × 32"):

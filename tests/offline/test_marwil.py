@@ -113,6 +113,7 @@ class TestLoss:
             with pytest.raises(NonFiniteError, match=r"batch's columns \['rewards'\](.|\n)*lower lr"):
                 policy_of(**self.config, max_weight=limit).learn_on_batch(poisoned)
 
+    @pytest.mark.long
     def test_large_advantages_are_logged_once(self, caplog):
         policy = policy_of(moving_average_sqd_adv_norm_start=1.0)
         with caplog.at_level(logging.WARNING, "rollax.offline"):
@@ -203,6 +204,7 @@ class TestMemory:
         assert replayed == SequenceDraw(2, 1, columns=())  # the state begins with zeros
         assert policy_of().replayed == SINGLE_ROWS
 
+    @pytest.mark.long
     def test_only_rows_to_learn_from_count(self):
         policy = self.policy()
         gradients, stats = policy.compute_gradients(self.sequences())

@@ -79,6 +79,7 @@ def learned_by_two(trainer_class, shifts, **config):
 
 
 class TestTwoAgentsWithAPolicyEach:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "trainer_class", long_except({"MARWIL"}, {each.name: each for each in (MARWILTrainer, BCTrainer, IQLTrainer)})
     )
@@ -93,6 +94,7 @@ class TestTwoAgentsWithAPolicyEach:
         assert same == {"left": True, "right": False}
 
 
+@pytest.mark.short("terminated")
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_returns_of_marwil_extend_to_the_end_of_the_trajectory(end):
     # γ = 0.1 lets returns be read as digits: from step t on, t + 1, t + 2, ... up to 5.
@@ -118,6 +120,7 @@ def test_models_with_memory_learn_from_sequences_of_data(trainer_class):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", [pytest.param({}, marks=pytest.mark.long), {"use_gru": True, "lstm_cell_size": 8}])
 def test_bc_imitates_what_only_a_memory_knows(memory):
     """Each action is the sign of the observation before; without a memory, one of two equally likely actions."""
@@ -218,6 +221,7 @@ def test_recorded_data_without_a_policy_to_train_is_refused():
         DQNTrainer(config={"input": recorded(), "multiagent": no_policies})
 
 
+@pytest.mark.short("DQNTrainer")
 @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
 def test_from_data_to_an_environment_and_back(trainer_class, tmp_path):
     config = {**TINY, "model": {"fcnet_hiddens": (4,)}, "num_workers": 0, "buffer_size": 100, "learning_starts": 8}

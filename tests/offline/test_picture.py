@@ -79,6 +79,7 @@ def test_without_a_trajectory(tmp_path):
         draw_dataset(ListReader([]), tmp_path / "a.png")
 
 
+@pytest.mark.long
 def test_a_million_actions_are_drawn_as_a_hundred_bars(tmp_path, monkeypatch):
     bars = []
     of = Axes.bar

@@ -97,6 +97,7 @@ def same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("kind", [*KINDS, *EXTERNAL])
 def test_every_kind_of_environment(kind, tmp_path):
     make = {**KINDS, **EXTERNAL}[kind].make

@@ -117,6 +117,7 @@ class TestPriorities:
 
 
 class TestIntensity:
+    @pytest.mark.short("1-0.4")
     @pytest.mark.parametrize("intensity", [0.05, 0.4, 3.0])
     @pytest.mark.parametrize("updates_per_draw", [1, 4])
     def test_sampling_and_learning_stay_in_proportion(self, make, intensity, updates_per_draw):
@@ -183,6 +184,7 @@ class TestWeights:
         assert (np.diff([update.timestep for update in processes.published]) >= 100).all()
         assert optimizer.env_steps - later[-1].timestep < 150
 
+    @pytest.mark.long
     def test_workers_act_with_broadcast_weights(self, make):
         optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=20)
         steps(optimizer, 40)

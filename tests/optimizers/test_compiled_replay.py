@@ -108,6 +108,7 @@ def make_dqn():
     return maker("DQN")
 
 
+@pytest.mark.long
 def test_many_rounds_in_a_call_are_those_of_single_calls(make, monkeypatch):
     with make() as together, make(timesteps_per_iteration=8) as alone:
         assert type(together.optimizer) is CompiledReplayOptimizer
@@ -155,6 +156,7 @@ def test_updates_are_those_of_replay_on_the_host(make_uniform):
             assert_equal(policy.get_weights(), twin.get_weights(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_priorities_are_the_errors_of_the_rows():
     """Weights stay as they are, so that the errors of all rows can be computed afterwards."""
     with maker("DQN, priorities")(lr_schedule=[[0, 0.0], [1000, 0.0]], learning_starts=0, buffer_size=64) as trainer:
@@ -213,6 +215,7 @@ def test_the_stored_rows_are_what_sampling_yields(monkeypatch):
         np.testing.assert_allclose(np.asarray(kept[name])[:10], np.concatenate(parts), rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("priorities", [pytest.param(False, marks=pytest.mark.long), True])
 def test_exact_resume_with_the_buffer(make_dqn, tmp_path, priorities):
     keys = {"store_buffer_in_checkpoints": True, "buffer_size": 96, **(PRIORITIES if priorities else {})}
@@ -234,6 +237,7 @@ def store(monkeypatch):
     return lambda once: monkeypatch.setattr(replay_rounds, "LARGE_OBSERVATION", 0 if once else 10**9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keys",
     [{}, {"frame_stack": 3, "n_step": 2}, pytest.param({"frame_stack": 2, **PRIORITIES}, marks=pytest.mark.long)],
@@ -257,6 +261,7 @@ def test_observations_that_are_stored_once_give_the_same_run(make_dqn, store, tm
         assert_equal(found[0], other, rtol=0)
 
 
+@pytest.mark.long
 def test_a_buffer_fits_by_the_size_of_its_frames(make_dqn, store, monkeypatch):
     """6000 stacks of 3 observations of 16 bytes need 576 kB in pairs, 120 kB as frames, and 90 kB beside them."""
     monkeypatch.setattr("rollax.core.memory.available_memory_bytes", lambda: 300_000)
@@ -267,6 +272,7 @@ def test_a_buffer_fits_by_the_size_of_its_frames(make_dqn, store, monkeypatch):
         trainer.train()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("once", [False, True])
 def test_steps_of_another_caller_end_windows(make_dqn, store, once):
     store(once)
@@ -282,6 +288,7 @@ def test_steps_of_another_caller_end_windows(make_dqn, store, once):
         np.testing.assert_array_equal(after, last)
 
 
+@pytest.mark.long
 def test_rows_of_other_rounds_are_refused(make_dqn, tmp_path):
     with make_dqn(store_buffer_in_checkpoints=True, timesteps_per_iteration=24) as trainer:
         trainer.train()
@@ -305,6 +312,7 @@ def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_
             assert again.optimizer.num_updates == made + 4  # again 24 steps make no update due
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["device", pytest.param("host", marks=pytest.mark.long)])
 def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, first):
     def on(kind):
@@ -322,6 +330,7 @@ def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_pat
         assert result["info"]["replay"].get("on_device", False) == (first == "host")
 
 
+@pytest.mark.long
 def test_a_run_ends_at_its_number_of_steps(make_dqn):
     with make_dqn() as trainer:
         trainer.fit(stop={"timesteps_total": 56}, evaluate=False)
@@ -341,6 +350,7 @@ def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
         assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", ["obs", pytest.param("reward", marks=pytest.mark.long)])
 def test_an_environment_with_nan_is_named(broken):
     keys = {**DQN_KEYS, "learning_starts": 0, "env_config": {}}
@@ -351,6 +361,7 @@ def test_an_environment_with_nan_is_named(broken):
         assert all(np.isfinite(value).all() for value in weights_of(trainer).values())
 
 
+@pytest.mark.long
 def test_updates_that_are_not_finite_are_refused(make_dqn):
     with make_dqn(lr_schedule=[[0, 1e-3], [40, 1e-3], [48, 1e38], [10**6, 1e38]]) as trainer:
         trainer.train()
@@ -362,6 +373,7 @@ def test_updates_that_are_not_finite_are_refused(make_dqn):
         assert trainer.optimizer.num_updates == (trainer.optimizer.steps - 8 - 24) // 4
 
 
+@pytest.mark.long
 def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
     with make_dqn() as trainer:
         trainer.train()
@@ -399,6 +411,7 @@ class _Listening(Callbacks):
         pass
 
 
+@pytest.mark.short("DQNTrainer-keys0", "DQNTrainer-keys3")
 @pytest.mark.parametrize(
     ("trainer", "keys"),
     [

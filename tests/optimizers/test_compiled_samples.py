@@ -60,6 +60,7 @@ def assert_same_weights(trainer, other, **tolerance):
         np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
 
 
+@pytest.mark.short("PPO")
 @pytest.mark.parametrize("case", long_except({"PPO", "PQN"}, list(CASES)))
 def test_the_same_numbers_as_on_the_host(case, monkeypatch):
     trainer, result = trained(case, monkeypatch, on_device=True)
@@ -114,6 +115,7 @@ class _Counting(PPO):
         return loss * (1 + coefficients["batches"]), statistics
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, pytest.param({"policy": _Counting}, marks=pytest.mark.long)])
 def test_numbers_adapt_after_each_batch(keys, monkeypatch):
     class Own(PPOTrainer):
@@ -135,6 +137,7 @@ def test_numbers_adapt_after_each_batch(keys, monkeypatch):
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_exact_resume(tmp_path):
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
         trainer.train()
@@ -186,6 +189,7 @@ class _Same(PPO):
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "stays"),
     [(_Same, True), pytest.param(_WithRewards, True, marks=pytest.mark.long), (_WithTime, False), (_ByRow, False)],
@@ -232,6 +236,7 @@ class _AtSamples(Callbacks):
         pass
 
 
+@pytest.mark.short("_OwnTrainer-keys0", "PPOTrainer-keys3")
 @pytest.mark.parametrize(
     ("trainer_class", "keys"),
     [
@@ -260,6 +265,7 @@ def test_an_algorithm_may_change_the_traced_columns():
     assert any(np.abs(value - other.get_policy().get_weights()[name]).max() > 1e-4 for name, value in doubled.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", [pytest.param("obs", marks=pytest.mark.long), "reward"])
 def test_an_environment_with_nan_is_named(broken):
     with PPOTrainer(lambda _: Walk(broken, after=5), config_of(PPOTrainer, {"env_config": {}})) as trainer:
@@ -312,6 +318,7 @@ def test_an_infinite_reward_that_is_clipped_is_an_error():
             np.testing.assert_array_equal(value, before[name])
 
 
+@pytest.mark.long
 def test_batches_before_an_update_that_is_not_finite_are_kept():
     """The third batch of four in a call makes weights that are not finite."""
     keys = {"lr_schedule": [[0, 1e-3], [127, 1e-3], [128, 1e38], [10**6, 1e38]], "timesteps_per_iteration": 256}
@@ -328,6 +335,7 @@ def test_batches_before_an_update_that_is_not_finite_are_kept():
     assert all(jnp.isfinite(value).all() for value in kept.values())
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_the_weights_and_training_goes_on():
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
         trainer.train()

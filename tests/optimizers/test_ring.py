@@ -52,6 +52,7 @@ def drawn(ring, rows, steps):
     return [np.asarray(found[name]).tolist() for name in ("obs", "rewards", "discounts", "new_obs")]
 
 
+@pytest.mark.short("pairs")
 def test_windows_end_with_the_episode(make):
     ring = make(6, 3)
     rows = filled(ring, steps_of([1, 2, 4, 8, 16, 32], terminated=[2], truncated=[4]))
@@ -59,12 +60,14 @@ def test_windows_end_with_the_episode(make):
     assert drawn(ring, rows, [0, 2, 3, 4]) == [[0, 2, 3, 4], [3, 4, 16, 16], [0, 0, 0.25, 0.5], [102, 102, 104, 104]]
 
 
+@pytest.mark.short("pairs")
 def test_windows_of_a_running_episode(make):
     ring = make(6, 2)
     rows = filled(ring, steps_of([1, 2, 4, 8, 16, 32]))
     assert drawn(ring, rows, [0, 4]) == [[0, 4], [2, 32], [0.25, 0.25], [2, 6]]
 
 
+@pytest.mark.short("pairs")
 def test_new_steps_replace_the_oldest_ones(make):
     ring = make(4, 2)
     rows = filled(ring, steps_of([1, 2, 3, 4, 5, 6], truncated=[4]))
@@ -85,6 +88,7 @@ def test_only_steps_with_all_rewards_are_drawn(make):
     np.testing.assert_allclose(shares, 1 / 18, atol=0.025)
 
 
+@pytest.mark.short("pairs")
 def test_no_window_reaches_beyond_a_restart(make):
     ring = make(6, 3)
     rows = ring.cut(filled(ring, steps_of([1, 2])), jnp.int32(2))
@@ -92,6 +96,7 @@ def test_no_window_reaches_beyond_a_restart(make):
     assert drawn(ring, rows, [0, 1, 2]) == [[0, 1, 50], [2, 2, 12], [0.25, 0.5, 0.125], [2, 2, 53]]
 
 
+@pytest.mark.short("pairs")
 def test_an_episode_that_has_ended_keeps_its_last_observation_in_a_restart(make):
     ring = make(6, 1, places=2)
     steps = steps_of([1, 2, 4, 8], places=2)
@@ -104,6 +109,7 @@ def test_an_episode_that_has_ended_keeps_its_last_observation_in_a_restart(make)
     assert np.asarray(after).tolist() == [103, 4]
 
 
+@pytest.mark.short("pairs")
 def test_stored_rows_come_back(make):
     ring = make(6, 1, places=2)
     rows = filled(ring, steps_of([1, 2, 4, 8], terminated=[1], places=2))

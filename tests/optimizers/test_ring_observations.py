@@ -92,6 +92,7 @@ def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.short("space0-1-1-0.1")
 @pytest.mark.parametrize(
     ("space", "count", "n_step", "ends"),
     [(IMAGE, 1, 1, 0.1), (PARTS, 1, 3, 0.05), (IMAGE, 4, 3, 0.1), (PARTS, 3, 1, 0.3), (IMAGE, 14, 3, 0.02)],
@@ -123,6 +124,7 @@ def test_windows_are_those_of_pairs(space, count, n_step, ends):
             assert_equal(*(windows(one, first, once.drawable(after, kept[1])) for one in found))
 
 
+@pytest.mark.long
 def test_short_episodes_leave_fewer_steps():
     """With an end after each step, the last observations of 3 steps of 12 are kept: those of one window."""
     pairs, once = rings(3, IMAGE, 4)

@@ -24,6 +24,7 @@ def all_ones(priorities):
     return priorities.empty()._replace(powers=jnp.ones((4, 2)))
 
 
+@pytest.mark.long
 def test_draws_are_in_proportion_to_the_priorities(make):
     """After 5 steps the ring has the steps 1 to 4, in the rows 1, 2, 3, 0; step 4 lacks its second reward."""
     priorities = make()

@@ -266,6 +266,7 @@ def learned(optimizer):
     return policy.learned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2])
 def test_workers_take_over_a_filter_that_was_set(count):
     settings = {"rollout_fragment_length": 5, "train_batch_size": 5, "observation_filter": "MeanStdFilter"}

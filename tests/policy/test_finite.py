@@ -16,6 +16,7 @@ class TestNotFinite:
         weights["policy_head.bias"][:] = np.nan
         policy.set_weights(weights)
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("explore", [True, False])
     @pytest.mark.parametrize("action_space", [CHOICES, SEEN, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])
     def test_nan_logits_are_refused_in_acting(self, action_space, explore):

@@ -29,6 +29,7 @@ def policy(request):
     return PPO.make_policy(OBS, request.param, {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_they_are_those_of_compute_actions(policy, rows):
     obs = np.random.default_rng(0).uniform(-1, 1, (rows, 3)).astype(np.float32)
@@ -39,6 +40,7 @@ def test_they_are_those_of_compute_actions(policy, rows):
         np.testing.assert_array_equal(leaf, other)
 
 
+@pytest.mark.short(every=3)
 def test_outputs_that_are_not_finite_raise_an_error(policy):
     policy.set_weights({name: np.full_like(weights, np.nan) for name, weights in policy.get_weights().items()})
     with pytest.raises(NonFiniteError):

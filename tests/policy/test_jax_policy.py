@@ -203,6 +203,7 @@ class TestLearning:
 
 
 class TestState:
+    @pytest.mark.long
     def test_restoring_a_model_with_statistics_and_dropout_continues_exactly(self):
         config = {"kl_coeff": 0.2, "model": {"custom_model": Stateful}}
         policy, other = make(**config), make(seed=99, **config)

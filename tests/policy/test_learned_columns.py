@@ -119,6 +119,7 @@ class TestWrong:
             assert f"got:      columns {list(left)}" in str(error.value)
 
 
+@pytest.mark.short("PPO", "DQN", "PPO in PyTorch", "DQN in PyTorch")
 def test_other_numbers_are_accepted(case):
     policy, columns = case
     columns = {**columns, "obs": np.ones((ROWS, 3), np.int64)}

@@ -24,6 +24,7 @@ POLICIES: list[Any] = [
 ]
 
 
+@pytest.mark.short("PPO-observation_space0-action_space0-config0")
 @pytest.mark.parametrize(("policy_class", "observation_space", "action_space", "config"), POLICIES)
 def test_shapes_of_weights_are_known_without_them(policy_class, observation_space, action_space, config):
     policy = policy_class.make_policy(observation_space, action_space, config)

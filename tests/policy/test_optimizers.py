@@ -55,6 +55,7 @@ def test_one_with_a_learning_rate_for_a_part_of_the_model_is_refused():
         made(by_part(rates), DDPG, BOX)
 
 
+@pytest.mark.short("optimizer0", "optimizer1")
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -96,6 +97,7 @@ def of_each_algorithm():
 
 
 # The first step of Adam is g / (|g| + ε) for each gradient g, whatever its decay rates: 1/2 where g = ε.
+@pytest.mark.short("DQN", "PPO", "TorchPPO-kinds24")
 @pytest.mark.parametrize(("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPO, [OBS, CHOICES])])
 def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
     policy = policy_class.make_policy(*kinds, {"adam_epsilon": 0.25, "grad_clip": None, "seed": 0})

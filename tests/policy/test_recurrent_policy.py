@@ -155,6 +155,7 @@ class TestSequences:
         assert_close(gradients, expected)
         np.testing.assert_allclose(stats["policy_loss"], value, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("space", [pytest.param(SEEN, marks=pytest.mark.long), MASKED], ids=["plain", "masked"])
     @pytest.mark.parametrize("lengths", [(7, 16), pytest.param((16, 64), marks=pytest.mark.long)], ids=str)
     def test_more_padding_changes_nothing(self, space, lengths):
@@ -164,6 +165,7 @@ class TestSequences:
         assert_close(left, right)
         assert_close(left_stats, right_stats)
 
+    @pytest.mark.short("PPO")
     @pytest.mark.parametrize("cls", [PPO, PG])
     def test_a_padded_batch_gives_the_gradients_of_its_rows(self, cls):
         policy = make(cls)
@@ -390,6 +392,7 @@ class Wandering(PPO):
         return OrnsteinUhlenbeckNoise(super().make_exploration(), (1,), lambda timestep: 0.1)
 
 
+@pytest.mark.long
 def test_models_get_the_memory_without_the_state_of_the_noise():
     config = {"rollout_fragment_length": 12, "sgd_minibatch_size": 8, "model": {"custom_model": Recurrent}}
     worker = RolloutWorker("Pendulum-v1", Wandering, config={"train_batch_size": 12, "seed": 0, **config})

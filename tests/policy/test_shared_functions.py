@@ -150,6 +150,7 @@ def test_compiled_functions_hold_no_policy():
     assert [ref() for ref in refs] == [None] * len(refs)
 
 
+@pytest.mark.long
 def test_second_trainer_second_policy_and_evaluation():
     config = {**SMALL, "train_batch_size": 16, "num_envs_per_worker": 4, "seed": 1}
     with PPOTrainer(env="CartPole-v1", config=config) as trainer:

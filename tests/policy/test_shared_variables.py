@@ -106,6 +106,7 @@ class TestArrays:
         assert_shared(three["a"], three["b"])
         np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2, seed=8).params[TRUNK[1]])
 
+    @pytest.mark.long
     def test_after_an_update_that_stops(self, three):
         batch = experience(three["a"])
         batch["advantages"][3] = np.nan
@@ -138,6 +139,7 @@ class TestArrays:
         assert_shared(policies["b"], policies["a"])
         assert_shared(policies["b"], policies["c"])
 
+    @pytest.mark.long
     def test_state_that_is_not_trained_is_shared(self):
         policies = {key: policy(2, seed, model={"custom_model": Normalized}) for seed, key in enumerate("ab")}
         SharedVariables({"all of it": SharedParts(parts=("norm",))}, policies)

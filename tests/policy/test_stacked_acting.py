@@ -60,6 +60,7 @@ def same(a, b):
     return all(np.array_equal(x, y) for x, y in zip(trees.leaves(a), trees.leaves(b), strict=True))
 
 
+@pytest.mark.short("MLP")
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in ("linear", "MLP") else pytest.mark.long) for k in KINDS]
 )

@@ -171,6 +171,7 @@ class TestPolicies:
             with_steps(base, {"value_net": 2}, **members).make_policy(SEEN, BOX, REPLAY)
 
 
+@pytest.mark.long
 def test_statistics_without_a_step_are_none():
     policy = with_steps(SAC, {"actor": 3, "log_alpha": 3}).make_policy(SEEN, BOX, REPLAY)
     stats = [policy.learn_on_batch(replayed()) for _ in range(3)]
@@ -192,6 +193,7 @@ def test_an_optimizer_that_does_not_wait_is_refused():
         with_steps(SAC, {"actor": 2}, make_optimizer=make_optimizer).make_policy(SEEN, BOX, REPLAY)
 
 
+@pytest.mark.long
 def test_an_optimizer_of_ones_own_that_waits():
     def make_optimizer(self):
         return by_part(dict.fromkeys(("actor", "critics", "log_alpha"), optax.scale_by_rms()), self.plan.every)

@@ -102,6 +102,7 @@ def test_are_updated_inside_the_update_by_the_hook():
     assert_equal(arrays(policy.targets), after, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 def test_columns_have_one_row_each_with_memory():
     policy: Any = Distilled.make_policy(SEEN, CHOICES, {**SMALL, "model": LSTM})
     batch = trajectories(policy, [3, 7, 1])
@@ -178,6 +179,7 @@ class SharedEncoder(nnx.Module):
         return Outputs(self.actor(obs), self.critic_net(obs)[:, 0])
 
 
+@pytest.mark.short("parts0")
 @pytest.mark.parametrize("parts", [("critic_net",), ("actor", "critic_net")])
 def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
     class Averaged(PPO):

@@ -78,6 +78,7 @@ def assert_equal(ours: trees.Tree, theirs: trees.Tree, name: str) -> None:
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
+@pytest.mark.short("one", "greedy", "every column", "next step, memory")
 @pytest.mark.parametrize(("env", "policy", "settings"), CASES.values(), ids=CASES.keys())
 def test_fragments_metrics_and_states(env, policy, settings):
     blocks, rows = make(env, policy, **settings), make(env, policy, **settings, sampler=RowSampler)

@@ -67,11 +67,13 @@ SEVERAL_AGENTS = {
 }
 
 
+@pytest.mark.short("different spaces")
 @pytest.mark.parametrize("settings", long_except(["one policy", "different spaces"], SEVERAL_AGENTS))
 def test_fragments_of_several_agents_are_those_of_single_steps(settings):
     compare(**{"env": JaxClocks, **settings})
 
 
+@pytest.mark.long
 def test_a_mapping_of_episodes():
     """An agent has one policy during an episode; what it does there, and what follows, are its own."""
     mapping = Drawing()
@@ -92,6 +94,7 @@ def test_a_mapping_of_episodes():
     assert set().union(*policies.values()) == {"own", "other"}
 
 
+@pytest.mark.long
 def test_a_mapping_that_changes_later_is_refused():
     owner = "own"
     worker = make(JaxClocks, PAIR["policy"], mapping=lambda agent: owner)
@@ -107,6 +110,7 @@ def test_with_one_policy_no_mapping_can_differ():
     assert worker.sample().env_steps == 27
 
 
+@pytest.mark.long
 def test_episodes_name_the_policies_of_their_agents():
     class Named(Callbacks):
         def on_episode_end(self, *, worker, base_env, episode):

@@ -87,6 +87,7 @@ CASES = {
 }
 
 
+@pytest.mark.short("ppo")
 @pytest.mark.parametrize("case", long_except(["ppo", "ppo, gru, nested, filter", "dqn", "ddpg, walk"], CASES))
 def test_fragments_are_those_of_single_steps(case):
     env, policy, config, settings = case
@@ -131,6 +132,7 @@ def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
     assert {episode.length for episode in worker.get_metrics()} <= {1, 2, 3, 4}
 
 
+@pytest.mark.short("True-one")
 @pytest.mark.parametrize(
     "case", long_except(["one"], {"one": {}, "two": {"env": JaxClocks, **PAIR, "model": GRU}, "long": {"env": LONG}})
 )
@@ -187,6 +189,7 @@ class Failing(JaxClock):
         return outcome._replace(**{self.failing: getattr(outcome, self.failing) + wrong})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failing", "message"),
     [

@@ -156,6 +156,7 @@ class TestGivenActions:
             make_worker(Slots(2, given={1: 9}), PPO).sample()
         assert "accept_off_policy_actions=True" in str(refusal.value)
 
+    @pytest.mark.long
     def test_evaluation_and_policies_that_do_not_learn_accept_them(self):
         assert len(make_worker(Slots(2, given={1: 9}), PPO).evaluate(4)) == 4
         make_worker(Slots(2, given={1: 9}), PPO, multiagent={"policies_to_train": []}).sample()

@@ -19,6 +19,7 @@ def test_the_example_is_short():
     assert len(inspect.getsource(PlainSampler).splitlines()) <= 100
 
 
+@pytest.mark.short("None-Line", "RowSampler-Line", "RowSampler-CartPole-v1")
 @pytest.mark.parametrize("env", [Line, "CartPole-v1"])
 @pytest.mark.parametrize("library", [None, RowSampler])
 def test_the_same_rows_and_episodes(env, library):

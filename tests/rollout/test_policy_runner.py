@@ -220,6 +220,7 @@ class TestManyActions:
         assert [part.tolist() for part in states] == [[[2, 2]] * 3, [3] * 3]
         assert seen == [([0, 0, 0], [0, 0, 0]), ([1, 1, 1], [1, 1, -1])]
 
+    @pytest.mark.long
     @pytest.mark.usefixtures("cleared_cache")
     def test_few_sizes_are_compiled(self):
         policy = PG.make_policy(OBS_SPACE, spaces.Discrete(2), {"seed": 0, "model": {"fcnet_hiddens": (4,)}})

@@ -120,6 +120,7 @@ def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: 
     return follower
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_kind(kind, num_envs):
@@ -246,6 +247,7 @@ def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[Rollou
     return worker, batch
 
 
+@pytest.mark.short("restarting dict view")
 @pytest.mark.parametrize("kind", ["native NEXT_STEP", "restarting dict view"])
 def test_jax_policies_store_the_inputs_they_acted_on(kind):
     env = ALL_KINDS[kind].make(3)
@@ -277,6 +279,7 @@ def test_inputs_are_stored_for_a_policy_without_batch_columns():
     worker.get_policy().learn_on_batch(theirs)
 
 
+@pytest.mark.long
 def test_bootstrapping_by_trajectory_and_by_fragment_agree():
     (_, together), (_, one_by_one) = sample(PPO), sample(ByTrajectory)
     for name in together:
@@ -334,6 +337,7 @@ class NarrowBounds(gym.Env):
         return self._obs(), 0.5, self.t == 7, False, {}
 
 
+@pytest.mark.short("normalize_actions")
 @pytest.mark.parametrize("scale", ["clip_actions", "normalize_actions"])
 def test_previous_actions_are_what_the_environment_received(scale):
     # As users pass them to `compute_single_action`.

@@ -132,10 +132,12 @@ def test_block_and_row_samplers_have_equal_statistics():
     np.testing.assert_equal(own(blocks), own(rows))
 
 
+@pytest.mark.long
 def test_compiled_sampling_has_the_statistics_of_single_steps():
     compare(policy=Scaled)
 
 
+@pytest.mark.long
 def test_statistics_of_a_policy_that_does_not_learn_stay():
     multiagent = {
         "policies": {"left": None, "right": None},

@@ -65,6 +65,7 @@ class TestSingleAgent:
     def test_auto_vectorized(self, num_envs, fragment, mode):
         audit(make_worker(Line, num_envs, rollout_fragment_length=fragment, batch_mode=mode), mode)
 
+    @pytest.mark.short(every=3)
     @SIZES
     @MODES
     @pytest.mark.parametrize("autoreset", AutoresetMode)
@@ -84,6 +85,7 @@ class TestSingleAgent:
 
 
 class TestMultiAgent:
+    @pytest.mark.short(every=3)
     @SIZES
     @MODES
     @ONE_OR_TWO
@@ -92,6 +94,7 @@ class TestMultiAgent:
         worker = make_worker(scripted(*SCRIPTS), num_envs, policies, **config)
         audit(worker, mode, -(-40 // fragment))
 
+    @pytest.mark.short(every=7)
     @SIZES
     @MODES
     @pytest.mark.parametrize("scripts", [SCRIPTS, WAITING], ids=["all", "waiting"])

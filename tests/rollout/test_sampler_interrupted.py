@@ -64,6 +64,7 @@ def assert_sampling_continues(worker: RolloutWorker, mode: str, place: str) -> N
         assert sum(map(sum, metrics.policy_rewards.values())) == metrics.reward, place
 
 
+@pytest.mark.short("one", "next step, one", "disabled")
 @BY_KIND
 def test_at_some_lines(make):
     interrupted(make, first=3, stride=149, mode=TRUNCATE)

@@ -142,6 +142,7 @@ class Pauses(Silent):
         self.closed.wait()
 
 
+@pytest.mark.long
 def test_steps_of_an_interrupted_fragment_are_named(caplog):
     worker = RolloutWorker(Pauses, PPO, config=CONFIG)
     (env,) = worker.env.get_sub_environments()
@@ -152,6 +153,7 @@ def test_steps_of_an_interrupted_fragment_are_named(caplog):
     worker.stop()
 
 
+@pytest.mark.short("DQNTrainer")
 @pytest.mark.parametrize("trainer_class", [PPOTrainer, DQNTrainer])
 def test_an_iteration_without_clients_ends_early(trainer_class):
     with trainer_class(env=Silent, config={"model": {"fcnet_hiddens": [4]}}) as trainer:

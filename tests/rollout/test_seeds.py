@@ -63,6 +63,7 @@ def history(creator, num_envs: int, index: int, rows: int = 60, fragment: int = 
 KINDS = pytest.mark.parametrize("kind", ["in turn", *AutoresetMode])
 
 
+@pytest.mark.short("in turn")
 @KINDS
 def test_same_seed_same_numbers(kind):
     creator = make_env_creator(kind)
@@ -74,6 +75,7 @@ def test_same_seed_same_numbers(kind):
     assert (history(creator, 3, 1, seed=None) != first).any()
 
 
+@pytest.mark.short("in turn")
 @KINDS
 def test_a_sub_environment_does_not_depend_on_their_number(kind):
     creator = make_env_creator(kind)

@@ -51,6 +51,7 @@ CASES = {
 }
 
 
+@pytest.mark.short("filter")
 @pytest.mark.parametrize("case", long_except({"numbers", "filter"}, [*CASES]))
 def test_fragments_are_those_of_the_simulator_in_numpy(case):
     """Three fragments, and one after a fresh start: rows, what follows each segment, metrics, statistics."""
@@ -93,6 +94,7 @@ def test_what_needs_each_step_on_the_host_has_it_there(settings, sampler):
 LEARNING = {"Walks": (Walks, {"kl_coeff": 0.2, "timesteps_per_iteration": 120}), "Torques": (Torques, {})}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", long_except({"Walks"}, [*LEARNING]))
 def test_ppo_learns_the_same_on_the_device(case, monkeypatch):
     """Truncated episodes bootstrap the value of their last observation, not of the next one."""
@@ -112,6 +114,7 @@ def test_ppo_learns_the_same_on_the_device(case, monkeypatch):
     assert score["episode_reward_mean"] == pytest.approx(other_score["episode_reward_mean"], rel=1e-4)
 
 
+@pytest.mark.long
 def test_no_observation_comes_to_the_host(monkeypatch):
     """Between two fresh starts only rewards, flags and statistics do."""
     with PPOTrainer(in_torch(), KEYS) as trainer:
@@ -125,6 +128,7 @@ def test_no_observation_comes_to_the_host(monkeypatch):
 REPLAY = {"DQN": (DQNTrainer, Walks), "SAC": (SACTrainer, Torques)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", long_except({"DQN"}, [*REPLAY]))
 def test_replay_stays_on_the_device(case):
     trainer_class, world = REPLAY[case]
@@ -146,6 +150,7 @@ def test_replay_stays_on_the_device(case):
         }
 
 
+@pytest.mark.long
 def test_an_observation_with_nan_is_an_error():
     with PPOTrainer(in_torch(broken=25), KEYS) as trainer:
         trainer.train()
@@ -175,6 +180,7 @@ def test_a_missing_last_observation_is_an_error():
         trainer.train()
 
 
+@pytest.mark.long
 def test_episodes_begin_from_the_seed_of_the_run():
     seeds = []
     for seed in (3, 3, 4):

@@ -108,6 +108,7 @@ def test_two_workers_are_reproducible_and_differ_from_one(make):
     assert numbers(make(1), 3)[0] != first[0]
 
 
+@pytest.mark.short("1")
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_the_drivers_filter_has_all_observations(make, num_workers):
     seen: deque[np.ndarray] = deque()  # a list would be copied
@@ -142,6 +143,7 @@ def test_restoring_continues_exactly(make, num_workers, tmp_path):
     assert_same(numbers(used, 2), continued)
 
 
+@pytest.mark.short("3")
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_workers, tmp_path):
     trainer = make(2)
@@ -165,6 +167,7 @@ def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_work
     assert result["info"]["workers"] == {"healthy": max(num_workers, 1), "restarts": 0, "last_errors": {}}
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_while_a_checkpoint_is_written(make, tmp_path):
     trainer = make(2, delay_between_worker_restarts_s=0)
     trainer.train()
@@ -190,6 +193,7 @@ def test_a_worker_that_fails_while_a_checkpoint_is_written(make, tmp_path):
     assert trainer.train()["info"]["workers"]["restarts"] == 1
 
 
+@pytest.mark.long
 def test_a_worker_that_is_restarted_in_a_restored_run_repeats_no_episode_of_a_restart_before(make, tmp_path):
     def next_episodes(trainer):
         found = trainer.workers.foreach_worker(lambda worker: (worker.sampler.episodes.seeds(), worker.restarts))
@@ -214,6 +218,7 @@ def test_a_worker_that_is_restarted_in_a_restored_run_repeats_no_episode_of_a_re
     assert ids[1] - ids[0] == 1 << 32
 
 
+@pytest.mark.long
 def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_before(make, tmp_path):
     trainer = make(2)
     trainer.train()
@@ -234,6 +239,7 @@ def test_workers_that_do_not_sample_count_no_starts():
     assert workers.get_state()["starts"] == state["starts"] == 1
 
 
+@pytest.mark.long
 def test_a_single_worker_that_is_restarted_between_two_broadcasts_loses_no_statistics(monkeypatch):
     monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
     fails: deque[int] = deque()

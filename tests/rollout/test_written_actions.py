@@ -172,6 +172,7 @@ class Random(Policy):
         return columns, [], {}
 
 
+@pytest.mark.short(every=5)
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_environments_that_write_into_actions_do_not_change_what_is_learned(kind, space):
@@ -204,6 +205,7 @@ def test_check_env_sends_actions_as_sampling_does(kind):
     assert log.got
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("space", ["MultiDiscrete", "MultiBinary", "Box", "Dict"])
 def test_callers_may_write_into_the_actions_of_a_trainer_and_a_loaded_policy(space, tmp_path):
     log = Writing(SPACES[space])

@@ -99,6 +99,7 @@ def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
     assert not (tmp_path / "result.jsonl").exists()  # the only file that stays open during a run
 
 
+@pytest.mark.long
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     # A run in JAX does not need it, and loading it takes 2 s and 200 MB.
     script = (

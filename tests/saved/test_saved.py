@@ -30,6 +30,20 @@ def test_a_checkpoint_holds_no_path_of_the_machine_that_saved_it(name):
     assert not {"/", "\\"} & set((CHECKPOINTS[name] / "about.json").read_text())
 
 
+@pytest.mark.short(
+    "0.1.0/ars",
+    "0.1.0/dqn",
+    "0.1.0/impala",
+    "0.1.0/marwil",
+    "0.1.0/ppo",
+    "0.1.0/ppo_bonuses",
+    "0.1.0/ppo_lstm",
+    "0.1.0/ppo_two_policies",
+    "0.1.0/pqn",
+    "0.1.0/sac",
+    "0.1.0/td3",
+    "0.1.0/tqc",
+)
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS))
 def test_policies_act_as_recorded(name):
     recorded = recorded_with(CHECKPOINTS[name])["policies"]

@@ -166,6 +166,7 @@ def sync(context):
     return SyncVectorEnv([lambda: Drift({})] * 7, autoreset_mode=AutoresetMode.DISABLED)
 
 
+@pytest.mark.short("2-VectorEnv")
 @pytest.mark.parametrize("env", [lambda context: Batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
 @pytest.mark.parametrize("count", [2, 9])
 def test_environments_that_step_all_of_their_sub_environments(env, count):

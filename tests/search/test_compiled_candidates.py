@@ -77,6 +77,7 @@ CASES = {
 }
 
 
+@pytest.mark.short("nested")
 @pytest.mark.parametrize("case", long_except({"filter", "nested"}, CASES))
 def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(case):
     env, config, settings = case
@@ -126,6 +127,7 @@ class Steps(Callbacks):
         episode.custom_metrics["length"] = episode.user_data["steps"]
 
 
+@pytest.mark.short("Steps-CandidatePlayer")
 @pytest.mark.parametrize(("callbacks", "player"), [(Ends, CompiledCandidates), (Steps, CandidatePlayer)])
 def test_callbacks(callbacks, player):
     worker = worker_of(JaxClock, callbacks=callbacks)
@@ -134,6 +136,7 @@ def test_callbacks(callbacks, player):
     assert [e.custom_metrics["length"] for e in episodes] == [e.length for e in episodes]
 
 
+@pytest.mark.long
 def test_sampling_and_evaluation_begin_fresh_episodes_afterwards():
     worker, fresh = worker_of(JaxClock), worker_of(JaxClock)
     worker.perform(request())
@@ -141,6 +144,7 @@ def test_sampling_and_evaluation_begin_fresh_episodes_afterwards():
     np.testing.assert_array_equal(worker.perform(request()).returns, fresh.perform(request()).returns)
 
 
+@pytest.mark.long
 def test_metrics_of_sampling_are_kept():
     worker = worker_of(JaxClock, callbacks=Ends)
     batch = worker.sample()
@@ -151,6 +155,7 @@ def test_metrics_of_sampling_are_kept():
 
 
 class TestRefused:
+    @pytest.mark.short(every=5)
     @pytest.mark.parametrize(
         ("broken", "message"),
         [

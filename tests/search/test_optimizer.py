@@ -19,6 +19,7 @@ from tests.search.searches import SMALL, after, assert_same, state_after
 class TestLostWorkers:
     """Another worker evaluates the directions of a lost worker."""
 
+    @pytest.mark.short("False")
     @pytest.mark.parametrize("recreated", [True, False])
     def test_they_are_evaluated_again(self, monkeypatch, recreated):
         expected = after(ARSTrainer, 2)

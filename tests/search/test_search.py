@@ -222,6 +222,7 @@ class TestSteps:
                 trainer.train()
             assert trainer.evaluate(4)["episode_reward_mean"] >= 7.5
 
+    @pytest.mark.short("ARSTrainer-config0-False")
     @pytest.mark.parametrize(
         ("trainer_class", "config", "moves"),
         [(ARSTrainer, {}, False), (ESTrainer, {"l2_coeff": 0.0}, False), (ESTrainer, {}, True)],
@@ -314,6 +315,7 @@ class TestResults:
             assert loaded.filter.state()["count"] == trainer.optimizer.steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy_class", [ARS, ES])
 def test_its_policy_as_a_fixed_one_in_another_trainer(policy_class):
     policies = {"learner": None, "fixed": (policy_class, None, None, {})}

@@ -172,6 +172,7 @@ def test_wrong_settings_are_refused(name, value):
         type("Wrong", (League,), {name: value}).config()
 
 
+@pytest.mark.long
 def test_fewer_opponents_at_a_restore(tmp_path):
     class Smaller(Small):
         size = 1

@@ -61,6 +61,7 @@ def server_frame(opcode: int, data: bytes = b"", fin: int = 0x80) -> bytes:
     return bytes([fin | opcode, 126]) + len(data).to_bytes(2, "big") + data
 
 
+@pytest.mark.short("body", "parts")
 @pytest.mark.parametrize(
     ("answer", "then", "stream"),
     [

@@ -49,11 +49,13 @@ def play(client, rewards=(1.0, 2.0, 3.0)):
 
 
 class TestOneAgent:
+    @pytest.mark.short(every=3)
     def test_actions_equal_the_servers(self, address):
         with local(address, explore=False) as near, PolicyClient(address.replace("http", "ws")) as far:
             np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
             np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
 
+    @pytest.mark.short("dqn")
     def test_episodes_are_submitted_with_all_columns_for_learning(self, backend, address):
         with local(address) as client:
             actions = play(client)
@@ -68,6 +70,7 @@ class TestOneAgent:
         assert list(sent.rewards) == [1.0, 2.0, 3.0]
         assert (sent.terminated, sent.truncated, sent.t, sent.infos) == (True, False, [0, 1, 2], None)
 
+    @pytest.mark.short(every=3)
     def test_log_probabilities_are_those_of_the_sent_actions(self, backend, address):
         """Normalized actions far from 0 are clipped: the log-probabilities are those of the clipped ones."""
         with local(address) as client:

@@ -109,6 +109,7 @@ class TestServing:
         ) as trainer:
             assert trainer.can_evaluate
 
+    @pytest.mark.long
     def test_fit_ends_without_an_evaluation(self, trainer):
         with pytest.raises(ConfigError, match="no environment to evaluate in"):
             trainer.fit({"evaluation_reward_mean": 1.0}, progress="none")

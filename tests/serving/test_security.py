@@ -275,6 +275,7 @@ def test_unfinished_tls_handshakes_are_limited(tmp_path):
     stays.close()
 
 
+@pytest.mark.long
 def test_a_stop_closes_connections_that_have_just_arrived():
     for delay_s in np.linspace(0.0, 2e-4, 100):
         with PolicyServer(EchoService()) as server:

@@ -37,6 +37,7 @@ def test_a_loaded_policy_acts_as_the_original(request, kind):
         np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_clients_explore_with_different_random_numbers(plain):
     data = policy_to_bytes(plain, 3)
     seen = [np.zeros(2, np.float32)] * 64

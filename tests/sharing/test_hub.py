@@ -53,6 +53,7 @@ def test_a_later_version_replaces_the_earlier_one(hub, run):
     assert {name.split("/")[1] for name in files if "/" in name} == {"checkpoint_000002"}
 
 
+@pytest.mark.long
 def test_a_private_repository_needs_the_token(hub, run, tmp_path, monkeypatch):
     share_run(run, "hub:me/secret", episodes=1, video=False, private=True)
     fetch_run("hub:me/secret", tmp_path / "mine")
@@ -64,6 +65,7 @@ def test_a_private_repository_needs_the_token(hub, run, tmp_path, monkeypatch):
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.long
 def test_files_that_are_no_part_of_a_run_are_not_fetched(hub, run, tmp_path):
     share_run(run, "hub:me/cartpole", episodes=1, video=False)
     files = hub.repositories["me/cartpole"].files
@@ -73,6 +75,7 @@ def test_files_that_are_no_part_of_a_run_are_not_fetched(hub, run, tmp_path):
     assert set(contents(tmp_path / "run")) == own
 
 
+@pytest.mark.short("False")
 @pytest.mark.parametrize("states_its_size", [True, False])
 def test_a_file_that_is_too_large_is_refused(hub, run, tmp_path, states_its_size):
     share_run(run, "hub:me/cartpole", episodes=1, video=False)

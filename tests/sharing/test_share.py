@@ -66,6 +66,7 @@ def test_a_named_checkpoint_is_shared_itself(run, tmp_path):
     assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["checkpoint_000001"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_a_run_is_shared(tmp_path):
     with PPOTrainer("CartPole-v1", CONFIG) as trainer:
         saved = Path(trainer.save(tmp_path / "saved")).rename(tmp_path / "renamed")
@@ -85,6 +86,7 @@ def test_training_goes_on_as_from_the_run_itself(run, shared, tmp_path):
         np.testing.assert_array_equal(array, weights[1][name])
 
 
+@pytest.mark.long
 def test_the_score_is_measured_again(shared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("play", shared, "--verify")
@@ -125,6 +127,7 @@ def test_an_environment_with_a_module_is_refused(shared, tmp_path, monkeypatch, 
     assert "evil_module" not in sys.modules
 
 
+@pytest.mark.long
 def test_an_environment_of_ones_own_needs_trust_to_share_and_is_never_imported(shared, tmp_path, monkeypatch):
     own = "tests.sharing.own_env:OwnCartPole"
     monkeypatch.chdir(tmp_path)

@@ -163,6 +163,7 @@ def test_values_are_zeros_if_the_model_has_none(kind):
         made(kind, make_model=model).compute_values(seen(2))
 
 
+@pytest.mark.short(every=3)
 @both_kinds
 @pytest.mark.parametrize(
     ("space", "obs", "found"),

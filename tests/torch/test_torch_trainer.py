@@ -111,6 +111,7 @@ def test_files_of_torch_save_are_refused(tmp_path):
         trainer.restore(path)
 
 
+@pytest.mark.long
 def test_policies_in_jax_and_pytorch_learn_together():
     policies = {"jax": None, "torch": (TorchPPO, None, None, {})}
     multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "jax" if agent else "torch"}
@@ -142,6 +143,7 @@ def shared_layers(trainer):
     return [{n: w for n, w in weights[id_].items() if n.startswith("policy_trunk")} for id_ in ("first", "second")]
 
 
+@pytest.mark.long
 def test_policies_share_variables(tmp_path):
     with TorchPPOTrainer(env=MultiAgentCartPole, config=sharing(first=None, second=None)) as trainer:
         same(*shared_layers(trainer))

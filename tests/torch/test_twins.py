@@ -283,6 +283,7 @@ def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
 
 
 class TestModels:
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("space", [VECTOR, NESTED, IMAGE, FRAMES], ids=["vector", "nested", "image", "frames"])
     @pytest.mark.parametrize(
         "changes", [{}, {"vf_share_layers": True, "free_log_std": True, "fcnet_activation": "gelu"}], ids=["two", "one"]
@@ -300,6 +301,7 @@ class TestModels:
         twin = networks.make_model(VECTOR, VECTOR, 6, sizes)
         same_outputs_and_gradients(ours, twin.eval(), {"obs": seen(VECTOR, B)})
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("kind", ["layer", "batch", "batch_renorm"])
     def test_normalization_before_activations(self, kind):
         sizes = ModelConfig(fcnet_hiddens=(8, 5), normalization=kind, normalize_before_activation=True)
@@ -307,6 +309,7 @@ class TestModels:
         ours.eval()
         same_outputs_and_gradients(ours, networks.make_model(NESTED, VECTOR, 6, sizes).eval(), {"obs": seen(NESTED, B)})
 
+    @pytest.mark.short(every=3)
     @pytest.mark.parametrize("kind", [None, "layer", "batch", "batch_renorm"])
     def test_residual_blocks(self, kind):
         sizes = ModelConfig(fcnet_hiddens=(8, 8), residual_blocks=True, normalization=kind)
@@ -322,6 +325,7 @@ class TestModels:
         ours.eval()
         same_outputs_and_gradients(ours, networks.make_model(NESTED, VECTOR, 6, sizes).eval(), {"obs": seen(NESTED, B)})
 
+    @pytest.mark.short("True-use_gru")
     @pytest.mark.parametrize("kind", ["use_lstm", "use_gru"])
     @pytest.mark.parametrize("shared", [False, True])
     def test_memory(self, kind, shared):

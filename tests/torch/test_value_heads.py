@@ -115,6 +115,7 @@ class TwoHeadsTrainer(PPOTrainer):
     policy_class = TwoHeads
 
 
+@pytest.mark.long
 def test_a_centralized_critic_has_them_too():
     config = {"centralized_critic": True, "train_batch_size": 60, "sgd_minibatch_size": 30, "num_sgd_iter": 1}
     with TwoHeadsTrainer(env=TwoKnownAgents, config={**config, "model": {"fcnet_hiddens": (8,)}, "seed": 0}) as trainer:

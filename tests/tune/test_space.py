@@ -63,6 +63,7 @@ def test_dotted_keys_are_keys_of_parts():
     assert config == {"model": {"a": 1, "c": 4}}
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_default_space_of_every_algorithm(algorithm):
     config_class = get_trainer_class(algorithm).config_class

@@ -179,6 +179,7 @@ def test_no_trial_begins_after_the_time(search):
     assert len(search(time_s=60, trials=3).trials) == 3
 
 
+@pytest.mark.long
 def test_trials_in_processes(search):
     alone = search(sampler="grid", search=GRID, env_config={"diverges_above": 5e-2})
     study = search("study", sampler="grid", search=GRID, env_config={"diverges_above": 5e-2}, jobs=2)
@@ -187,6 +188,7 @@ def test_trials_in_processes(search):
     assert study.trials[3].reason == alone.trials[3].reason
 
 
+@pytest.mark.long
 def test_the_end_of_a_process_is_a_failure_of_its_trial(search):
     study = search(sampler="grid", search=GRID, env_config={"exits": 1}, jobs=3)
     # The first trainer of each process ends it.
@@ -194,6 +196,7 @@ def test_the_end_of_a_process_is_a_failure_of_its_trial(search):
     assert "exit code 7" in study.trials[0].reason
 
 
+@pytest.mark.long
 def test_pruning_in_processes(search):
     study = search(trials=20, sampler="random", pruner="halving", jobs=2)
     assert {trial.state for trial in study.trials} == {"finished", "pruned"}

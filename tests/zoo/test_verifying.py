@@ -62,6 +62,7 @@ def test_measured_seeds_are_not_measured_again(measured, tmp_path):
     assert again.figures.seeds[1].score == measured.figures.seeds[1].score
 
 
+@pytest.mark.long
 def test_results_of_other_versions_are_not_mixed(changed, tmp_path):
     versions = {**changed().figures.versions, "jax": "0.0.1"}
     with pytest.raises(ConfigError) as refused:
@@ -76,6 +77,7 @@ def test_the_first_part_has_the_same_bits(measured):
     assert verified.seeds == [0, 1]
 
 
+@pytest.mark.long
 def test_other_bits_on_the_same_machine_do_not_pass(changed):
     verified = verify_first(changed(with_first(weights="0" * 32)), 1, show=silent)
     assert not verified.reproduced
@@ -84,6 +86,7 @@ def test_other_bits_on_the_same_machine_do_not_pass(changed):
     assert not verified.passed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "passes"),
     [

@@ -150,6 +150,7 @@ RESTORED_IN_SHORT = {
 }
 
 
+@pytest.mark.short("A2C-continuous", "SAC-continuous")
 @pytest.mark.parametrize(("variant", "kind"), in_short(RESTORED_IN_SHORT, RESTORED))
 def test_a_restored_run_continues_exactly(variant, kind, tmp_path):
     name, options = VARIANTS[variant]
@@ -169,6 +170,7 @@ COMPILED = [*one_of_each(("masked", "recurrent", "continuous"), ON_ROWS)]
 COMPILED += [("QMIX", "recurrent"), ("PPO", "centralized critic")]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
 @pytest.mark.parametrize(("variant", "kind"), in_short({("APEX", "masked")}, COMPILED))
 def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):

@@ -53,6 +53,7 @@ def assert_learns(trainer: Trainer) -> None:
     assert np.isfinite([value for value in statistics.values() if value is not None]).all()
 
 
+@pytest.mark.short("PPO obs")
 @pytest.mark.parametrize("case", long_except({"PPO obs", "PPO advantages", "PG obs", "PG advantages"}, COLUMNS))
 def test_nan_in_a_batch_changes_no_weights(monkeypatch, case):
     name, column = case
@@ -133,6 +134,7 @@ def test_an_exploding_learning_rate_raises_a_named_error(name, options):
             [trainer.train() for _ in range(5)]
 
 
+@pytest.mark.long
 def test_nan_weights_of_the_value_function_are_detected_in_learning():
     with PPOTrainer("CartPole-v1", PPO) as trainer:
         policy = trainer.get_policy()

@@ -31,6 +31,7 @@ def names(report) -> list[tuple[str, str]]:
     return [(finding.severity, finding.name) for finding in report.findings]
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_passes(kind):
     report = check_env(lambda context: KINDS[kind].make(2))

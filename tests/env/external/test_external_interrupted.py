@@ -81,6 +81,7 @@ def interrupted_at(lines: Callable[[int], int], agents: str | None, episodes: in
     return count
 
 
+@pytest.mark.short("one agent")
 @KINDS
 def test_interrupts_at_some_lines(agents):
     assert interrupted_at(lambda number: 3 + 37 * number % 700, agents, episodes=60) > 50

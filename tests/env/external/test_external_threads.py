@@ -305,6 +305,7 @@ def test_an_interrupted_player_does_not_affect_others():
     assert not queue.waiting
 
 
+@pytest.mark.long
 def test_containers_do_not_grow():
     """After thousands of episodes every container is as large as after hundreds."""
 

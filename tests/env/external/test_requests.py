@@ -94,6 +94,7 @@ class TestRequests:
         (error,) = got
         assert isinstance(error, EnvStoppedError)
 
+    @pytest.mark.long
     def test_ten_thousand_pending_requests_need_no_thread(self, base):
         before, got = threading.active_count(), []
         for number in range(10_000):

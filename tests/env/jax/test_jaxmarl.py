@@ -109,6 +109,7 @@ class TestJaxMarl:
         assert self.ends(the_env("jax:jaxmarl/counts", max_episode_steps=None), 0, 2) == (9, False, False)
         assert self.ends(the_env("jax:jaxmarl/enemies"), 0, 2) == (3, False, True)
 
+    @pytest.mark.long
     def test_spaces_and_fragments(self):
         env = the_env("jax:jaxmarl/counts")
         assert env.agents == ("one", "two")

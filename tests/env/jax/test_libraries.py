@@ -56,6 +56,7 @@ class TestPgx:
             np.testing.assert_array_equal(rows.obs["observation"][0], state.observation)
             assert rows.obs["observation"].dtype == np.uint8
 
+    @pytest.mark.long
     def test_spaces(self):
         env = the_env("jax:pgx/2048")
         frame = spaces.Box(0, 1, (4, 4, 31), np.uint8)
@@ -74,6 +75,7 @@ class TestPgx:
         env = the_env("jax:pgx/minatar-breakout", sticky_action_prob=0.5, max_episode_steps=3)
         assert (env.env.env.sticky_action_prob, env.max_episode_steps) == (0.5, 3)
 
+    @pytest.mark.long
     def test_the_timer_of_freeway_truncates(self):
         env = the_env("jax:pgx/minatar-freeway")
         state, _ = jax.jit(env.reset)(jax.random.key(0))
@@ -87,6 +89,7 @@ class TestPgx:
         assert env.num_envs == 2
         assert env.name == "PgxEnv(minatar-breakout)"
 
+    @pytest.mark.short("tic_tac_toe")
     @pytest.mark.parametrize("name", ["tic_tac_toe", "kuhn_poker"])
     def test_games_of_several_players(self, name):
         game, env = pgx.make(name), the_env(f"jax:pgx/{name}")
@@ -184,6 +187,7 @@ class TestBrax:
         assert (bool(last.terminated), bool(last.truncated)) == (False, True)
         assert the_env("jax:brax/adder").max_episode_steps == 1000
 
+    @pytest.mark.long
     def test_spaces_and_fragments(self):
         env = the_env("jax:brax/adder")
         assert env.observation_space == spaces.Dict({"state": spaces.Box(-np.inf, np.inf, (3,), np.float32)})

@@ -14,6 +14,7 @@ from tests.env.test_contract import seeds_for
 from tests.env.test_stacking import stacks_of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [JaxClock, JaxClocks])
 def test_stacks_are_those_of_every_kind(env):
     seeds = seeds_for(2)

@@ -146,6 +146,7 @@ class TestRandomSchedules:
         }
         run(make, specs, lambda agent: agent, mode, fragment, num_envs, lambda env: Regrouped(env, groups), flat)
 
+    @pytest.mark.long
     @given(episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3), two_policies=st.booleans(), **PARAMETERS)
     def test_pettingzoo_there_and_back(self, episodes, two_policies, mode, fragment, num_envs):
         specs = {"x": Play, "y": Play} if two_policies else Play

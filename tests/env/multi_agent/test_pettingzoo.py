@@ -50,6 +50,9 @@ class TestLibrary:
         assert base.try_render() is None
         base.stop()
 
+    @pytest.mark.short(
+        "parallel-classic/rps-v2", "aec-classic/rps-v2", "aec-classic/tictactoe-v3", "aec-classic/connect_four-v3"
+    )
     def test_sampling(self, kind, name):
         acting = LIBRARY[kind, name][2]
         config = {"num_envs_per_worker": 3, "rollout_fragment_length": 60}

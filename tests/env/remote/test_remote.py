@@ -155,6 +155,7 @@ def test_a_slow_sub_environment_delays_no_other_without_waiting(trio, method, mo
     assert min(steps[0], steps[2]) > 5
 
 
+@pytest.mark.long
 def test_a_poll_waits_no_longer_than_configured(trio, tmp_path):
     """100 ms after the first result: a sub-environment that takes longer is in a later poll."""
     trio.get_sub_environments()[1].behave(waits_in="reset", for_file=str(tmp_path / "go"))

@@ -32,6 +32,7 @@ def columns_of(batch) -> dict:
     return {(policy_id, key): part[key] for policy_id, part in parts.items() for key in part}
 
 
+@pytest.mark.short("single")
 @pytest.mark.parametrize(("env", "several"), [(Clock, False), (Party, True)], ids=["single", "two policies"])
 def test_batches_in_lockstep_equal_those_of_one_process(small_ray, env, several):
     policies = {"first": (PPO, None, None, {}), "other": (PPO, None, None, {"gamma": 0.5})}

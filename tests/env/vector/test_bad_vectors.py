@@ -136,6 +136,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.short(every=3)
 @AT_ANY_TIME
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize(("part", "value", "says"), COLUMNS.values(), ids=COLUMNS)
@@ -143,6 +144,7 @@ def test_columns(kind, at, part, value, says):
     bad(kind, at, says, **{part: value})
 
 
+@pytest.mark.short(every=3)
 @AT_ANY_TIME
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("part", ["rewards", "terminateds", "truncateds"])

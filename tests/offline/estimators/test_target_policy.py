@@ -64,6 +64,7 @@ def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, con
 
 
 # Most policies fetch log-probabilities only if their actions are written (`output`).
+@pytest.mark.short("A2C-action_space0-config0", "SAC-action_space7-config7")
 @pytest.mark.parametrize(
     ("algorithm", "action_space", "config"),
     [

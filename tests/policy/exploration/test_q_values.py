@@ -68,6 +68,7 @@ class TestSoftQ:
         assert set(drawn(exploration, masked, 500)) == {0, 3}
 
 
+@pytest.mark.short(every=3)
 @pytest.mark.parametrize("values", [[-1e31, 1e30, -3e38, 0], [-4e29, 0, 0, -3e29], [-3e38, 0, 0, -3e38]])
 @pytest.mark.parametrize(
     "exploration",

@@ -54,6 +54,7 @@ def name(request, monkeypatch, tmp_path):
     return request.param
 
 
+@pytest.mark.short("tensorboard", "csv")
 def test_what_a_run_logs_is_read_back_and_a_continued_run_adds_to_it(name, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     trainer = FakeTrainer({})
@@ -73,6 +74,7 @@ def test_what_a_run_logs_is_read_back_and_a_continued_run_adds_to_it(name, tmp_p
         assert id_of(one) == id_of(two)
 
 
+@pytest.mark.short("csv")
 def test_a_logger_that_joins_a_continued_run_gets_the_earlier_results_too(name, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     trainer = FakeTrainer({})

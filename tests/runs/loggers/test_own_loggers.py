@@ -210,6 +210,7 @@ def test_ids_are_kept_for_runs_that_continue(tmp_path):
     assert [call[1] for call in second[0].calls if call[0] == "log"] == [200, 200]  # nothing earlier again
 
 
+@pytest.mark.short("[]")
 @pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', '{"a": "../../x"}'])
 def test_damaged_ids_are_refused(tmp_path, content):
     trainer = FakeTrainer({})

@@ -113,6 +113,14 @@ LONG_CASES = {
 }
 
 
+@pytest.mark.short("PPO: nested observations, a filter, nested actions", "SAC: a filter, actions of doubles")
+@pytest.mark.short(
+    "PPO: nested observations, a filter, nested actions",
+    "PPO: masks of several choices",
+    "PPO: masks, and low outputs for the valid choices",
+    "PPO: an image, scaled actions",
+    "SAC: a filter, actions of doubles",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_actions_are_equal(name):
     policy_class, observations, actions, config = CASES[name]
