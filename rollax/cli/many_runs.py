@@ -6,6 +6,8 @@ Runs of an environment in JAX train together in this process, other runs in proc
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,27 +15,32 @@ from typing import Any
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.cli.console import MISSED_GOAL, SIGNALLED, USER_ERROR
+from rollax.cli.experiment import parse_config, parse_settings
 from rollax.cli.planned_runs import Outcome, PlannedRun, Training
 from rollax.cli.runs_in_processes import train_in_processes
 from rollax.cli.runs_together import train_here
-from rollax.cli.sweep_report import Standing, report, write_stopped
-from rollax.core.atomic_files import read_regular, replace_file
+from rollax.cli.sweep_report import STOPPED_NAME, Standing, report, write_stopped, write_text
+from rollax.config.presets import preset
+from rollax.config.trainer import resolve_config
+from rollax.core.atomic_files import read_regular
 from rollax.core.importing import JAX_ENV
+from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
 from rollax.many.halving import Halving
 from rollax.many.sweep import Setting, Sweep
 from rollax.runs.display import title_of
-from rollax.runs.experiment import Experiment
+from rollax.runs.experiment import Experiment, merged
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.live_curves import LiveCurves
 from rollax.runs.results import curve, number_in, read_results, to_json
 from rollax.runs.run_folder import check_empty, iteration_of, newest_saved
 from rollax.runs.run_lock import RunLock
-from rollax.runs.stopping import ended_by
+from rollax.runs.stopping import missed_goal, reached, result_at
 
 SETTINGS_NAME = "seeds.json"
 CURVES_NAME = "curves.png"
 _MOST_BYTES = 1 << 24
+_ABSENT: Any = object()
 
 
 def train_many(
@@ -62,16 +69,18 @@ def train_many(
     """
     with RunLock(folder, "--out") as lock, StopRequest() as request:
         halving = None if options["halving"] is None else Halving(options["halving"])
-        limit = experiment.stop.get("timesteps_total", math.inf)
-        rungs = [] if halving is None else halving.rungs(limit, len(sweep.settings))
+        rungs = [] if halving is None else _rungs(halving, sweep, experiment.stop)
+        if rungs:
+            _warn_of_empty_buffers(experiment)
         _check_settings(lock.folder, experiment, sweep, rungs)
         many = _ManyRuns(train, options, experiment, lock.folder, seeds, training, request)
         outcome = many.train(sweep.settings, halving, rungs)
-        many.curves.draw()
+        many.curves.finish()
         if request.signal is not None:
             return SIGNALLED + request.signal
         if outcome.goes_on:
-            report(many.standings, experiment, lock.folder if sweep.axes else None)
+            imports = options["imports"] or ()
+            report(many.standings, experiment, lock.folder if sweep.axes else None, imports)
     if len(outcome.diverged) == len(sweep.settings):
         return USER_ERROR
     return max(outcome.codes - {MISSED_GOAL}) or max(outcome.codes)
@@ -94,7 +103,7 @@ class _ManyRuns:
         self._folder, self._seeds, self._request = folder, seeds, request
         self.standings: list[Standing] = []
         """The result of each setting, the settings that stopped last first; complete after `train`."""
-        title = title_of(str(experiment.run), str(experiment.env))
+        title = title_of(str(experiment.run), str(_env_of(experiment)))
         self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
 
     def train(self, settings: Sequence[Setting], halving: Halving | None, rungs: Sequence[int]) -> Outcome:
@@ -104,14 +113,13 @@ class _ManyRuns:
         for rung in rungs:
             assert halving is not None
             found = self._trained(going, {**self._experiment.stop, "timesteps_total": rung})
-            outcome.codes |= found.codes - {MISSED_GOAL}  # the goal may be reached after the rung
-            outcome.diverged |= found.diverged
+            found.codes.discard(MISSED_GOAL)  # the goal may be reached after the rung
+            outcome.add(found)
             if self._request.signal is not None or not outcome.goes_on:
                 return outcome
             going = self._decided(going, found.diverged, halving, rung)
         found = self._trained(going, self._experiment.stop)
-        outcome.codes |= found.codes
-        outcome.diverged |= found.diverged
+        outcome.add(found)
         self._note(going, found.diverged, None)
         return outcome
 
@@ -121,14 +129,19 @@ class _ManyRuns:
     def _trained(self, settings: Sequence[Setting], stop: Mapping[str, float]) -> Outcome:
         runs = [run for setting in settings for run in self._runs(setting)]
         waiting = [run for run in runs if not _has_ended(run.folder, stop)]
-        parallel, env, outcome = self._options["parallel"], self._experiment.env, None
+        parallel, env, outcome = self._options["parallel"], _env_of(self._experiment), Outcome()
+        ended = (_last_result(run.folder) for run in runs if run not in waiting)
+        if self._options["must_reach"] and any(missed_goal(stop, last) for last in ended):
+            outcome.codes.add(MISSED_GOAL)
         if parallel is None and isinstance(env, str) and env.startswith(JAX_ENV) and len(waiting) > 1:
-            outcome = train_here(self._training, waiting, stop, self._request, self._options, self.curves.update)
-        if outcome is None:
+            found, waiting = train_here(self._training, waiting, stop, self._request, self._options, self.curves.update)
+            outcome.add(found)
+        if waiting:
             several = parallel is not None and parallel > 1
             one = {**self._options, "seeds": None, "sweep": None, "halving": None, "parallel": None}
             one |= {"quiet": self._options["quiet"] or several, "stop_timesteps": _whole(stop.get("timesteps_total"))}
-            outcome = train_in_processes(self._train, one, waiting, parallel or 1, self._request, self.curves.update)
+            watch = self.curves.update
+            outcome.add(train_in_processes(self._train, one, waiting, parallel or 1, self._request, watch))
         return outcome
 
     def _decided(self, going: Sequence[Setting], diverged: set[Setting], halving: Halving, rung: int) -> list[Setting]:
@@ -142,6 +155,10 @@ class _ManyRuns:
         greedy = all(curve(run, "evaluation_reward_mean")[1] for runs in lines.values() for run in runs)
         quantity = "evaluation_reward_mean" if greedy else "episode_reward_mean"
         scores = {setting: _mean_of_last(lines.get(setting, ()), quantity) for setting in going}
+        if all(score is None for score in scores.values()):
+            print(f"\nSuccessive halving: after {rung:,} steps no episode has ended; all settings go on.", flush=True)
+            self._note([setting for setting in going if setting in diverged], diverged, None)
+            return finite
         kept, stopped = halving.ranked(scores)
         of_seeds = f"the mean over {len(self._seeds)} seeds of " if len(self._seeds) > 1 else ""
         print(
@@ -151,6 +168,8 @@ class _ManyRuns:
         )
         goes_on = [setting for setting in kept if setting not in diverged]
         stops = [setting for setting in (*kept, *stopped) if setting not in goes_on and setting not in ended]
+        for run in (run for setting in goes_on for run in self._runs(setting)):
+            (run.folder / STOPPED_NAME).unlink(missing_ok=True)  # of the same sweep with fewer seeds
         for place, setting in enumerate((*kept, *stopped), start=1):
             what = "stops" if setting in stops else "has ended" if setting in ended else "goes on"
             print(f"  {what:9}  {setting.name}: {_score_text(scores[setting])}", flush=True)
@@ -189,34 +208,80 @@ def refuse_many(options: Mapping[str, Any]) -> None:
         raise ConfigError("Many runs cannot continue one run.", "--seeds, --sweep, --resume", seeds or sweep).fix(
             "leave --resume out: the same command with the same --out continues interrupted runs"
         )
-    if any(text.startswith("seed=") for text in options["settings"] or ()) or '"seed"' in (options["config"] or ""):
-        raise ConfigError.twice("The seed", "--seeds, and --set or --config", seeds).fix(
+    given = {**parse_config(options["config"] or "{}"), **parse_settings(options["settings"] or ())}
+    if "seed" in given:
+        raise ConfigError.twice("The seed", "--seeds or --sweep, and --set or --config", given["seed"]).fix(
             "pass the first seed as --seed"
         )
 
 
-def check_sweep(sweep: Sweep, run: str | None, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for keys of a sweep that the algorithm does not have, or whose values it does not accept.
+def seeds_from(first: Any, number: int) -> range:
+    """Returns a number of seeds from the first one on, where None is 0; ConfigError for a wrong first seed."""
+    first = 0 if first is None else first
+    if not (is_whole(first) and first >= 0):
+        raise ConfigError.out_of_range("The first seed", "config key 'seed'", first, "a whole number of at least 0")
+    return range(first, first + number)
+
+
+def check_halving(first_rung: int | None, sweep: Sweep, stop: Mapping[str, float]) -> None:
+    """Raises ConfigError for a first rung that no setting stops at: one setting, or a limit that comes before."""
+    if first_rung is None or _rungs(Halving(first_rung), sweep, stop):
+        return
+    why = "there is only one setting"
+    if len(sweep.settings) > 1:
+        why = f"the runs end after {stop['timesteps_total']:,.10g} steps"
+    raise ConfigError.no_effect("--halving", why, "--halving", first_rung)
+
+
+def check_sweep(sweep: Sweep, experiment: Experiment, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for keys of a sweep that the algorithm lacks, and for settings that it does not accept.
+
+    Without an algorithm nothing is checked; `train` refuses that later.
 
     Args:
-        run: the algorithm; None if it is missing, which `train` refuses later.
+        sweep: the settings.
+        experiment: algorithm and config, the same for all settings but for the sweep.
         given: the config of other options.
     """
     from rollax.tune.distributions import Choice  # loaded only where they are used
-    from rollax.tune.space import check_space
+    from rollax.tune.space import check_space, with_values
 
     for key in sweep.axes:
         part: Any = given
         for name in key.split("."):
-            part = part.get(name) if isinstance(part, Mapping) else None
-        if part is not None:
+            part = part.get(name, _ABSENT) if isinstance(part, Mapping) else _ABSENT
+        if part is not _ABSENT:
             raise ConfigError.twice(key, "--sweep, and --set or --config", key)
-    if run is not None and sweep.axes:
-        check_space(
-            {key: Choice(values) for key, values in sweep.axes.items()},
-            trainer_class_named(run).config_class,
-            "--sweep",
+    if experiment.run is None or not sweep.axes:
+        return
+    trainer_class = trainer_class_named(experiment.run)
+    choices = {key: Choice(values) for key, values in sweep.axes.items()}
+    check_space(choices, trainer_class.config_class, "--sweep")
+    config = dict(experiment.config)
+    if experiment.preset is not None:
+        config = merged(preset(experiment.preset, trainer_class.name), config)
+    if experiment.env is not None:
+        config["env"] = experiment.env
+    for setting in sweep.settings:  # before any of them trains
+        resolve_config(trainer_class.config_class, with_values(config, dict(setting.values)))
+
+
+def _warn_of_empty_buffers(experiment: Experiment) -> None:
+    """Says that runs which go on after a rung lose their replay buffers, unless checkpoints contain them."""
+    key = "store_buffer_in_checkpoints"
+    if experiment.run is None or experiment.config.get(key):
+        return
+    if key in trainer_class_named(experiment.run).config_class.model_fields:
+        print(
+            "Successive halving: settings that go on after a rung begin with an empty replay buffer; "
+            f"--set {key}=true keeps it.",
+            file=sys.stderr,
+            flush=True,
         )
+
+
+def _rungs(halving: Halving, sweep: Sweep, stop: Mapping[str, float]) -> list[int]:
+    return halving.rungs(stop.get("timesteps_total", math.inf), len(sweep.settings))
 
 
 def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: Sequence[int]) -> None:
@@ -230,20 +295,29 @@ def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: S
     }
     if sweep.axes:
         found |= {"sweep": dict(sweep.axes), "rungs": rungs}
-    settings = to_json(found, indent=2).encode() + b"\n"
+    settings = to_json(found, indent=2) + "\n"
     path = folder / SETTINGS_NAME
     if not path.exists():
-        check_empty(folder, "--out", "", held=True)
-        replace_file(path, settings)
-    elif read_regular(path, _MOST_BYTES) != settings:
+        check_empty(folder, "--out", f"rollax resume {shlex.quote(str(folder))}", held=True)
+        write_text(path, settings)
+    elif read_regular(path, _MOST_BYTES) != settings.encode():
         raise ConfigError("The folder has runs of other settings.", "--out", str(folder)).expected(
             f"the algorithm, environment, config and sweep of {path}", "choose another folder"
         )
 
 
+def _env_of(experiment: Experiment) -> Any:
+    return experiment.config.get("env") if experiment.env is None else experiment.env
+
+
 def _has_ended(run: Path, stop: Mapping[str, float]) -> bool:
+    return reached(stop, _last_result(run)) is not None
+
+
+def _last_result(run: Path) -> Mapping[str, Any]:
+    """The result at the newest checkpoint of a run folder; {} if there is none."""
     newest = newest_saved(run)
-    return newest is not None and ended_by(run, iteration_of(newest), stop) is not None
+    return {} if newest is None else result_at(run, iteration_of(newest))
 
 
 def _quantity(experiment: Experiment) -> str:

@@ -51,6 +51,11 @@ class Outcome:
     codes: set[int] = field(default_factory=lambda: {0})
     diverged: set[Setting] = field(default_factory=set)
 
+    def add(self, other: Outcome) -> None:
+        """Adds how other runs have ended."""
+        self.codes |= other.codes
+        self.diverged |= other.diverged
+
     @property
     def goes_on(self) -> bool:
         """Whether further runs may begin."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from rollax.cli.console import SIGNALLED, USER_ERROR, search_current_folder
+from rollax.cli.console import MISSED_GOAL, SIGNALLED, USER_ERROR, search_current_folder
 from rollax.cli.planned_runs import Outcome, PlannedRun, resumed
 from rollax.errors import NonFiniteError
 from rollax.runs.display import shown_path
@@ -57,6 +57,8 @@ def train_in_processes(
             for run, process in list(running.items()):
                 if not process.is_alive():
                     code = _code(running.pop(run))
+                    if code not in (0, MISSED_GOAL) and request.signal is None:
+                        print(f"{run.label}: {_how_it_failed(code)}", file=sys.stderr, flush=True)
                     if code != _NOT_FINITE:
                         outcome.codes.add(code)
                     elif run.setting.values:
@@ -101,6 +103,15 @@ def _code(process: SpawnProcess) -> int:
     process.join()
     code = process.exitcode or 0
     return SIGNALLED - code if code < 0 else code
+
+
+def _how_it_failed(code: int) -> str:
+    """A text for the exit code of a process, which has printed its error, unless a signal ended it."""
+    if code == _NOT_FINITE:
+        return "numbers are not finite"
+    if code > SIGNALLED:
+        return f"signal {code - SIGNALLED} ended its process; signal 9 without a cause often means too little memory"
+    return f"failed, with exit code {code}"
 
 
 def _end(running: Mapping[PlannedRun, SpawnProcess]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from rollax.cli.console import MISSED_GOAL
 from rollax.cli.planned_runs import Outcome, PlannedRun, Training, resumed
-from rollax.errors import NonFiniteError
+from rollax.errors import NonFiniteError, text_of
 from rollax.runs.interrupts import Interrupted, StopRequest
 
 if TYPE_CHECKING:
@@ -27,13 +27,12 @@ def train_here(
     request: StopRequest,
     options: Mapping[str, Any],
     watch: Callable[[], None],
-) -> Outcome | None:
-    """Trains runs in threads of this process, and returns their outcome.
+) -> tuple[Outcome, list[PlannedRun]]:
+    """Trains runs in threads of this process; returns their outcome, and the runs whose steps are not compiled.
 
     Runs share compiled functions if their settings differ only in numbers that are arguments of these functions.
-    Groups of runs that differ in other numbers, such as `gamma`, train one after another.
-
-    Returns None, and trains nothing, if the steps of a run are not compiled.
+    Groups of runs that differ in other numbers, such as `gamma`, train one after another. Runs whose steps are not
+    compiled, for example with `num_workers=1`, are left as they are.
 
     Args:
         training: how a run trains.
@@ -47,19 +46,26 @@ def train_here(
             their setting, if there is a sweep.
         Interrupted: a signal has interrupted a final evaluation.
     """
-    from rollax.many.together import is_compiled, may_differ  # loaded only where it is used
-
+    together = _Together(training, stop, request, options, watch, _Progress(len(runs), quiet=options["quiet"]))
     with training.make(runs[0], resumed(runs[0].folder)) as first:
-        if not is_compiled(first):
-            return None
-        arguments, groups = may_differ(first), dict[Any, list[PlannedRun]]()
-        for run in runs:
-            compiled_for = tuple((key, value) for key, value in run.setting.values if key not in arguments)
-            groups.setdefault(compiled_for, []).append(run)
-        together = _Together(training, stop, request, options, watch, _Progress(len(runs), quiet=options["quiet"]))
-        for group in groups.values():
-            together.train(group, first if group[0] is runs[0] else None)
-        return together.outcome
+        groups = _groups(runs, first)
+        left = together.train(groups[0], first)
+    for group in groups[1:]:
+        if request.signal is None:
+            with training.make(group[0], resumed(group[0].folder)) as first:
+                left += together.train(group, first)
+    return together.outcome, left
+
+
+def _groups(runs: Sequence[PlannedRun], first: Trainer) -> list[list[PlannedRun]]:
+    """The runs that can share compiled functions, in groups; `first` is the trainer of the first run."""
+    from rollax.many.together import may_differ  # loaded only where it is used
+
+    arguments, groups = may_differ(first), dict[Any, list[PlannedRun]]()
+    for run in runs:
+        compiled_for = tuple((key, value) for key, value in run.setting.values if key not in arguments)
+        groups.setdefault(compiled_for, []).append(run)
+    return list(groups.values())
 
 
 class _NotBegunError(Exception):
@@ -84,10 +90,15 @@ class _Together:
         self._failed: list[BaseException] = []
         self._fitting: set[PlannedRun] = set()
 
-    def train(self, runs: Sequence[PlannedRun], first: Trainer | None) -> None:
-        """Trains a group of runs, unless there was a signal; `first` is the trainer of the first run, if made."""
-        from rollax.many.together import train_together
+    def train(self, runs: Sequence[PlannedRun], first: Trainer) -> list[PlannedRun]:
+        """Trains a group of runs, unless there was a signal; returns the runs if their steps are not compiled.
 
+        `first` is the trainer of the first run.
+        """
+        from rollax.many.together import is_compiled, train_together
+
+        if not is_compiled(first):
+            return list(runs)
         resume = [resumed(run.folder) for run in runs]
 
         def make(number: int) -> Trainer:
@@ -95,9 +106,7 @@ class _Together:
             if self._ends(run):
                 raise _NotBegunError
             with self._noting_errors(run):
-                trainer = first if first is not None and number == 0 else self._training.make(run, resume[number])
-            self._progress.begun(run, trainer)
-            return trainer
+                return first if number == 0 else self._training.make(run, resume[number])
 
         def train(number: int, trainer: Trainer) -> None:
             run = runs[number]
@@ -105,18 +114,19 @@ class _Together:
                 return
             self._fitting.add(run)
             try:
-                with self._noting_errors(run):
+                with self._noting_errors(run), self._progress.of(run, trainer):
                     fitted = self._training.fit(trainer, run, resume[number], self._stop)
             finally:
                 self._fitting.discard(run)
-            self._progress.ended(run, fitted)
+            self._progress.print_end(run, fitted)
             if self._options["must_reach"] and fitted.missed_goal:
                 self.outcome.codes.add(MISSED_GOAL)
 
-        if not self._request.signal:
+        with suppress(_NotBegunError):  # of `make` in this thread
             train_together(make, len(runs), train, watch=self._show)
         if self._failed:
             raise self._failed[0]
+        return []
 
     def _ends(self, run: PlannedRun) -> bool:
         return bool(self._failed) or self._request.signal is not None or run.setting in self.outcome.diverged
@@ -131,6 +141,9 @@ class _Together:
                 print(f"{run.label}: {error}", file=sys.stderr, flush=True)
             else:
                 self._failed.append(error)
+                first_line = (text_of(error).splitlines() or [""])[0]
+                what = f"{run.label}: {type(error).__name__}: {first_line}"
+                print(f"{what} No further run begins.", file=sys.stderr, flush=True)
             raise
 
     def _show(self) -> None:
@@ -149,16 +162,21 @@ class _Progress:
     def __init__(self, runs: int, *, quiet: bool) -> None:
         self._runs, self._quiet = runs, quiet
         self._running: dict[PlannedRun, tuple[Trainer, int]] = {}  # with the trainer's steps before this training
-        self._ended = self._steps = 0  # the runs that have ended, and their steps
+        self._ended: list[int] = []  # the steps of each run that has ended
         self._before = time.monotonic(), 0
 
-    def begun(self, run: PlannedRun, trainer: Trainer) -> None:
-        """Counts the steps of a run from now on."""
-        self._running[run] = trainer, trainer.optimizer.env_steps
+    @contextmanager
+    def of(self, run: PlannedRun, trainer: Trainer) -> Iterator[None]:
+        """Counts the steps of a run, which trains in the block, in a thread of its own."""
+        before = trainer.optimizer.env_steps
+        self._running[run] = trainer, before
+        try:
+            yield
+        finally:
+            del self._running[run]  # with the trainer, whose replay buffer may be large
+            self._ended.append(trainer.optimizer.env_steps - before)
 
-    def ended(self, run: PlannedRun, fitted: FitResult) -> None:
-        trainer, before = self._running.pop(run)
-        self._ended, self._steps = self._ended + 1, self._steps + trainer.optimizer.env_steps - before
+    def print_end(self, run: PlannedRun, fitted: FitResult) -> None:
         if not self._quiet:
             last = fitted.last
             greedy = "" if last["evaluation"] is None else f", greedy {last['evaluation']['episode_reward_mean']:.2f}"
@@ -172,7 +190,7 @@ class _Progress:
         if self._quiet or now - self._before[0] < _LINES_EVERY_S:
             return
         running = list(self._running.values())
-        steps = self._steps + sum(trainer.optimizer.env_steps - before for trainer, before in running)
+        steps = sum(self._ended) + sum(trainer.optimizer.env_steps - before for trainer, before in running)
         (before, steps_before), self._before = self._before, (now, steps)
         rate = (steps - steps_before) / (now - before)
-        print(f"{self._ended} of {self._runs} runs ended, {steps:,} steps, {rate:,.0f} steps/s", flush=True)
+        print(f"{len(self._ended)} of {self._runs} runs ended, {steps:,} steps, {rate:,.0f} steps/s", flush=True)

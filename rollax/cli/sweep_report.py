@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollax.cli.console import command_name
-from rollax.config.json_form import encode_values
+from rollax.config.json_form import cluster_in, decode_config, encode_values, missing_code
 from rollax.core.atomic_files import replace_file
+from rollax.errors import RollaxError
 from rollax.many.sweep import Setting
 from rollax.runs.comparison import QUANTITIES, Group, experiment_of, table
 from rollax.runs.display import shown_path
@@ -36,10 +38,13 @@ class Standing:
     diverged: bool
 
 
-def report(standings: Sequence[Standing], experiment: Experiment, folder: Path | None) -> None:
+def report(
+    standings: Sequence[Standing], experiment: Experiment, folder: Path | None, imports: Sequence[str] = ()
+) -> None:
     """Prints the table of scores; with the folder of a sweep also ranks settings, and writes the best one there.
 
     Settings rank by the rung at which they were stopped, the latest first, and then by their interquartile mean.
+    `imports` are the modules of the option `--import`.
     """
     groups = {standing: _group(standing, experiment) for standing in standings if not standing.diverged}
     quantity = next((name for name in QUANTITIES if _all_have(groups.values(), name)), QUANTITIES[-1])
@@ -65,10 +70,17 @@ def report(standings: Sequence[Standing], experiment: Experiment, folder: Path |
             print(f"{why}: {standing.setting.name}")
     if best_first:
         path = folder / BEST_NAME
-        replace_file(path, best_file(best_first[0].setting, experiment, len(standings)).encode())
-        shown = shown_path(path)
-        print(f"Best:   {best_first[0].setting.name}  (train: {command_name()} train -f {shown})")
+        write_text(path, best_file(best_first[0].setting, experiment, len(standings)))
+        to_train = shlex.join(["train", "-f", shown_path(path), *_options(experiment, imports)])
+        print(f"Best:   {best_first[0].setting.name}  (train: {command_name()} {to_train})")
         print("        The best of many settings is optimistic: measure it with other seeds.")
+
+
+def _options(experiment: Experiment, imports: Sequence[str]) -> list[str]:
+    """The options that the file of an experiment requires: it is not trusted to name code or a cluster."""
+    decoded = decode_config(encode_values({**experiment.config, "env": experiment.env}))
+    names_code = ":" in (experiment.run or "") or any(missing_code(decoded)) or cluster_in(decoded) is not None
+    return [*(f"--import={name}" for name in imports), *(["--trust-code"] if names_code else [])]
 
 
 def best_file(setting: Setting, experiment: Experiment, number: int) -> str:
@@ -104,7 +116,15 @@ def write_stopped(
         "of": settings,
         "kept": kept,
     }
-    replace_file(run / STOPPED_NAME, (to_json(why, indent=2) + "\n").encode())
+    write_text(run / STOPPED_NAME, to_json(why, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of a sweep; RollaxError if the disk fails."""
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise RollaxError.not_written("A file of the runs", path, error) from error
 
 
 def _group(standing: Standing, experiment: Experiment) -> Group:

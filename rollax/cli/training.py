@@ -25,7 +25,7 @@ from rollax.cli.console import (
 )
 from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
 from rollax.cli.experiment import parse_config, parse_loggers, parse_settings
-from rollax.cli.many_runs import check_sweep, refuse_many, train_many
+from rollax.cli.many_runs import check_halving, check_sweep, refuse_many, seeds_from, train_many
 from rollax.cli.planned_runs import PlannedRun
 from rollax.cli.training_options import stop_of_options
 from rollax.config.json_form import decode_config
@@ -75,13 +75,13 @@ def train_by(train: Callable[..., None], options: Mapping[str, Any]) -> int:
     refuse_many(options)
     if options["seeds"] is not None or options["sweep"]:
         grid = parse_sweep(options["sweep"] or ())
-        check_sweep(grid, experiment.run, given)
+        check_sweep(grid, experiment, given)
+        check_halving(options["halving"], grid, experiment.stop)
+        seeds = seeds_from(experiment.config.get("seed"), options["seeds"] or 1)
         kind = "sweep" if options["sweep"] else "seeds"
         folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-{kind}") if out is None else out
-        first = experiment.config.get("seed") or 0
         here = _InThisProcess(experiment, options["trust_code"], lambda: fit_options("none"))
-        numbers = range(first, first + (options["seeds"] or 1))
-        return train_many(train, options, experiment, folder, grid, numbers, here)
+        return train_many(train, options, experiment, folder, grid, seeds, here)
     refuse_continue_for(options["continue_for"], experiment.stop, resumed=resume is not None)
     earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
     if out is not None and (earlier is None or out.resolve() != earlier):

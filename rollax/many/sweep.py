@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,10 +73,10 @@ def parse_sweep(texts: Iterable[str], where: str = "--sweep") -> Sweep:
         if key in axes:
             raise ConfigError.twice(key, where, text)
         axes[key] = _range(values, text, where) if ".." in values else _listed(values, text, where)
-        names = [number_text(value) for value in axes[key]]
-        if twice := [name for name in names if names.count(name) > 1]:
+        value, times = Counter(axes[key]).most_common(1)[0]  # 1 and 1.0 are equal, and 0 and -0.0
+        if times > 1:
             fewer = "use fewer values, or a wider range" if ".." in values else "name each value once"
-            raise ConfigError.twice("A value of the sweep", where, f"{text}: {twice[0]}").fix(fewer)
+            raise ConfigError.twice("A value of the sweep", where, f"{text}: {number_text(value)}").fix(fewer)
     return Sweep(axes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -53,12 +54,24 @@ class LiveCurves:
         now = time.monotonic()
         self._due = now + max(_EVERY_S, (now - began) / _SHARE)
 
+    def finish(self) -> None:
+        """Draws the last picture; a failure is only printed, because no result depends on it."""
+        if (failure := self._draw(self._groups())) is not None:
+            print(failure, file=sys.stderr, flush=True)
+
     def draw(self) -> str:
         """Draws the picture, and returns a line about the best group; "" if no run has a value yet."""
+        groups = self._groups()
+        return "" if not groups else self._draw(groups) or _line(groups, self._quantity)
+
+    def _groups(self) -> dict[str, list[Curve]]:
         groups = {label: [one for run in runs if (one := self._curve(run))[0]] for label, runs in self.runs.items()}
-        groups = {label: curves for label, curves in groups.items() if curves}
+        return {label: curves for label, curves in groups.items() if curves}
+
+    def _draw(self, groups: Mapping[str, Sequence[Curve]]) -> str | None:
+        """Draws the picture if there are values; returns a text about a failure."""
         if not groups:
-            return ""
+            return None
         temporary = self._out.with_name(f".{self._out.name}")  # a reader never sees half a picture
         try:
             draw_groups(groups, self._quantity, temporary, self._title)
@@ -67,7 +80,7 @@ class LiveCurves:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"The curves were not drawn: {error}"
-        return _line(groups, self._quantity)
+        return None
 
     def _curve(self, run: Path) -> Curve:
         try:

@@ -69,17 +69,22 @@ def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
 
 def ended_by(run: Path, iteration: int, stop: Mapping[str, float]) -> str | None:
     """Returns the condition that ends a run folder at an iteration; None if it goes on, or has no results there."""
+    return reached(stop, result_at(run, iteration))
+
+
+def result_at(run: Path, iteration: int) -> Mapping[str, Any]:
+    """Returns the result of an iteration in a run folder; {} if there is none."""
     try:
         results, _ = read_results(run)
     except RollaxError:
-        return None
-    last = next((result for result in results if number_in(result, "training_iteration") == iteration), {})
-    return reached(stop, last)
+        return {}
+    return next((result for result in results if number_in(result, "training_iteration") == iteration), {})
 
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
     """Returns whether the stop conditions include a reward goal, and the result reaches none."""
-    return reached(stop, result) not in _GOALS and any(name in _GOALS for name in stop)
+    goals = {name: stop[name] for name in stop if name in _GOALS}
+    return bool(goals) and reached(goals, result) not in goals
 
 
 class Improvement:

@@ -10,6 +10,7 @@ import shutil
 import stat
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from rollax.errors import CheckpointError, RollaxError
@@ -39,9 +40,12 @@ def write_zip(run: Path, path: Path) -> None:
         raise RollaxError("The file exists already.", str(path), "a file").expected(
             "a new name", "choose another name"
         ) from error
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise RollaxError.not_written("The zip file", str(path), error) from error
+    except BaseException as error:
+        with suppress(OSError):  # no folder, for example
+            path.unlink()  # an interrupt leaves half a file too
+        if isinstance(error, OSError):
+            raise RollaxError.not_written("The zip file", str(path), error) from error
+        raise
 
 
 def read_zip(path: Path, folder: Path) -> None:

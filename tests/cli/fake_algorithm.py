@@ -17,10 +17,13 @@ from rollax.runs.fit import FitResult, fit
 
 
 class FakeKeys(TrainerConfig):
-    """The keys of a sweep."""
+    """The keys of a sweep, and the other keys of `FakeTrainer`."""
 
     slope: float = 1.0
     best_at: int = 1000
+    pause: float = 0.0
+    diverges_above: float = 1e9
+    fail_at: int | None = None
 
 
 class FakeConfig:

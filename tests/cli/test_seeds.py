@@ -75,6 +75,7 @@ def test_a_seed_without_a_checkpoint_begins_again(set_of, cwd):
 )
 def test_exit_codes(set_of, options, code, number):
     assert len(set_of("--seeds=2", *options, code=code)[0]) == number
+    set_of("--seeds=2", *options, code=code)  # the same command again, also if no run is left
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,19 @@ def test_exit_codes(set_of, options, code, number):
 def test_options_that_do_not_go_together(set_of, options, cwd):
     set_of("--stop-iterations=1", *options, code=2)
     assert not (cwd / "set").exists()
+
+
+@pytest.mark.parametrize("seed", ["1.5", "-3", "true"])
+def test_a_first_seed_of_a_file_that_is_no_seed_is_refused(set_of, seed, cwd):
+    (cwd / "file.yaml").write_text(f"config: {{seed: {seed}}}")
+    _, output = set_of("--seeds=2", "--stop-iterations=1", "--file=file.yaml", code=2)
+    assert "seed" in output
+    assert not (cwd / "set").exists()
+
+
+def test_a_seed_in_a_part_of_the_config_is_not_the_seed_of_the_run(set_of, monkeypatch):
+    monkeypatch.setattr(many_runs, "train_in_processes", lambda *_: Outcome(codes={1}))
+    set_of("--seeds=1", "--stop-iterations=1", '--config={"env_config": {"seed": 7}}', code=1)
 
 
 def test_a_folder_with_other_files_is_refused(set_of, cwd):

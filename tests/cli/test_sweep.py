@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -10,7 +11,8 @@ import time
 import pytest
 
 from rollax.algorithms.registry import ALGORITHMS
-from rollax.cli import runs_in_processes
+from rollax.cli import many_runs, runs_in_processes
+from rollax.cli.planned_runs import Outcome
 from rollax.core.plain_yaml import read_yaml
 from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
@@ -68,6 +70,9 @@ def test_a_grid_has_a_folder_for_each_setting_and_seed(fake, cwd):
         {"training_iteration": 3},
     )
     fake("--sweep=slope=1..2:2", "--sweep=best_at=2,4", "--seed=4", "--stop-iterations=3", code=2)  # another sweep
+    command = shlex.split(output.partition("(train: ")[2].partition(")\n")[0])
+    invoke(*command[command.index("train") :], "--out=best run")
+    assert steps(cwd / "best run") == [100, 200, 300]
 
 
 @pytest.mark.long
@@ -84,9 +89,23 @@ def test_halving_in_processes(fake, cwd):
     assert not (cwd / "set" / "slope=3" / "seed-0" / "stopped.json").exists()
     assert read_yaml(cwd / "set" / "best.yaml")["config"] == {"slope": 3}
     # The same command has nothing left to train, and decides the same.
+    stale = cwd / "set" / "slope=3" / "seed-0" / "stopped.json"  # as after the same sweep with fewer seeds
+    stale.touch()
     written = {path: path.stat().st_mtime_ns for path in (cwd / "set").rglob("result.jsonl")}
     assert rows(invoke(*FAKE[:-2], "--out=set", "--parallel=2", *options).output) == rows(output)
     assert written == {path: path.stat().st_mtime_ns for path in written}
+    assert not stale.exists()
+    # A file that cannot be written is an error with an exit code of its own.
+    (cwd / "set" / "best.yaml").unlink()
+    (cwd / "set" / "best.yaml").mkdir()
+    assert "best.yaml" in invoke(*FAKE[:-2], "--out=set", "--parallel=2", *options, code=2).output
+
+
+@pytest.mark.long
+def test_no_setting_stops_at_a_rung_before_the_end_of_an_episode(fake, cwd):
+    options = ("--sweep=slope=1,2", "--halving=100", "--stop-timesteps=200")
+    assert rows(fake(*options)) == [("slope=2", 20 * 2), ("slope=1", 20)]
+    assert not list((cwd / "set").rglob("stopped.json"))
 
 
 @pytest.mark.long
@@ -147,6 +166,42 @@ def test_a_sweep_of_an_environment_in_jax_trains_in_one_process(cwd, lines, monk
 
 
 @pytest.mark.long
+def test_settings_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
+    """With `sample_async`, nothing is compiled; the other settings train in this process."""
+    begun = []
+
+    def train_in_processes(train, options, runs, *_):
+        begun.extend(run.label for run in runs)
+        return Outcome(codes={1})
+
+    monkeypatch.setattr(many_runs, "train_in_processes", train_in_processes)
+    keys = ("--sweep=sample_async=0,1", "--sweep=lr=1e-3,1e-2", "--out=set", "--stop-iterations=1", "--no-evaluate")
+    invoke(*IN_JAX, *keys, code=1)
+    assert begun == ["sample_async=1,lr=0.001, seed 0", "sample_async=1,lr=0.01, seed 0"]
+    assert sorted(run.parent.name for run in (cwd / "set").glob("*/seed-0")) == [
+        "sample_async=0,lr=0.001",
+        "sample_async=0,lr=0.01",
+    ]
+
+
+def test_halving_says_that_replay_buffers_are_lost_at_a_rung(cwd, monkeypatch):
+    monkeypatch.setattr(many_runs, "train_here", lambda *_: (Outcome(codes={1}), []))
+    key = "store_buffer_in_checkpoints"
+    options = ("--env=jax:CartPole-v1", "--sweep=lr=1e-3,1e-2", "--halving=100", "--stop-timesteps=200")
+    for number, (run, settings, said) in enumerate(
+        [("DQN", [], True), ("DQN", [f"--set={key}=true"], False), ("PPO", [], False)]
+    ):
+        output = invoke("train", f"--run={run}", *options, *settings, f"--out=set{number}", code=1).output
+        assert (key in output) == said
+
+
+def test_a_setting_that_the_algorithm_refuses_is_refused_before_any_run(cwd):
+    """The last setting has a target for the KL divergence, but no penalty."""
+    invoke(*IN_JAX, "--set=kl_target=0.02", "--sweep=kl_coeff=0.2,0", "--out=set", "--stop-iterations=1", code=2)
+    assert not (cwd / "set").exists()
+
+
+@pytest.mark.long
 def test_a_setting_that_diverges_in_one_process(cwd):
     output = invoke(*IN_JAX, "--sweep=lr=1e-3,1e38", "--out=set", "--stop-iterations=2").output
     assert read_yaml(cwd / "set" / "best.yaml")["config"]["lr"] == 0.001
@@ -166,7 +221,10 @@ def test_a_setting_that_diverges_in_one_process(cwd):
         ["--sweep=seed=1,2"],
         ["--sweep=slope=1,2", "--set=slope=3"],
         ["--sweep=slope=1,2", "--resume=x"],
+        ["--sweep=slope=1,2", "--set=slope=null"],
         ["--sweep=slope=1,2", "--halving=0"],
+        ["--sweep=slope=1", "--halving=100"],  # no setting to stop
+        ["--sweep=slope=1,2", "--halving=100", "--stop-timesteps=100"],  # nothing after the rung
         ["--halving=100", "--seeds=2"],
     ],
     ids=" ".join,

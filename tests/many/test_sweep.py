@@ -70,6 +70,7 @@ def test_without_texts_there_is_one_setting_without_keys():
         ["lr=1..inf:3"],
         ["lr=0..1:log:3"],
         ["lr=1,1.0"],
+        ["lr=0,-0.0"],
         ["lr=1.0000001..1.0000002:4"],  # equal after rounding
         ["lr=1,2", "lr=3"],
     ],

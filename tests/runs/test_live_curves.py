@@ -63,3 +63,14 @@ def test_updates_wait(tmp_path):
     assert not (tmp_path / "curves.svg").exists()
     curves.draw()
     assert "<svg" in (tmp_path / "curves.svg").read_text()
+
+
+def test_a_last_picture_that_cannot_be_drawn_is_said(tmp_path, capsys):
+    curves = LiveCurves(tmp_path / "no folder" / "curves.svg", "episode_reward_mean", quiet=True)
+    curves.runs = {"": [tmp_path / "a"]}
+    curves.finish()  # nothing to draw
+    assert not capsys.readouterr().err
+    write(tmp_path / "a", [1.0, 2.0])
+    (tmp_path / "no folder").touch()
+    curves.finish()
+    assert "no folder" in capsys.readouterr().err

@@ -116,3 +116,10 @@ def test_iterations_without_improvement():
     for done in range(len(results)):  # a run that continues counts on
         continued = Improvement("evaluation_reward_mean", results[:done])
         assert [continued.after(result) for result in results[done:]] == expected[done:]
+
+
+def test_a_goal_that_is_reached_together_with_a_limit_is_not_missed():
+    """In either order of the conditions."""
+    stop = {"timesteps_total": 10.0, "episode_reward_mean": 5.0}
+    assert not missed_goal(stop, {"timesteps_total": 10, "episode_reward_mean": 6.0})
+    assert missed_goal(stop, {"timesteps_total": 10, "episode_reward_mean": 4.0})

@@ -44,6 +44,25 @@ def test_a_shared_run_is_the_same_after_packing(shared, inside, tmp_path):
         write_zip(shared, tmp_path / "run.zip")
 
 
+def test_a_zip_file_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RollaxError):
+        write_zip(tmp_path, tmp_path / "file" / "run.zip")
+
+
+def test_an_interrupt_leaves_no_half_of_a_zip_file(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "README.md").touch()
+
+    def write(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        write_zip(tmp_path / "run", tmp_path / "run.zip")
+    assert not (tmp_path / "run.zip").exists()
+
+
 def test_other_files_are_left_out(inside, tmp_path):
     files = {
         "README.md": b"card",
