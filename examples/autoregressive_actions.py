@@ -17,7 +17,7 @@ import numpy as np
 
 from rollax import PPOTrainer
 from rollax.algorithms.ppo import PPO
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 from rollax.models.distributions.discrete import Categorical
 
 SIDES = 3

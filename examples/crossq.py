@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from pydantic import Field
 
 from rollax import SAC, SACConfig, SACTrainer
-from rollax.models.action_values import frozen, values_of_both
+from rollax.models.actor_with_critics import frozen, values_of_both
 from rollax.models.config import ModelConfig
 from rollax.ops.actor_critic import td_target
 from rollax.policy.gradient_transforms import adam, by_part

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from pydantic import Field
 
 from rollax import SAC, SACConfig, SACTrainer
-from rollax.models.action_values import make_critic, make_critics
+from rollax.models.actor_with_critics import make_critic, make_critics
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import lowest_quantiles, quantile_huber
 

@@ -17,8 +17,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-EXTENSIONS = ("rollax.offline.extension", "rollax.search.extension")
-"""The modules with which extensions add algorithms and config fields; see `rollax.core.extensions`."""
+EXTENSIONS = ("rollax.offline", "rollax.search")
+"""The packages that add algorithms and config fields to the core; see `rollax.core.extensions`."""
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _MODULE_OF = {
     alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names

@@ -85,7 +85,7 @@ from rollax.env.registry import EnvContext as EnvContext
 from rollax.env.registry import register_env as register_env
 from rollax.env.rows import Rows as Rows
 from rollax.env.to_base_env import to_base_env as to_base_env
-from rollax.env.vector.vector_env import VectorEnv as VectorEnv
+from rollax.env.vector import VectorEnv as VectorEnv
 from rollax.errors import BatchError as BatchError
 from rollax.errors import CheckpointError as CheckpointError
 from rollax.errors import ConfigError as ConfigError

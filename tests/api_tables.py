@@ -4,7 +4,7 @@ A table stands between a mark and `<!-- end -->`. The marks are
 
 - `<!-- algorithms -->`: the trainer, config and class of each algorithm;
 - `<!-- names: rollax.env, rollax.env.jax -->`: the other names of `rollax` that these packages or modules define;
-- `<!-- rules: rollax.doctor.rules:PLAYED_RULES -->`: rules of the doctor, with their docstrings;
+- `<!-- rules: rollax.doctor.played_rules:PLAYED_RULES -->`: rules of the doctor, with their docstrings;
 - `<!-- contents: rollax.ops.values, rollax.models.recurrent:LSTM -->`: the functions and classes of a module, or one.
 
 The mark `<!-- zoo -->`, in docs/zoo.md, is that of the entries of the zoo.

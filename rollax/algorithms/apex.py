@@ -16,7 +16,7 @@ from rollax.algorithms.dqn import DQN, EPSILON, GREEDY, DQNConfig, DQNTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.off_policy_groups import AsyncReplayFields
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 
 

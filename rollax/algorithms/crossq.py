@@ -22,7 +22,7 @@ from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.errors import ConfigError
-from rollax.models.action_values import ActorWithCritics, frozen, values_of_both
+from rollax.models.actor_with_critics import ActorWithCritics, frozen, values_of_both
 from rollax.models.config import CriticConfig, ModelConfig
 from rollax.models.distributions.factory import check_continuous
 from rollax.ops.actor_critic import td_target

@@ -27,7 +27,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFields
 from rollax.config.replay_groups import SequenceFields
-from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critic, make_critics
+from rollax.models.actor_with_critics import ActorWithCritics, frozen, make_actor, make_critic, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import check_continuous
 from rollax.models.outputs import Outputs
@@ -36,8 +36,8 @@ from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.base_algorithm import rates_by_part
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average

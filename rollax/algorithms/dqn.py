@@ -49,8 +49,8 @@ from rollax.ops.q_learning import (
     unscaled,
 )
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, SoftQ, ValueExploration
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan

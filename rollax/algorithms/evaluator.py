@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Evaluates a trainer's current policies; see `Trainer.evaluate` and `Trainer.record`.
+    """Evaluates a trainer's current policies; see `Trainer.evaluate`, and `recording.py` for videos and data sets.
 
     Attributes:
         on_workers: called with the workers when they are made, at the first evaluation.
@@ -66,18 +64,18 @@ class Evaluator:
         """Returns the result of `num_episodes` episodes, by default `evaluation_num_episodes`, and the estimates."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
-        count = self._count(num_episodes)
+        count = self.count_of(num_episodes)
         if self._begun is not None:  # `train` has begun an evaluation, and a callback of the iteration evaluates too
             self._begun[0].wait()
         if self.workers.remote:
-            return self._result(self._played_elsewhere(count).wait())
+            return self.result_of(self._played_elsewhere(count).wait())
         self._copy_policies_to(self.workers.local)
-        return self._result(self.workers.local.evaluate(count))
+        return self.result_of(self.workers.local.evaluate(count))
 
     def begin(self) -> None:
         """Begins an evaluation of the current policies in other processes, whose result `finish` returns."""
         estimates = {} if self._estimates is None else self._estimates()
-        self._begun = self._played_elsewhere(self._count(None)), estimates
+        self._begun = self._played_elsewhere(self.count_of(None)), estimates
 
     def finish(self) -> EvaluationResult:
         """Waits for the episodes of the evaluation that has begun, and returns the result."""
@@ -89,7 +87,7 @@ class Evaluator:
     def workers(self) -> WorkerSet:
         """The workers that evaluate, made at the first use."""
         if self._workers is None:
-            config, count = self._config(), self._trainer.config.evaluation_num_workers
+            config, count = self.config(), self._trainer.config.evaluation_num_workers
             if count:
                 envs = min(config.num_envs_per_worker, -(-config.evaluation_num_episodes // count))
                 config = config.changed(num_workers=count, num_envs_per_worker=envs)
@@ -106,59 +104,14 @@ class Evaluator:
         update = Update(self._evaluations, self._trainer.optimizer.steps, weights, filters)
         return RemoteEvaluation(self.workers.remote, count, local.config.num_envs_per_worker, update)
 
-    def evaluate_recorded(self, num_episodes: int | None, folder: str | Path) -> EvaluationResult:
-        """Like `evaluate`, and writes a video of each episode into a folder."""
-        from rollax.env.recording import RecordedEnv, RecordingCreator
-
-        total = self._count(num_episodes)
-
-        def counts(episode: int, env_id: int, num_envs: int) -> bool:
-            return episode * num_envs + env_id < total  # each sub-environment's share of an evaluation
-
-        config = self._config()
-        recorded = RecordingCreator(config.env, Path(folder), counts)
-        worker = self._make_worker(config.changed(num_envs_per_worker=1, env=recorded))
-        try:
-            self._copy_policies_to(worker)
-            result = self._result(worker.evaluate(total))
-            assert isinstance(worker.env, RecordedEnv)
-            result["videos"] = sorted(map(str, worker.env.paths))
-            return result
-        finally:
-            worker.stop()
-
-    def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
-        """Writes this many episodes as a data set into a folder; returns their summary and the files."""
-        from rollax.core.atomic_files import absolute  # loaded only where it is used
-        from rollax.rollout.whole_episodes import check_count
-
-        check_count(num_episodes, "record(num_episodes=...)")
-        folder, existing = absolute(out, ConfigError), 0
-        with suppress(OSError):  # no folder yet; a folder that cannot be read is refused when episodes are written
-            existing = len(os.listdir(folder))
-        # Existing files may be from an earlier call; the same seeds would repeat its episodes.
-        config = self._config(existing, explore)
-        # Limited by the episodes of this recording; `_config` limits by the episodes of an evaluation.
-        envs = min(self._trainer.config.for_evaluation().num_envs_per_worker, int(num_episodes))
-        config = config.changed(num_envs_per_worker=envs).for_recording(folder, infos=infos)
-        worker = self._make_worker(config)
-        try:
-            self._copy_policies_to(worker)
-            result = evaluation_result(worker.write_episodes(num_episodes))
-            recorder = worker.sampler.recorder
-        finally:
-            worker.stop()
-        assert recorder is not None
-        result["files"] = list(map(str, recorder.paths))
-        return result
-
     def stop(self) -> None:
         """Closes the environments; the next evaluation makes new ones, with seeds that depend on the iteration."""
         workers, self._workers, self._begun = self._workers, None, None
         if workers is not None:
             workers.stop()
 
-    def _count(self, num_episodes: int | None) -> int:
+    def count_of(self, num_episodes: int | None) -> int:
+        """The number of episodes to play, by default `evaluation_num_episodes`; ConfigError for an invalid one."""
         if num_episodes is None:
             return self._trainer.config.evaluation_num_episodes
         from rollax.rollout.whole_episodes import OR_DEFAULT, check_count  # loaded only where it is used
@@ -166,7 +119,8 @@ class Evaluator:
         check_count(num_episodes, "evaluate(num_episodes=...)", OR_DEFAULT)
         return num_episodes
 
-    def _result(self, episodes: list[EpisodeMetrics]) -> EvaluationResult:
+    def result_of(self, episodes: list[EpisodeMetrics]) -> EvaluationResult:
+        """The result of an evaluation with these episodes, and of the estimates from data."""
         return evaluation_result(episodes, {} if self._estimates is None else self._estimates())
 
     def _copy_policies_to(self, worker: RolloutWorker) -> None:
@@ -195,8 +149,15 @@ class Evaluator:
         except PolicyError as error:
             raise ConfigError(f"evaluation_config is invalid. {error}") from None
 
-    def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
-        return RolloutWorker(**self._worker_arguments(config), record=False)
+    @contextmanager
+    def further_worker(self, config: TrainerConfig) -> Iterator[RolloutWorker]:
+        """Context of a worker with the current policies and an environment of its own."""
+        worker = RolloutWorker(**self._worker_arguments(config), record=False)
+        try:
+            self._copy_policies_to(worker)
+            yield worker
+        finally:
+            worker.stop()
 
     def _worker_arguments(self, config: TrainerConfig) -> dict[str, Any]:
         arguments = worker_arguments(config, self._trainer.policy_class)
@@ -208,10 +169,16 @@ class Evaluator:
                 specs[name] = specs[name]._replace(config={**specs[name].config, "critic_space": space})
         return {**arguments, "policy_cls_or_specs": specs}
 
-    def _config(self, recording: int = 0, explore: bool | None = None) -> TrainerConfig:
-        """The config of evaluation; `recording` is the number of files that a recording's folder has already."""
+    def config(self, recording: int = 0, explore: bool | None = None, num_episodes: int | None = None) -> TrainerConfig:
+        """The config of evaluation.
+
+        Args:
+            recording: the number of files that a recording's folder has already.
+            explore: replaces the config's `explore`.
+            num_episodes: the number of episodes to play, by default `evaluation_num_episodes`.
+        """
         config = self._trainer.config.for_evaluation(explore)
-        envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
+        envs = min(config.num_envs_per_worker, num_episodes or config.evaluation_num_episodes)
         # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
         # evaluation, so that a run and its restored copy evaluate the same episodes after `save(exact=True)`.
         iteration = self._trainer.iteration

@@ -39,7 +39,7 @@ from rollax.config import NotIn
 from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.core.running_statistics import RunningMoments
 from rollax.errors import ConfigError
-from rollax.models.action_values import (
+from rollax.models.actor_with_critics import (
     ActorWithCritics,
     joined,
     make_actor,

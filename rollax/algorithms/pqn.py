@@ -35,8 +35,8 @@ from rollax.ops.values import traced_advantages
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.update_plan import UpdatePlan
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.burn_in import after_burn_in
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.group_masks import GroupMaskChecks
 from rollax.policy.mask_checks import refuse_nested_masks
 from rollax.policy.targets import periodic_copy
@@ -98,7 +98,8 @@ class QMIX(ReplayLearning):
         config = self.config
         return UpdatePlan(config.train_batch_size, updated_targets=periodic_copy(config.target_network_update_freq))
 
-    def make_masks(self) -> GroupMaskChecks:
+    @cached_property
+    def masks(self) -> GroupMaskChecks:
         if self.config.model.custom_model is None:
             observed, acts = self.observation_space[0], self.action_space[0]  # type: ignore[index]  Tuples, as above
             fix = "move the mask to the top level of each member's observation"

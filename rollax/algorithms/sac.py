@@ -37,7 +37,7 @@ from rollax.config.off_policy_groups import ActorCriticFields, RepeatedNoiseFiel
 from rollax.config.replay_groups import SequenceFields
 from rollax.core.spaces import ACTION_MASK
 from rollax.errors import ConfigError
-from rollax.models.action_values import (
+from rollax.models.actor_with_critics import (
     ActorWithCritics,
     frozen,
     make_actor,
@@ -46,7 +46,7 @@ from rollax.models.action_values import (
     values_of_actions,
 )
 from rollax.models.config import MOST_LAYERS, CriticConfig, LayersConfig
-from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
+from rollax.models.distributions import MASKED_LOGIT, ActionDistribution
 from rollax.models.distributions.factory import check_box_or_discrete
 from rollax.models.outputs import Outputs
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs, critic_space, join_actor_and_critics
@@ -54,8 +54,8 @@ from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.base_algorithm import rates_by_part
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.action_noise import with_action_noise
-from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.size_checks import check_layers, check_layers_fit
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan

@@ -9,11 +9,11 @@ import numpy as np
 from flax import nnx
 
 from rollax.errors import ConfigError
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.networks import hidden_width
 from rollax.policy.algorithm import Algorithm
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 
 if TYPE_CHECKING:
     from rollax.models.state_dependent_head import StateDependentHead

@@ -22,7 +22,7 @@ from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.errors import ConfigError
-from rollax.models.action_values import make_critic, make_critics
+from rollax.models.actor_with_critics import make_critic, make_critics
 from rollax.models.distributions.factory import check_continuous
 from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs
 from rollax.ops.mean_over_rows import masked_mean

@@ -297,7 +297,9 @@ class Trainer(OtherNamesOfTrainer):
         """
         runtime.refuse_forked()
         if record_dir is not None:
-            return self.evaluator.evaluate_recorded(num_episodes, record_dir)
+            from rollax.algorithms.recording import evaluate_recorded  # loaded only where it is used
+
+            return evaluate_recorded(self.evaluator, num_episodes, record_dir)
         return self.evaluator.evaluate(num_episodes)
 
     @property
@@ -321,7 +323,9 @@ class Trainer(OtherNamesOfTrainer):
             As `evaluate`, with the paths of the files under `files`.
         """
         runtime.refuse_forked()
-        return self.evaluator.record(num_episodes, out, explore=explore, infos=infos)
+        from rollax.algorithms.recording import record  # loaded only where it is used
+
+        return record(self.evaluator, num_episodes, out, explore=explore, infos=infos)
 
     @naming_arguments("ACT")
     def compute_single_action(

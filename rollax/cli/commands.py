@@ -28,7 +28,7 @@ from rollax.cli.console import (
     readable_errors,
     show_error,
 )
-from rollax.cli.experiment import parse_config
+from rollax.cli.parsing import parse_config
 from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError, text_of
 
 NOT_FIT = 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
-from rollax.cli.experiment import parse_config
+from rollax.cli.parsing import parse_config
 from rollax.errors import ConfigError, RollaxError
 
 if TYPE_CHECKING:

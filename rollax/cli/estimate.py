@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollax.cli.console import CheckpointArgument, ImportOption, TracebackOption, TrustOption, readable_errors
-from rollax.cli.experiment import parse_config
+from rollax.cli.parsing import parse_config
 from rollax.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from rollax.cli.completion import complete_run, complete_setting
 from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, new_folder, readable_errors
-from rollax.cli.experiment import parse_config, parse_settings
+from rollax.cli.parsing import parse_config, parse_settings
 from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.errors import ConfigError
 

@@ -24,8 +24,8 @@ from rollax.cli.console import (
     new_folder,
 )
 from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
-from rollax.cli.experiment import parse_config, parse_loggers, parse_settings
 from rollax.cli.many_runs import check_halving, check_sweep, refuse_many, seeds_from, train_many
+from rollax.cli.parsing import parse_config, parse_loggers, parse_settings
 from rollax.cli.planned_runs import PlannedRun
 from rollax.cli.training_options import stop_of_options
 from rollax.config.json_form import decode_config

@@ -18,7 +18,7 @@ from rollax.cli.console import (
     new_folder,
     readable_errors,
 )
-from rollax.cli.experiment import parse_pairs, parse_settings
+from rollax.cli.parsing import parse_pairs, parse_settings
 from rollax.cli.training_options import (
     QuietOption,
     SettingsOption,

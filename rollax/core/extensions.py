@@ -1,11 +1,11 @@
 """The extensions of the core: packages of `rollax` that add algorithms, fields of configs, and more.
 
-The core works without their folders. `rollax.EXTENSIONS` names one module per extension, with some of these tables:
+The core works without their folders. `rollax.EXTENSIONS` names the packages, which have some of these tables:
 
 | table | content |
 |---|---|
 | `ALGORITHMS` | name -> "module:Trainer" |
-| `FIELDS` | name of a class in `rollax.config.contributed` -> groups of fields that the extension adds to it |
+| `FIELDS` | name of a class in `rollax.config.contributed` -> "module:Group" of the fields that it adds to the class |
 | `MOVED` | module of an earlier version -> its name in this version, for the classes that checkpoints name |
 """
 
@@ -19,12 +19,18 @@ from typing import Any
 
 @cache
 def extensions() -> tuple[Any, ...]:
+    """The packages of the extensions that are installed."""
     import rollax
 
-    present = (name for name in rollax.EXTENSIONS if importlib.util.find_spec(name.rpartition(".")[0]) is not None)
-    return tuple(importlib.import_module(name) for name in present)
+    return tuple(importlib.import_module(name) for name in rollax.EXTENSIONS if importlib.util.find_spec(name))
 
 
 def contributed(table: str) -> dict[str, Any]:
     """Returns the entries of a table, merged over all extensions."""
     return {key: value for module in extensions() for key, value in getattr(module, table, {}).items()}
+
+
+def contributed_groups(config: str) -> tuple[type, ...]:
+    """Returns the groups of fields that extensions add to a class of `rollax.config.contributed`."""
+    paths = (path.split(":") for module in extensions() for path in getattr(module, "FIELDS", {}).get(config, ()))
+    return tuple(getattr(importlib.import_module(module), name) for module, name in paths)

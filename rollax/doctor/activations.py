@@ -11,7 +11,7 @@ from jax.extend import core as jex
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
-from rollax.models.action_values import values_of_actions
+from rollax.models.actor_with_critics import values_of_actions
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.policy import Policy
 

@@ -15,7 +15,7 @@ from rollax.core.numbers import is_whole
 from rollax.core.space_json import space_from_json
 from rollax.core.storage import from_json_bytes
 from rollax.doctor.played import Played, play_episodes
-from rollax.doctor.rules import PLAYED_RULES
+from rollax.doctor.played_rules import PLAYED_RULES
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.comparison import experiment_of
 from rollax.runs.display import shown_path, title_of

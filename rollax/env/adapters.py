@@ -120,7 +120,7 @@ _BUILT_IN = (
     EnvAdapter("pettingzoo.ParallelEnv", f"{_MULTI_AGENT}.pettingzoo_env:ParallelPettingZooEnv", asks_spaces_by_agent),
     EnvAdapter("the old Gym interface", "rollax.env.legacy:adapt", is_legacy),
     _base_env("gymnasium.vector.VectorEnv", "rollax.env.vector.native_vector_env:NativeVectorEnv"),
-    _base_env("rollax.env.vector.vector_env.VectorEnv", "rollax.env.vector.vector_base_env:VectorBaseEnv"),
+    _base_env("rollax.env.vector.VectorEnv", "rollax.env.vector.vector_base_env:VectorBaseEnv"),
     *(_base_env(external, _EXTERNAL) for external in EXTERNAL_CLASSES),
     _base_env(
         f"{_MULTI_AGENT}.multi_agent_env.MultiAgentEnv", f"{_MULTI_AGENT}.multi_agent_base_env:MultiAgentBaseEnv"

@@ -12,7 +12,7 @@ import gymnasium as gym
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollax.env.registry import EnvContext
-from rollax.env.vector.vector_env import VectorEnv
+from rollax.env.vector import VectorEnv
 from rollax.errors import ConfigError, nearest, not_installed
 
 _NOOP, _FIRE = 0, 1

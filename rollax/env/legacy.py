@@ -12,7 +12,7 @@ from rollax.env import checks
 from rollax.env.adapters import parameters_of, requires_arguments
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
 from rollax.env.rows import ALL
-from rollax.env.vector.vector_env import VectorEnv
+from rollax.env.vector import VectorEnv
 from rollax.errors import EnvError
 
 _CUT = "TimeLimit.truncated"

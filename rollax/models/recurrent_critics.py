@@ -11,7 +11,7 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.core.spaces import ACTION_MASK, EMBEDDINGS, is_parametric
-from rollax.models.action_values import ActorWithCritics, Ensemble
+from rollax.models.actor_with_critics import ActorWithCritics, Ensemble
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs, State, is_recurrent
 from rollax.models.recurrent import RecurrentTrunk

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from jax import core, lax
 from jaxtyping import Array, Float
 
-from rollax.models.action_values import ActionValue
+from rollax.models.actor_with_critics import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.features import BLOCK_WIDENING

@@ -28,7 +28,7 @@ from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
 from rollax.batch import Columns, SampleBatch
 from rollax.config.field_group import FieldGroup
-from rollax.models.action_values import ActorWithCritics
+from rollax.models.actor_with_critics import ActorWithCritics
 from rollax.models.distributions.factory import check_continuous
 from rollax.models.outputs import Outputs
 from rollax.models.q_network import expected_values

@@ -1,11 +1,10 @@
-"""The config fields for recorded data: for learning, for estimates, and for recording."""
+"""The config fields for recorded data: for learning, and for estimates."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
@@ -19,9 +18,7 @@ from rollax.errors import ConfigError
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.offline.estimators.in_training import TrainingEstimates
-    from rollax.offline.recorder import Recorder
     from rollax.optimizers.optimizer import Optimizer
-    from rollax.rollout.sampler import Sampler
 
 NAMES_IN_SECTIONS["input_config"] = ("format", "env")
 IMPORTED_WHERE_USED.add("format")
@@ -215,55 +212,3 @@ class OffPolicyEstimationFields(ConfigHooks):
         from rollax.offline.from_data import estimates_of
 
         return estimates_of(trainer)
-
-
-class OutputFields(ConfigHooks):
-    """Whether the experience of training is written to files, and how."""
-
-    requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": ENABLED}}
-    places = {("output", "output_max_file_size", "output_compress", "output_infos"): ()}
-
-    in_evaluation = {"output": None}
-    folders = {"output": "None to write no experience"}
-
-    output: str | None = Field(
-        default=None,
-        min_length=1,
-        description="folder into which the experience of training is written, as Parquet files; see "
-        "[offline.md](offline.md); None: nothing is written",
-    )
-    output_max_file_size: int = Field(
-        default=64 << 20,
-        ge=1,
-        description="size in bytes at which a file is completed and the next one begins",
-    )
-    output_compress: Literal["zstd", "snappy", "gzip", "none"] = Field(
-        default="zstd", description="compression of these files"
-    )
-    output_infos: bool = Field(default=False, description="whether info dicts are written too, as JSON")
-
-    @property
-    def recording_key(self) -> str | None:
-        return None if self.output is None else "output"
-
-    def make_recorder(self, sampler: Sampler, worker_index: int) -> Recorder | None:
-        if self.output is None:
-            return None
-        from rollax.offline.recorder import make_recorder
-
-        config: Any = self
-        return make_recorder(config, sampler, worker_index)
-
-    def for_recording(self, folder: Path, *, infos: bool) -> Self:
-        return self._with_output(str(folder), output_infos=infos)
-
-    def for_workers(self) -> Self:
-        if self.output is None:
-            return self
-        from rollax.core.atomic_files import absolute  # loaded only where it is used
-
-        return self._with_output(str(absolute(self.output, ConfigError)))
-
-    def _with_output(self, folder: str, **others: Any) -> Self:
-        config: Any = self
-        return config.changed(output=folder, **others)

@@ -27,7 +27,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
 from rollax.config.field_group import NotIn
 from rollax.config.off_policy_groups import ActorCriticFields
-from rollax.models.action_values import (
+from rollax.models.actor_with_critics import (
     ActorWithCritics,
     GaussianActor,
     make_actor,

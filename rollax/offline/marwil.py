@@ -28,7 +28,7 @@ from rollax.config import ENABLED, NotIn
 from rollax.config.groups import ValueLossFields
 from rollax.config.replay_groups import BurnInFields, ReplayFields
 from rollax.errors import NonFiniteError
-from rollax.models.action_values import frozen
+from rollax.models.actor_with_critics import frozen
 from rollax.models.outputs import Outputs
 from rollax.offline.batch_replay import BatchReplayOptimizer
 from rollax.offline.imitation_fields import WeightedImitationFields

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ShapeError
-from rollax.ops.shapes import check_same_shape
+from rollax.ops import check_same_shape
 
 Floats = NDArray[np.floating]
 

@@ -7,7 +7,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from rollax.ops.shapes import check_same_shape
+from rollax.ops import check_same_shape
 
 
 def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float[Array, "B"]:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from rollax.ops import check_same_shape
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.shapes import check_same_shape
 
 
 def advantage_weights(

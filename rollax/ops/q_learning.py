@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.ops.shapes import check_same_shape
+from rollax.ops import check_same_shape
 
 
 def chosen(values: Float[Array, "*B A"], actions: Int[Array, "*B"]) -> Float[Array, "*B"]:

@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from rollax.ops import check_same_shape
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.shapes import check_same_shape
 
 _RELATIVE_ROUNDING = 1e-6
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.ops.shapes import check_same_shape
+from rollax.ops import check_same_shape
 
 
 def vtrace(

@@ -13,7 +13,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config.off_policy_groups import AsyncReplayFields
 from rollax.core.stored_values import read_count, read_dict
-from rollax.optimizers.learner_thread import LearnerThread
+from rollax.optimizers.learner_thread import LearnerThread, LearnsInThread
 from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
@@ -26,7 +26,7 @@ from rollax.rollout.remote_workers import Reply
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling pauses
 
 
-class AsyncReplayOptimizer(ReplayOptimizer):
+class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
     """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to the shards.
 
     The driver passes references: rows reach the driver only when they are drawn. A draw comes from one shard and serves
@@ -43,7 +43,6 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     """
 
     config_class = AsyncReplayFields
-    pauses_between_steps = False
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -97,11 +96,8 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._learner.check()
         return dict(self.stats)
 
-    def rest(self) -> None:
-        self._learner.rest()
-
     def stop(self) -> None:
-        self._learner.stop()
+        super().stop()
         self.shards.stop()
 
     def report(self) -> dict[str, Any]:
@@ -263,7 +259,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._learned.append((drawn, errors))
         if self.remote and self.steps - self._synced_steps >= self._steps_per_sync:
             self._synced_steps = self.steps
-            self._weights.append((self.version, self.local_worker.get_weights()))
+            self._hand_over_weights()
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
         """Statistics of the last update of a draw, and the errors of all its rows if the policy reports them."""

@@ -11,8 +11,8 @@ import numpy as np
 from rollax.batch import MultiAgentBatch
 from rollax.config.off_policy_groups import AsyncSamplesFields
 from rollax.core.stored_values import generator_state, read_count
-from rollax.optimizers.learner_thread import LearnerThread
-from rollax.optimizers.optimizer import POLL_S, Optimizer, Stats
+from rollax.optimizers.learner_thread import LearnerThread, LearnsInThread
+from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.rollout.messages import Rollout
 
 
@@ -21,7 +21,7 @@ class _TrainBatch(NamedTuple):
     replayed: list[Rollout]
 
 
-class AsyncSamplesOptimizer(Optimizer):
+class AsyncSamplesOptimizer(LearnsInThread):
     """Remote workers sample fragments while a thread learns from earlier fragments.
 
     Samples come from policies that are some updates old. The lag is bounded by the requests in flight and the queue,
@@ -34,7 +34,6 @@ class AsyncSamplesOptimizer(Optimizer):
 
     config_class = AsyncSamplesFields
     gives_fragments = True
-    pauses_between_steps = False
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -91,12 +90,6 @@ class AsyncSamplesOptimizer(Optimizer):
         self._recent.clear()
         self._weights.clear()
 
-    def rest(self) -> None:
-        self._learner.rest()
-
-    def stop(self) -> None:
-        self._learner.stop()
-
     def _serial_step(self) -> Stats:
         while (train_batch := self._take_train_batch()) is None:
             rollout = self._awaited(self.local_worker.sample_fragment)
@@ -150,4 +143,4 @@ class AsyncSamplesOptimizer(Optimizer):
         self.replayed_steps += sum(map(self._size, train_batch.replayed))
         self.version += 1
         if self.remote and self.version % self.config.broadcast_interval == 0:
-            self._weights.append((self.version, self.local_worker.get_weights()))
+            self._hand_over_weights()

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax.config.replay_groups import ReplayFields
 from rollax.core.stored_values import read_count, read_dict
-from rollax.optimizers.compiled_rounds import why_only_on_host
+from rollax.optimizers.compiled_rounds import counted_steps, rounds_at_once, why_only_on_host
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_rounds import ReplayRounds
@@ -44,16 +44,14 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         sampler = self.local_worker.sampler
         assert isinstance(sampler, CompiledSampler)
         assert isinstance(policy, JaxPolicy)
-        size = sampler.fragment_length * self.local_worker.env.num_envs
-        self._size_of_round = size * (1 if self.config.count_steps_by == "env_steps" else len(sampler.env.agents))
-        updates = math.ceil(self._size_of_round * self.config.training_intensity)
+        self._steps_of_round = counted_steps(sampler, self.config)
+        updates = math.ceil(self._steps_of_round * self.config.training_intensity)
         self.rounds = ReplayRounds(sampler, policy, self.config.buffer_size, updates, self.config.seed)
-        rounds = -(-self.config.timesteps_per_iteration // self._size_of_round)
         drawn = max(updates * (policy.minibatch_size or 1), 1)
-        self._at_once = max(min(rounds, _MOST_ROUNDS, _MOST_ROWS_DRAWN // drawn), 1)
+        self._at_once = rounds_at_once(self.config, self._steps_of_round, _MOST_ROUNDS, _MOST_ROWS_DRAWN // drawn)
 
     def step(self) -> Stats:
-        rounds, size, worker = self.rounds, self._size_of_round, self.local_worker
+        rounds, size, worker = self.rounds, self._steps_of_round, self.local_worker
         drawn, made, stored = [], 0, self._due.stored
         for number in range(self.rounds_left(size, self._at_once)):
             worker.set_timestep(self.steps + number * size)

@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 
 from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
 from rollax.core.introspection import overrides
 from rollax.core.spaces import ACTION_MASK, choices
-from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.gradient_steps import Variables
+from rollax.policy.exploration import Exploration
+from rollax.policy.gradient_steps import Variables, means_of_last_epoch
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import PolicyColumns
@@ -56,8 +57,7 @@ class Learned(NamedTuple):
     def means(self) -> dict[str, float]:
         """The statistics of the last epoch that began."""
         last = min(int(self.taken), int(self.planned) - 1)
-        steps = {**dict.fromkeys(self.sums, last % int(self.per_epoch) + 1), **self.counts}
-        return {name: float(total) / int(steps[name]) for name, total in self.sums.items() if steps[name]}
+        return means_of_last_epoch(self.sums, self.counts, last=last, per_epoch=int(self.per_epoch))
 
     def of(self, number: int) -> Learned:
         """The updates of one of K rounds, whose arrays are [K]."""
@@ -282,6 +282,17 @@ class CompiledRounds(ABC):
             parts = jnp.split(obs[0][ACTION_MASK] > 0, np.cumsum(widths)[:-1], axis=-1)
             sound &= jnp.stack([part.any(axis=-1).all() for part in parts]).all()
         return sound
+
+
+def counted_steps(sampler: CompiledSampler, config: TrainerConfig) -> int:
+    """The steps of a fragment of all sub-environments, of the kind that `count_steps_by` names."""
+    env, by_env = sampler.env, config.count_steps_by == "env_steps"
+    return sampler.fragment_length * env.num_envs * (1 if by_env else len(env.agents))
+
+
+def rounds_at_once(config: TrainerConfig, steps: int, *most: int) -> int:
+    """The number of rounds of this many counted steps in one call: as an iteration needs, but none of `most` more."""
+    return max(min(-(-config.timesteps_per_iteration // steps), *most), 1)
 
 
 def _is_float(leaf: jax.Array) -> bool:

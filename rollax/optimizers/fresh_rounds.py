@@ -13,8 +13,8 @@ from rollax.batch import SampleBatch
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Round
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import Minibatches, training_bucket
 from rollax.policy.traced_columns import Steps
+from rollax.policy.update_plan import Minibatches, training_bucket
 from rollax.rollout.compiled_policy import PolicyColumns
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played

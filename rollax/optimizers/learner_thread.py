@@ -1,4 +1,4 @@
-"""`LearnerThread`: learns from a queue of batches while another thread samples."""
+"""`LearnerThread`: learns from a queue of batches while another thread samples; `LearnsInThread`: its optimizers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rollax.optimizers.optimizer import Optimizer
 from rollax.optimizers.timings import Timings
 
 log = logging.getLogger("rollax.optimizers")
@@ -113,3 +114,28 @@ class LearnerThread:
                 else:
                     self.error, self._resting = error, True
                 self._changed.notify_all()
+
+
+class LearnsInThread(Optimizer):
+    """An optimizer with a learner thread, which is paused between two steps; the caller broadcasts its weights."""
+
+    pauses_between_steps = False
+    _learner: LearnerThread
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast, with their version
+
+    def rest(self) -> None:
+        self._learner.rest()
+
+    def stop(self) -> None:
+        self._learner.stop()
+
+    def _hand_over_weights(self) -> None:
+        """Called in the learner thread: the current weights will be broadcast."""
+        self._weights.append((self.version, self.local_worker.get_weights()))
+
+    def _broadcast_newest(self) -> None:
+        if self._weights:
+            self._publish(*self._weights.pop())

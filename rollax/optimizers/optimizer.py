@@ -115,7 +115,6 @@ class Optimizer(ABC):
         self.timings = Timings()
         self.waits = True
         self.version = max(self.version, 1)  # remote workers have version 0 until the first broadcast
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest from a learner thread, to be broadcast
         self._episodes: deque[EpisodeMetrics] = deque(maxlen=MOST_EPISODES)
         self.forget()
         self._set_up()
@@ -223,10 +222,6 @@ class Optimizer(ABC):
         with self.timings.measured("broadcast_s"):
             filters, filters_set = local.get_filters(), dict(local.policies.filters_set)
             self.remote.publish(Update(version, self.steps, weights, filters, filters_set))
-
-    def _broadcast_newest(self) -> None:
-        if self._weights:
-            self._publish(*self._weights.pop())
 
     def _note(self, policy_id: str, stats: Mapping[str, Any] | None) -> None:
         """Records the statistics of an update; None: the policy had no data."""

@@ -26,7 +26,7 @@ from rollax.optimizers.ring_priorities import RingPriorities
 from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import Minibatches
 from rollax.replay.buffer_sizes import check_buffer_fits
 from rollax.rollout.compiled_policy import PolicyColumns
 from rollax.rollout.compiled_sampler import CompiledSampler

@@ -11,7 +11,7 @@ from rollax.rollout.messages import Rollout
 
 if TYPE_CHECKING:
     from rollax.optimizers.compiled_rounds import CompiledRounds
-    from rollax.optimizers.compiled_samples import DeviceBatches
+    from rollax.optimizers.device_batches import DeviceBatches
 
 log = logging.getLogger("rollax.optimizers")
 
@@ -40,10 +40,10 @@ class SyncSamplesOptimizer(Optimizer):
         self._on_device: DeviceBatches | None = None
         worker = self.local_worker
         if type(self) is SyncSamplesOptimizer and not self.remote and worker.samples and worker.env.in_jax:
-            from rollax.optimizers import compiled_samples  # loaded only where it is used
+            from rollax.optimizers import device_batches  # loaded only where it is used
 
-            if not compiled_samples.why_not(worker):
-                self._on_device = compiled_samples.DeviceBatches(self)
+            if not device_batches.why_not(worker):
+                self._on_device = device_batches.DeviceBatches(self)
                 self.rounds = self._on_device.rounds
 
     def step(self) -> Stats:

@@ -17,7 +17,7 @@ from rollax.core.introspection import overrides
 from rollax.core.spaces import ACTION_MASK, is_parametric
 from rollax.errors import ConfigError
 from rollax.models.catalog import make_model
-from rollax.models.distributions.base import ActionDistribution, Normals
+from rollax.models.distributions import ActionDistribution, Normals
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm

@@ -18,9 +18,9 @@ from rollax.core.frozen import content_of
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import space_text
 from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 from rollax.models.outputs import Outputs
-from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.exploration import Exploration, FromDistribution
 from rollax.policy.mask_checks import MaskChecks, refuse_nested_masks
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.replayed import SINGLE_ROWS, TRANSITION_SAMPLED, Draw
@@ -242,17 +242,13 @@ class BaseAlgorithm(ABC):
     def check_spaces(self) -> None:  # noqa: B027  by default all spaces are supported
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
 
-    def make_masks(self) -> MaskChecks | GroupMaskChecks:
-        """Returns the checks of action masks, by default for a mask at the top level of the observation."""
+    @cached_property
+    def masks(self) -> MaskChecks | GroupMaskChecks:
+        """The checks of action masks, by default for a mask at the top level of the observation."""
         if self.config.model.custom_model is None:  # a custom model may apply masks itself
             fix = "put one mask for all choices there; for a group of agents, use QMIX or VDN, which read the masks of "
             refuse_nested_masks(self.observation_space, self.action_space, "observation space", fix + "the members")
         return MaskChecks(self.observation_space, self.action_space)
-
-    @cached_property
-    def masks(self) -> MaskChecks | GroupMaskChecks:
-        """The result of `make_masks`."""
-        return self.make_masks()
 
     @cached_property
     @abstractmethod

@@ -59,6 +59,20 @@ class Variables(NamedTuple):
     num_updates: Any  # gradient steps taken so far
 
 
+def means_of_last_epoch(
+    sums: Mapping[str, Any], counts: Mapping[str, Any], *, last: int, per_epoch: int
+) -> dict[str, float]:
+    """Returns name -> mean in the last epoch that began, over the steps that have the statistic.
+
+    Args:
+        sums, counts: as `GradientSteps.run_plan` returns them.
+        last: the last minibatch that was computed, counted over all epochs.
+        per_epoch: the number of minibatches of an epoch.
+    """
+    steps = {**dict.fromkeys(sums, last % per_epoch + 1), **counts}
+    return {name: float(total) / int(steps[name]) for name, total in sums.items() if steps[name]}
+
+
 @dataclass(frozen=True)
 class GradientSteps:
     """Compiled functions of `Variables`. It has no arrays: equal objects share compiled functions."""

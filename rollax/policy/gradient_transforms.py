@@ -9,12 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from rollax.errors import PolicyError
 from rollax.policy.update_plan import part_of
-
-_FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are accumulated
 
 
 def adam(config: Any, *, b1: float = 0.9) -> optax.GradientTransformation:
@@ -75,44 +72,3 @@ def checked_optimizer(optimizer: Any, where: str) -> Any:
         expected="an optax.GradientTransformation, or an object with its methods init and update",
         fix="return one without a learning rate, such as optax.scale_by_adam()",
     )
-
-
-def first_steps(optimizer: optax.GradientTransformation, zeros: Any) -> tuple[Any, jax.Array]:
-    """Returns the first step for gradients of 1 and parameters of 0, and [] the sum over the first 8 steps."""
-    optimizer = optax.with_extra_args_support(optimizer)
-    gradients = jax.tree.map(jnp.ones_like, zeros)
-
-    def step(state: Any, _: None) -> tuple[Any, tuple[Any, jax.Array]]:
-        steps, state = optimizer.update(gradients, state, zeros, lr=1.0)
-        return state, (steps, sum(map(jnp.sum, jax.tree.leaves(steps)), jnp.zeros(())))
-
-    _, (steps, sums) = lax.scan(step, optimizer.init(zeros), length=_FIRST_STEPS)
-    return jax.tree.map(lambda of_each: of_each[0], steps), sums.sum()
-
-
-def check_direction(steps: Any, where: str) -> None:
-    """Raises PolicyError if `steps`, the sum of `first_steps`, is negative: the steps are against the gradient.
-
-    An optimizer with its own learning rate, such as `optax.adam(lr)`, would increase the loss, because updates subtract
-    `lr` times its steps.
-    """
-    if steps < 0:
-        raise PolicyError(
-            "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
-            where=f"{where}, make_optimizer",
-            got="steps against the gradient, as those of optax.adam(lr)",
-            expected="an optimizer without a learning rate; updates subtract lr times its steps",
-            fix="return optax.scale_by_adam() or the like, and set the config key lr",
-        )
-
-
-def check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
-    """Raises PolicyError if the first step of an optimizer moves a part that waits in this step, by `every`."""
-    if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
-        raise PolicyError(
-            "The optimizer moves parts of the model in gradient steps in which the plan lets them wait.",
-            where=f"{where}, make_optimizer",
-            got=f"a first step of {moved}, and a plan with every={dict(every)}",
-            expected="an optimizer for each part, which waits as the plan says",
-            fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
-        )

@@ -23,15 +23,14 @@ from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite, check_gradients, check_weights, naming_missing_columns
 from rollax.policy.devices import ActingDevice, cpu_beside_gpu
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.objective import AlgorithmObjective
 from rollax.policy.packed_acting import PackedActing, are_few
 from rollax.policy.policy import ActionsResult
 from rollax.policy.split_model import SplitModel, owners_of
-from rollax.policy.update_plan import check_every, check_parts, check_rates, part_of
+from rollax.policy.update_plan import acting_bucket, check_every, check_parts, check_rates, part_of, training_bucket
 from rollax.policy.wide_integers import WideIntegers, check_columns
 
 if TYPE_CHECKING:
@@ -69,7 +68,9 @@ class JaxPolicy(ModelPolicy):
         state_parts = len(self.memory.initial_state) if self._in_sequences else None
         self._objective = first_equal(AlgorithmObjective(algorithm, self.split, state_parts))
         if algorithm.overrides("make_optimizer"):
-            self._objective.check_optimizer(params)
+            from rollax.policy.own_optimizer import check_own_optimizer  # loaded only where it is used
+
+            check_own_optimizer(self._objective, params)
         self.learner = Learner(self._objective, params, extra)
         self._acting_device = None if (cpu := cpu_beside_gpu()) is None else ActingDevice(cpu)
 

@@ -14,10 +14,9 @@ from rollax.core.runtime import first_equal
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.checks import not_finite
 from rollax.policy.devices import Devices, OneFetch
-from rollax.policy.gradient_steps import GradientSteps, Objective, Variables
-from rollax.policy.minibatches import Minibatches
-from rollax.policy.state_arrays import arrays_in, restored
-from rollax.policy.update_plan import UpdateResult
+from rollax.policy.gradient_steps import GradientSteps, Objective, Variables, means_of_last_epoch
+from rollax.policy.split_model import arrays_in, restored
+from rollax.policy.update_plan import Minibatches, UpdateResult
 
 
 class Learner:
@@ -71,9 +70,7 @@ class Learner:
         # The last minibatch, which made no step if it ended the update early.
         last = min(taken, plan.steps - 1)
         if finite:
-            counted = {**dict.fromkeys(sums, last % per_epoch + 1), **counts}
-            means = {name: float(total) / int(counted[name]) for name, total in sums.items() if counted[name]}
-            update = UpdateResult(means, rows, None)
+            update = UpdateResult(means_of_last_epoch(sums, counts, last=last, per_epoch=per_epoch), rows, None)
         else:
             # Repeats the plan up to the failed step: keeping the variables of each step would slow down all updates.
             after = before

@@ -19,16 +19,15 @@ from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
 from rollax.errors import BatchError, EnvError, PolicyError
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
 from rollax.policy.checks import ColumnShapes, LearnedColumns, check_finite, naming_missing_columns
-from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.exploration import Exploration
 from rollax.policy.policy import Policy
 from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_model_size
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import Minibatches, UpdatePlan, acting_bucket
 
 if TYPE_CHECKING:
     from rollax.policy.running_returns import RunningReturns

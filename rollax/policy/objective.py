@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
@@ -16,7 +15,7 @@ from jax import lax
 from rollax.batch import Columns, SampleBatch
 from rollax.core.runtime import note_trace
 from rollax.policy.checks import checked_loss, td_error_of
-from rollax.policy.gradient_transforms import check_direction, check_waiting, checked_optimizer, clipped, first_steps
+from rollax.policy.gradient_transforms import checked_optimizer, clipped
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import UpdatePlan, part_of
 
@@ -59,16 +58,6 @@ class AlgorithmObjective:
         optimizer = checked_optimizer(algorithm.make_optimizer(), algorithm.label)
         each_part = isinstance(algorithm.learning_rates(0.0), Mapping)
         return clipped(optimizer, algorithm.config.grad_clip, each_part=each_part)
-
-    def check_optimizer(self, params: Columns) -> None:
-        """Raises PolicyError for an optimizer whose steps are against the gradient, or that moves a waiting part."""
-        first, total = self._first_steps(params)
-        check_direction(total, self.algorithm.label)
-        check_waiting(first, self.plan.every, self.algorithm.label)
-
-    @partial(jax.jit, static_argnums=0)
-    def _first_steps(self, params: Columns) -> tuple[Columns, jax.Array]:
-        return first_steps(self.optimizer, jax.tree.map(jnp.zeros_like, dict(params)))
 
     def loss(
         self, params: Columns, targets: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns

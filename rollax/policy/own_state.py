@@ -11,7 +11,7 @@ import numpy as np
 
 from rollax.core.introspection import names_of_bases
 from rollax.errors import CheckpointError
-from rollax.policy.state_arrays import arrays_in, flat, is_node, restored
+from rollax.policy.split_model import arrays_in, flat, is_node, restored
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in the attribute -> array."""

@@ -15,7 +15,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite
-from rollax.policy.minibatches import acting_bucket
+from rollax.policy.update_plan import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
 _Form = tuple[tuple[int, ...], Any, int] | None

@@ -9,10 +9,10 @@ import numpy as np
 from rollax.batch import Columns, SampleBatch
 from rollax.core.introspection import overrides
 from rollax.policy.checks import check_finite
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
+from rollax.policy.update_plan import acting_bucket
 
 
 class Decisions(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rollax.core.spaces import Path, walk
 from rollax.core.trees import Tree
-from rollax.rollout.filters import MeanStdFilter
+from rollax.rollout.filters import ObservationFilter
 
 
 class Moments(NamedTuple):
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 class CompiledFilter:
-    """A `MeanStdFilter` as functions that JAX traces; they have no effect if the filter has no leaves.
+    """An `ObservationFilter` as functions that JAX traces; they have no effect if the filter has no leaves.
 
     Within a fragment the statistics are float32; the filter on the host adds up the same observations in float64.
 
@@ -32,7 +32,7 @@ class CompiledFilter:
         space: the observation space.
     """
 
-    def __init__(self, host: MeanStdFilter, space: spaces.Space) -> None:
+    def __init__(self, host: ObservationFilter, space: spaces.Space) -> None:
         self._host, self._space = host, space
         self.active = bool(host.leaves)
 
@@ -44,7 +44,7 @@ class CompiledFilter:
     def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
         """The statistics after adding the rows of [N, ...] observations for which [N] `counted` is true.
 
-        Source: as `MeanStdFilter`, divided by the count:
+        Source: as `ObservationFilter`, divided by the count:
             V = V_a n_a / n + S_b / n + (m_b - m_a)² n_a n_b / n²
         """
         after: dict[Path, Moments] = {}

@@ -13,14 +13,12 @@ from rollax.errors import ConfigError, EnvError
 from rollax.models.features import ImageLayout, is_of_floats
 
 
-class MeanStdFilter(RunningStatistics):
-    """Standardizes the floating-point Box leaves of observations with the mean and deviation of all observations so
-    far.
+class ObservationFilter(RunningStatistics):
+    """Standardizes leaves of observations with the mean and deviation of all observations so far.
 
-    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
-    changed. Each element of a leaf has its own statistics: a leaf has `RunningMoments`. Each poll is one update with
-    all of its rows, before they are standardized. Until two rows have been counted, only the mean is subtracted. Rows
-    that are not finite are refused.
+    Each element of a leaf has its own statistics: a leaf has `RunningMoments`. Each poll is one update with all of its
+    rows, before they are standardized. Until two rows have been counted, only the mean is subtracted. Rows that are not
+    finite are refused.
 
     Args:
         observation_space: the space of one observation.
@@ -33,23 +31,17 @@ class MeanStdFilter(RunningStatistics):
 
     def __init__(self, observation_space: spaces.Space) -> None:
         self._space = observation_space
-        self.leaves = {path: _LeafMoments(path, leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
+        filtered = (path_and_leaf for path_and_leaf in leaves(observation_space) if self.filters(*path_and_leaf))
+        self.leaves = {path: _LeafMoments(path, leaf.shape or ()) for path, leaf in filtered}
         super().__init__({prefix_of(path): moments for path, moments in self.leaves.items()})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     @staticmethod
-    def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
-        """The leaves that are standardized."""
-        return [
-            (path, leaf)
-            for path, leaf in leaves(space)
-            if is_of_floats(leaf)
-            and ImageLayout.of(leaf) is None  # images are scaled by their bounds
-            # Masks are not quantities, and the slots of padded embeddings must stay comparable with each other.
-            and NOT_FEATURES.isdisjoint(path)
-        ]
+    def filters(path: Path, leaf: spaces.Space) -> bool:
+        """Whether this leaf of the observation space is standardized, not left unchanged; by default no leaf is."""
+        return False
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
         """The filtered columns; filtered leaves are new arrays. `update` first adds `columns` to the statistics.
@@ -77,12 +69,22 @@ class MeanStdFilter(RunningStatistics):
         return bool(self.leaves) and not any(moments.count for moments in self.leaves.values())
 
 
-class NoFilter(MeanStdFilter):
+class NoFilter(ObservationFilter):
     """Leaves all observations unchanged."""
 
+
+class MeanStdFilter(ObservationFilter):
+    """Standardizes the floating-point Box leaves of observations with their running mean and deviation.
+
+    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
+    changed.
+    """
+
     @staticmethod
-    def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
-        return []
+    def filters(path: Path, leaf: spaces.Space) -> bool:
+        # Images are scaled by their bounds. Masks are not quantities, and the slots of padded embeddings must stay
+        # comparable with each other.
+        return is_of_floats(leaf) and ImageLayout.of(leaf) is None and NOT_FEATURES.isdisjoint(path)
 
 
 class _LeafMoments(RunningMoments):
@@ -120,7 +122,7 @@ def not_finite(path: Path, mean: NDArray) -> EnvError:
 FILTERS = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}
 
 
-def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
+def make_filter(name: str, observation_space: spaces.Space) -> ObservationFilter:
     """The observation filter of that name.
 
     Raises:

@@ -16,7 +16,7 @@ from rollax.core.running_statistics import RunningStatistics
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.policy import Policy
 from rollax.rollout.actions import ActionMap, ActionRanges, RewardMap
-from rollax.rollout.filters import MeanStdFilter
+from rollax.rollout.filters import ObservationFilter
 
 _STORED_IF_READ = frozenset({SampleBatch.T, SampleBatch.SLOT, SampleBatch.AGENT_ID, SampleBatch.INFOS})
 _KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
@@ -39,7 +39,7 @@ class PolicyRunner(OtherNamesOfRunner):
     def __init__(
         self,
         policy: Policy,
-        observation_filter: MeanStdFilter,
+        observation_filter: ObservationFilter,
         action_map: ActionMap,
         *,
         learns: bool = True,
@@ -70,7 +70,7 @@ class PolicyRunner(OtherNamesOfRunner):
 
     @classmethod
     def of(
-        cls, policy: Policy, config: TrainerConfig, observation_filter: MeanStdFilter, **learning: Any
+        cls, policy: Policy, config: TrainerConfig, observation_filter: ObservationFilter, **learning: Any
     ) -> PolicyRunner:
         """The runner of a policy, with a config's changes of actions and rewards; `learning`: further arguments."""
         actions = ActionMap(

@@ -16,13 +16,13 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core.memory import check_fits
 from rollax.core.spaces import is_parametric
 from rollax.errors import PolicyError, ShapeError
-from rollax.models.action_values import make_actor
+from rollax.models.actor_with_critics import make_actor
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.devices import SMALL_CALL, cpu_beside_gpu
+from rollax.policy.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.exploration.action_noise import Deterministic
-from rollax.policy.exploration.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.size_checks import check_layers
 from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts

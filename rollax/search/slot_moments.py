@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollax.core.running_statistics import State
 from rollax.core.spaces import at
 from rollax.core.trees import Tree
-from rollax.rollout.filters import MeanStdFilter, not_finite, prefix_of
+from rollax.rollout.filters import ObservationFilter, not_finite, prefix_of
 
 
 class SlotMoments:
@@ -25,7 +25,7 @@ class SlotMoments:
         slots: the number of slots.
     """
 
-    def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
+    def __init__(self, observation_filter: ObservationFilter, slots: int) -> None:
         shapes = {path: (slots, *moments.shape) for path, moments in observation_filter.leaves.items()}
         self._counts = np.zeros(slots)
         self._parts = {path: (np.zeros(shape), np.zeros(shape)) for path, shape in shapes.items()}
@@ -51,7 +51,7 @@ class SlotMoments:
             means[slot] = squares[slot] = 0.0
 
     def of(self, slot: int) -> State:
-        """The statistics of a slot, for `MeanStdFilter.merge`; EnvError if they are not finite."""
+        """The statistics of a slot, for `ObservationFilter.merge`; EnvError if they are not finite."""
         state: State = {}
         for path, (means, squares) in self._parts.items():
             if not math.isfinite(np.add.reduce(squares[slot], axis=None)):

@@ -13,9 +13,8 @@ from gymnasium import Space
 from rollax.core import spaces, trees
 from rollax.core.introspection import overrides
 from rollax.policy.jax_policy import JaxPolicy
-from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
-from rollax.rollout.filters import NoFilter
+from rollax.policy.update_plan import acting_bucket
 from rollax.rollout.policy_runner import PolicyRunner
 
 _MOST_ROWS = 1_024
@@ -67,7 +66,7 @@ class Actor:
         if isinstance(self.policy, JaxPolicy) and not (explore or self.remembers):
             own = overrides(type(self.policy), JaxPolicy, "compute_actions")
             self._greedy = None if own else self.policy.act_greedily
-        self._filters = not isinstance(runner.filter, NoFilter)
+        self._filters = bool(runner.filter.leaves)
         self._maps = not runner.action_map.identity
         self._zeros = spaces.zeros(self.policy.action_space, 1)
         self._seconds: dict[int, float] = {}  # padded rows -> seconds of a compiled pass

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rollax.batch import Columns, SampleBatch
 from rollax.core.introspection import overrides
 from rollax.core.spaces import ACTION_MASK
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 from rollax.models.outputs import Outputs, run_model, values_of_critic
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.torch.burn_in import after_burn_in

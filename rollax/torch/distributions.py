@@ -16,7 +16,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rollax.models.distributions.base import (
+from rollax.models.distributions import (
     ACTION_LIMIT,
     LOWEST_LOGIT,
     MASKED_LOGIT,

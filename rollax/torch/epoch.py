@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rollax.batch import Columns
 from rollax.core import trees
-from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import Minibatches
 
 
 class Epoch:

@@ -17,8 +17,7 @@ from rollax.core import trees
 from rollax.core.importing import path_of
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.policy.checks import check_gradients, check_weights, not_finite
-from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, UpdateResult, due_parts
+from rollax.policy.update_plan import Minibatches, StopsUpdate, UpdatedTargets, UpdateResult, due_parts
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
 from rollax.torch.optimizers import check_optimizer_arrays, optimizer_arrays, set_optimizer_arrays

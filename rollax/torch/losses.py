@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rollax.ops.shapes import check_same_shape
+from rollax.ops import check_same_shape
 
 _MAX_LOG_RATIO = 60.0
 _RELATIVE_ROUNDING = 1e-6

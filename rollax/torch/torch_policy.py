@@ -19,7 +19,7 @@ from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs, is_noisy, values_of_critic
 from rollax.policy.checks import check_finite, check_weights, checked_loss, naming_missing_columns, td_error_of
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.sequences_as_rows import as_rows

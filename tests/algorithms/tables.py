@@ -11,7 +11,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import Outputs, SampleBatch
-from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import Minibatches
 
 
 class Table(nnx.Module):

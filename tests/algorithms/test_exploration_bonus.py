@@ -17,7 +17,7 @@ from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.batch import Fragment
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
-from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import Minibatches
 from rollax.rollout.postprocess import postprocess
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS

@@ -8,7 +8,7 @@ from collections import OrderedDict
 import pytest
 
 from rollax import A2CConfig, PPOConfig
-from rollax.cli.experiment import parse_config, parse_settings
+from rollax.cli.parsing import parse_config, parse_settings
 from rollax.cli.training import make_trainer
 from rollax.config.json_form import missing_code
 from rollax.core.importing import ImportPath, StoredCode

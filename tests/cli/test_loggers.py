@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rollax.cli.experiment import parse_loggers
+from rollax.cli.parsing import parse_loggers
 from rollax.errors import ConfigError
 
 OWN = """

@@ -26,12 +26,14 @@ def fresh(monkeypatch):
 
 
 def test_a_package_that_is_not_there_is_left_out(fresh):
-    fresh.setattr(rollax, "EXTENSIONS", ("rollax.not_there.extension", "rollax.search.extension"))
-    assert [module.__name__ for module in found.extensions()] == ["rollax.search.extension"]
+    fresh.setattr(rollax, "EXTENSIONS", ("rollax.not_there", "rollax.search"))
+    assert [module.__name__ for module in found.extensions()] == ["rollax.search"]
 
 
-def test_an_extension_that_does_not_import_is_an_error(fresh):
-    fresh.setattr(rollax, "EXTENSIONS", ("rollax.search.not_there",))
+def test_an_extension_that_does_not_import_is_an_error(fresh, tmp_path):
+    (tmp_path / "broken_extension.py").write_text("import not_there_at_all")
+    fresh.syspath_prepend(tmp_path)
+    fresh.setattr(rollax, "EXTENSIONS", ("broken_extension",))
     with pytest.raises(ModuleNotFoundError):
         found.extensions()
 

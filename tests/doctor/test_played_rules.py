@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.doctor.played import Played
-from rollax.doctor.rules import PLAYED_RULES
+from rollax.doctor.played_rules import PLAYED_RULES
 from rollax.runs.rules.finding import name_of
 from tests.runs.rules.runs import made
 

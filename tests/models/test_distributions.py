@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.errors import ShapeError, SpaceError
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions import MASKED_LOGIT
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions import MASKED_LOGIT
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 
 # Weights 1 : 2 : 5, so p = 1/8, 1/4, 5/8. The logits carry an offset of 3, which must not matter.

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax.models.action_values import make_critics
+from rollax.models.actor_with_critics import make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.unit_norm import (
     InvertedResidual,

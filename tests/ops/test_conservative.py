@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions import MASKED_LOGIT
 from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
 
 

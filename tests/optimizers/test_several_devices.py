@@ -21,7 +21,7 @@ from rollax.many.together import train_together
 from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from tests.optimizers import test_compiled_replay as replay
-from tests.optimizers import test_compiled_samples as samples
+from tests.optimizers import test_device_batches as samples
 
 REPOSITORY = Path(__file__).parents[2]
 DEVICES = 2

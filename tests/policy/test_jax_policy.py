@@ -18,7 +18,7 @@ from rollax.errors import (
     ConfigError,
 )
 from rollax.models.outputs import Outputs
-from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import Minibatches
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, make, seen
 
 

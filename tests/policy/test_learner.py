@@ -18,8 +18,7 @@ from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.devices import OneFetch
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import Minibatches, UpdatePlan
 
 
 @dataclass(frozen=True)

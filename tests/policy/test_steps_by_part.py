@@ -14,8 +14,7 @@ from examples.torch_sac import TorchSAC
 from rollax import SAC, PolicyError, SampleBatch
 from rollax.policy.gradient_transforms import by_part
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches
-from rollax.policy.update_plan import UpdatePlan
+from rollax.policy.update_plan import Minibatches, UpdatePlan
 from tests.policy.test_learner import Plain
 from tests.torch.made import BOX, REPLAY, SEEN
 

@@ -97,7 +97,7 @@ Thread 0x01 (most recent call first):
 Thread 0x02 (most recent call first):
   File "/home/me/simulator.py", line 7 in wait
   File "/home/me/my_env.py", line 9 in step
-  File "{HERE}/env/vector/vector_env.py", line 134 in vector_step
+  File "{HERE}/env/vector/__init__.py", line 134 in vector_step
   File "{sys.prefix}/ray/worker.py", line 1 in main_loop
 
 Thread 0x03 (most recent call first):

@@ -14,7 +14,7 @@ from rollax import (
     SACTrainer,
     TorchVectorEnv,
 )
-from rollax.optimizers import compiled_samples
+from rollax.optimizers import device_batches
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.stepped_sampler import SteppedSampler
@@ -101,7 +101,7 @@ def test_ppo_learns_the_same_on_the_device(case, monkeypatch):
     (world, keys), found = LEARNING[case], []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+            monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
         with PPOTrainer(in_torch(world), {**KEYS, **keys}) as trainer:
             assert (trainer.optimizer.rounds is not None) == on_device
             results = [trainer.train() for _ in range(3)]

@@ -15,7 +15,7 @@ from torch import nn
 from rollax import Algorithm, MultiAgentBatch, Outputs, SampleBatch, TorchAlgorithm
 from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
 from rollax.policy.checks import ColumnShapes
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from tests.torch.made import CHOICES, SEEN, seen
 
 MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})

@@ -17,7 +17,7 @@ from gymnasium import spaces
 import rollax.torch.losses as twins
 from rollax.errors import ShapeError
 from rollax.models import catalog
-from rollax.models.action_values import ActionValue
+from rollax.models.actor_with_critics import ActionValue
 from rollax.models.centralized_critic import CentralCritic
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.distributions import factory

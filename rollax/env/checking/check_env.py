@@ -27,7 +27,7 @@ from rollax.env.making import make_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.to_base_env import to_base_env
-from rollax.env.vector.vector_env import SteppedInTurn
+from rollax.env.vector import SteppedInTurn
 from rollax.errors import RollaxError, repr_of
 
 _COMPARED_POLLS = 50

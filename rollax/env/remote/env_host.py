@@ -17,7 +17,7 @@ from rollax.env.checks import env_name
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, space_of
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
 from rollax.env.registrations import Registrations, register_all
-from rollax.env.vector.vector_env import VectorEnv, frame_of
+from rollax.env.vector import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError, text_of
 
 

@@ -17,8 +17,8 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.checks import ObservationChecks, as_columns, env_name, stacked
 from rollax.env.copies import EnvCopies
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.env.vector import warn_of_own_statistics
 from rollax.env.vector.vector_base_env import ActionBuffer
-from rollax.env.vector.vector_env import warn_of_own_statistics
 from rollax.errors import EnvError, text_of
 
 FINAL_OBS = ("final_obs", "final_observation")

@@ -15,7 +15,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
+from rollax.env.vector import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError
 
 _OVER, _WAITING, _ANSWERED = range(3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollax.errors import ShapeError
-from rollax.models.distributions.base import ActionDistribution, Actions, Array
+from rollax.models.distributions import ActionDistribution, Actions, Array
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.models.distributions.base import (
+from rollax.models.distributions import (
     LOWEST_LOGIT,
     MASKED_LOGIT,
     NOISE_MAX,

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from rollax.core.spaces import bounds, check_space, path_text
 from rollax.errors import SpaceError
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions import ActionDistribution
 
 ClassOf = Callable[[str], Callable[..., ActionDistribution]]
 """The name of a kind of distribution -> its class in a library of arrays."""

@@ -13,7 +13,7 @@ from jax import lax
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from rollax.models.distributions.base import ACTION_LIMIT, NOISE_MAX, NOISE_MIN, SQUASHED_LOG_STD_RANGE, Normals
+from rollax.models.distributions import ACTION_LIMIT, NOISE_MAX, NOISE_MIN, SQUASHED_LOG_STD_RANGE, Normals
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = (column.astype(np.float32) for column in np.polynomial.hermite_e.hermegauss(16))

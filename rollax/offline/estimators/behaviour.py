@@ -22,9 +22,9 @@ from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.actor import Actor
 from rollax.policy.algorithm import Algorithm
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import acting_bucket
 from rollax.policy.objective import AlgorithmObjective
 from rollax.policy.split_model import SplitModel
+from rollax.policy.update_plan import acting_bucket
 
 log = logging.getLogger("rollax.offline.estimators")
 _HIDDENS, _BATCH_SIZE = (64, 64), 512

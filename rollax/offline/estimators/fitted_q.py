@@ -21,7 +21,7 @@ from rollax.core import runtime, trees
 from rollax.core.memory import check_fits
 from rollax.core.numbers import is_finite, is_number, is_whole
 from rollax.errors import PolicyError
-from rollax.models.action_values import ActionValue
+from rollax.models.actor_with_critics import ActionValue
 from rollax.models.config import MOST_LAYERS, ModelConfig
 from rollax.models.q_network import QNetwork
 from rollax.offline.estimators.episodes import LoggedEpisodes
@@ -29,11 +29,10 @@ from rollax.offline.estimators.target_policy import TargetPolicy, in_parts
 from rollax.offline.formats.common import check_setting
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.learner import Learner
-from rollax.policy.minibatches import Minibatches, acting_bucket
 from rollax.policy.size_checks import check_layers_fit
 from rollax.policy.split_model import SplitModel
 from rollax.policy.targets import polyak_average
-from rollax.policy.update_plan import UpdatePlan, part_of
+from rollax.policy.update_plan import Minibatches, UpdatePlan, acting_bucket, part_of
 
 log = logging.getLogger("rollax.offline.estimators")
 _UPDATES_AT_ONCE = 2000

@@ -15,7 +15,7 @@ from rollax.core.spaces import space_text
 from rollax.errors import PolicyError
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.importance import starts_of
-from rollax.policy.exploration.exploration import greedy
+from rollax.policy.exploration import greedy
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import Policy
 from rollax.rollout.policy_runner import PolicyRunner

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.core.trees import namespace
-from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, uniform_choice
+from rollax.models.distributions import MASKED_LOGIT
+from rollax.policy.exploration import Exploration, uniform_choice
 from rollax.policy.exploration.wrapper import ExplorationWrapper
 
 GREEDY_ACTIONS = "greedy_actions"

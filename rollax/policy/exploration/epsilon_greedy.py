@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.core.trees import namespace
-from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
+from rollax.models.distributions import MASKED_LOGIT
+from rollax.policy.exploration import Exploration, greedy, log_softmax, softmax, uniform_choice
 
 CHOICE = "choice"
 """[N, 2] 1 if the action is the greedy action, else 0; and the number of valid actions."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollax.models.distributions.state_dependent import StateDependentGaussian
-from rollax.policy.exploration.exploration import FromDistribution
+from rollax.policy.exploration import FromDistribution
 
 
 class MatrixNoise(FromDistribution):

@@ -11,8 +11,8 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.core.stored_values import read_count, read_number
-from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params, log_softmax
+from rollax.models.distributions import MASKED_LOGIT
+from rollax.policy.exploration import Exploration, OutputsOf, Params, log_softmax
 from rollax.policy.exploration.wrapper import ExplorationWrapper
 
 _FACTOR = 1.01  # α of the adaptation

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rollax.core.trees import namespace
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 from rollax.policy.exploration.wrapper import ExplorationWrapper
 
 

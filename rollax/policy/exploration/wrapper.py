@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollax.core.trees import namespace
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration import Exploration
 
 
 class ExplorationWrapper(Exploration):

@@ -9,7 +9,7 @@ from gymnasium.wrappers.vector import NormalizeObservation as NormalizeVector
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rollax import check_env
-from rollax.env.vector.vector_env import warn_of_own_statistics
+from rollax.env.vector import warn_of_own_statistics
 
 
 def cartpole():

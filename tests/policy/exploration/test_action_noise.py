@@ -9,11 +9,11 @@ import pytest
 from gymnasium import spaces
 
 from rollax.core.schedules import Schedule
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
 from rollax.models.distributions.gaussian import SquashedGaussian
+from rollax.policy.exploration import FromDistribution
 from rollax.policy.exploration.action_noise import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise, RandomAtFirst
-from rollax.policy.exploration.exploration import FromDistribution
 
 SHAPE = (2, 1)
 BOX = spaces.Box(-3, 5, SHAPE, np.float32)

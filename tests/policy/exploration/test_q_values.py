@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from rollax.core.schedules import Schedule
-from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.epsilon_greedy import EpsilonGreedy, GroupExploration, SoftQ
 

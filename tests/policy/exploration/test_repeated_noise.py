@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from rollax import DDPG, SAC, TD3, ConfigError
 from rollax.models.distributions.gaussian import SquashedGaussian
+from rollax.policy.exploration import FromDistribution
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise, RandomAtFirst
-from rollax.policy.exploration.exploration import FromDistribution
 from rollax.policy.exploration.repeated_noise import RepeatedNoise, repeat_probabilities
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)

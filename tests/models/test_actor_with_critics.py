@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import PolicyError, SpaceError
 from rollax.core.spaces import zeros
-from rollax.models.action_values import (
+from rollax.models.actor_with_critics import (
     ActionValue,
     Actor,
     ActorWithCritics,

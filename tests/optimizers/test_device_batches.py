@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import A2CTrainer, Callbacks, EnvError, NonFiniteError, PPOTrainer, PQNTrainer, TimeLimit
 from rollax.algorithms.ppo import PPO
-from rollax.optimizers import compiled_samples
+from rollax.optimizers import device_batches
 from tests.env.jax.worlds import Meeting
 from tests.marks import long_except
 from tests.optimizers.test_compiled_replay import Walk
@@ -45,7 +45,7 @@ def trained(case, monkeypatch, *, on_device, calls=4, **keys):
     """A trainer after some iterations, and its last result."""
     trainer_class, env, own = CASES[case]
     if not on_device:
-        monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+        monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
     with trainer_class(env, config_of(trainer_class, {**own, **keys})) as trainer:
         assert (trainer.optimizer.rounds is not None) == on_device
         result = [trainer.train() for _ in range(calls)][-1]
@@ -95,7 +95,7 @@ def test_a_limit_of_steps_ends_an_iteration_in_between():
 
 @pytest.mark.long
 def test_an_iteration_of_several_calls_makes_no_round_too_many(monkeypatch):
-    monkeypatch.setattr(compiled_samples, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(device_batches, "_MOST_ROUNDS", 2)
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {"timesteps_per_iteration": 320})) as trainer:
         assert trainer.train()["timesteps_total"] == 320
 
@@ -125,7 +125,7 @@ def test_numbers_adapt_after_each_batch(keys, monkeypatch):
     found = []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+            monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
         with Own("jax:CartPole-v1", config) as trainer:
             assert (trainer.optimizer.rounds is not None) == on_device
             steps = [trainer.train()["timesteps_total"] for _ in range(2)]
@@ -203,7 +203,7 @@ def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
     found = []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(compiled_samples, "why_not", lambda worker: "a test")
+            monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
         with Own("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
             found.append(trainer.train()["info"]["learner"]["default_policy"])
             assert (trainer.optimizer.rounds is not None) == (on_device and stays)

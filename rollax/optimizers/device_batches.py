@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rollax.optimizers.compiled_rounds import Round, why_only_on_host
+from rollax.optimizers.compiled_rounds import Round, counted_steps, rounds_at_once, why_only_on_host
 from rollax.optimizers.fresh_rounds import FreshRounds, OnlyOnHostError
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.jax_policy import JaxPolicy
@@ -44,13 +44,11 @@ class DeviceBatches:
         sampler, config = self._worker.sampler, optimizer.config
         assert isinstance(sampler, CompiledSampler)
         assert isinstance(policy, JaxPolicy)
-        self._policy, by_env = policy, config.count_steps_by == "env_steps"
-        size = sampler.fragment_length * sampler.env.num_envs * (1 if by_env else len(sampler.env.agents))
-        self.rounds = FreshRounds(sampler, policy, -(-config.train_batch_size // size))
-        self._steps_of_round = self.rounds.env_steps_of_round if by_env else self.rounds.rows_of_round
-        rounds = -(-config.timesteps_per_iteration // self._steps_of_round)
+        self._policy, steps = policy, counted_steps(sampler, config)
+        fragments = -(-config.train_batch_size // steps)
+        self.rounds, self._steps_of_round = FreshRounds(sampler, policy, fragments), fragments * steps
         most = _MOST_INDICES // (self.rounds.rows_of_round * policy.plan.epochs)
-        self.at_once = max(min(rounds, _MOST_ROUNDS, most), 1)
+        self.at_once = rounds_at_once(config, self._steps_of_round, _MOST_ROUNDS, most)
         if isinstance(sampler, SteppedSampler):
             self.at_once = 1  # the steps of later rounds cannot be taken back
         self._numbers_adapt = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
+from rollax.policy.update_plan import Minibatches, acting_bucket, training_bucket
 
 
 class TestPlan:

@@ -1,0 +1,69 @@
+"""Checks of the optimizer of an algorithm that overrides `make_optimizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from rollax.batch import Columns
+from rollax.errors import PolicyError
+from rollax.policy.objective import AlgorithmObjective
+from rollax.policy.update_plan import part_of
+
+_FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are accumulated
+
+
+def check_own_optimizer(objective: AlgorithmObjective, params: Columns) -> None:
+    """Raises PolicyError for an optimizer whose steps are against the gradient, or that moves a waiting part."""
+    first, total = _first_steps(objective, params)
+    _check_direction(total, objective.algorithm.label)
+    _check_waiting(first, objective.plan.every, objective.algorithm.label)
+
+
+@partial(jax.jit, static_argnums=0)
+def _first_steps(objective: AlgorithmObjective, params: Columns) -> tuple[Columns, jax.Array]:
+    """The first step for gradients of 1 and parameters of 0, and [] the sum over the first 8 steps."""
+    optimizer = optax.with_extra_args_support(objective.optimizer)
+    zeros = jax.tree.map(jnp.zeros_like, dict(params))
+    gradients = jax.tree.map(jnp.ones_like, zeros)
+
+    def step(state: Any, _: None) -> tuple[Any, tuple[Any, jax.Array]]:
+        steps, state = optimizer.update(gradients, state, zeros, lr=1.0)
+        return state, (steps, sum(map(jnp.sum, jax.tree.leaves(steps)), jnp.zeros(())))
+
+    _, (steps, sums) = lax.scan(step, optimizer.init(zeros), length=_FIRST_STEPS)
+    return jax.tree.map(lambda of_each: of_each[0], steps), sums.sum()
+
+
+def _check_direction(steps: Any, where: str) -> None:
+    """Raises PolicyError if `steps`, the sum of the first steps, is negative: the steps are against the gradient.
+
+    An optimizer with its own learning rate, such as `optax.adam(lr)`, would increase the loss, because updates subtract
+    `lr` times its steps.
+    """
+    if steps < 0:
+        raise PolicyError(
+            "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
+            where=f"{where}, make_optimizer",
+            got="steps against the gradient, as those of optax.adam(lr)",
+            expected="an optimizer without a learning rate; updates subtract lr times its steps",
+            fix="return optax.scale_by_adam() or the like, and set the config key lr",
+        )
+
+
+def _check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
+    """Raises PolicyError if the first step of an optimizer moves a part that waits in this step, by `every`."""
+    if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
+        raise PolicyError(
+            "The optimizer moves parts of the model in gradient steps in which the plan lets them wait.",
+            where=f"{where}, make_optimizer",
+            got=f"a first step of {moved}, and a plan with every={dict(every)}",
+            expected="an optimizer for each part, which waits as the plan says",
+            fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
+        )
