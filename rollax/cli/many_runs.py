@@ -15,7 +15,7 @@ from typing import Any
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.cli.console import MISSED_GOAL, SIGNALLED, USER_ERROR
-from rollax.cli.experiment import parse_config, parse_settings
+from rollax.cli.parsing import parse_config, parse_settings
 from rollax.cli.planned_runs import Outcome, PlannedRun, Training
 from rollax.cli.runs_in_processes import train_in_processes
 from rollax.cli.runs_together import train_here
