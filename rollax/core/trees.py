@@ -45,7 +45,7 @@ def index(tree: Tree, rows: Any) -> Tree:
     """Returns the rows at an index array, mask or slice (slices are views)."""
     if isinstance(tree, np.ndarray):
         if isinstance(rows, np.ndarray) and rows.dtype != np.bool_:
-            return np.take(tree, rows, axis=0)  # ten times as fast as tree[rows] for narrow rows
+            return tree.take(rows, axis=0)  # ten times as fast as tree[rows] for narrow rows
         return tree[rows]
     return tree_map(lambda leaf: index(np.asarray(leaf), rows), tree)
 
@@ -83,6 +83,8 @@ def unstack(columns: Tree) -> list[Any]:
 
 def copied(tree: Tree) -> Tree:
     """Returns the tree with a writable copy of each NumPy array; other leaves, such as ints, are kept."""
+    if isinstance(tree, np.ndarray):
+        return np.array(tree)
     return tree_map(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 

@@ -26,6 +26,7 @@ _DICT = {dict}
 _said: set[tuple[str, str]] = set()
 _collections: list[dict[tuple[str, str], str]] = []
 
+_FLOAT64, _BOOL = np.dtype(np.float64), np.dtype(np.bool_)
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _LARGEST_SQUARE = _LARGEST_REWARD**2
 
@@ -177,7 +178,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
         raise EnvError.is_not("The reward", "a real number", where(row), outline(rewards[row])).fix(
             _AGENTS if isinstance(rewards[row], dict) else "return float(reward)"
         )
-    column = column.astype(np.float64, copy=False)
+    column = column.astype(_FLOAT64, copy=False)
     # As in `all_finite`, the sum of squares shows that all rewards are finite and small enough.
     if not np.vdot(column, column) <= _LARGEST_SQUARE:
         fits = np.abs(column) <= _LARGEST_REWARD
@@ -200,7 +201,7 @@ def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
         column = np.asarray(flags)
     except Exception:  # the shapes differ, or a value of another library does not convert to a boolean
         column = None
-    if column is None or column.dtype != np.bool_ or column.ndim != 1:
+    if column is None or column.dtype != _BOOL or column.ndim != 1:
         if len(flags) == 0:
             return np.empty(0, bool)
         row = next((i for i, flag in enumerate(flags) if not isinstance(flag, bool | np.bool_)), 0)

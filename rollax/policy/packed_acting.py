@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
@@ -18,8 +20,31 @@ from rollax.policy.checks import check_finite
 from rollax.policy.update_plan import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
-_Form = tuple[tuple[int, ...], Any, int] | None
-"""Shape, dtype and size of an action that is joined with the fetched columns; None if actions are not joined."""
+_FLOAT32, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+class _Form(NamedTuple):
+    """The place of actions in the array that joins them with the fetched columns.
+
+    Args:
+        joined: whether actions are in that array; if not, the other fields have no meaning.
+        shape: the shape of one action.
+        dtype: int32 or float32.
+        width: the number of columns of the actions, which are the first columns.
+    """
+
+    joined: bool = False
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype = _INT32
+    width: int = 0
+
+    def actions_in(self, columns: np.ndarray) -> np.ndarray:
+        """The actions [N, *shape] in joined columns [N, W], which share their memory."""
+        actions = columns[:, : self.width] if self.shape else columns[:, 0]
+        if self.dtype is not _INT32:
+            actions = actions.view(self.dtype)
+        return actions if len(self.shape) < 2 else actions.reshape(len(actions), *self.shape)
+
 
 _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
 """Actor -> (shape of an observation, whether it explores) -> form. Equal actors share forms and need no tracing."""
@@ -42,8 +67,10 @@ class PackedActing:
         self._params: Columns = {}
         self._joined_params: Any = None
         self._inputs: dict[tuple[int, int], np.ndarray] = {}
+        self._layout: tuple[int, tuple[int, ...], int] | None = None  # what `_views` are for
+        self._views: tuple[np.ndarray, np.ndarray, np.ndarray]
         self._forms = _forms.setdefault(policy.actor, {})
-        self._action: Any = None  # the form of the last call's actions
+        self._form = _Form()  # the form of the last call's actions
 
     def actions(self, obs: trees.Tree, explore: bool) -> tuple[trees.Tree, trees.Tree]:
         """The actions for columns of N observations, and all columns [N, ...] in one tree, which `columns_of` splits.
@@ -51,61 +78,70 @@ class PackedActing:
         Raises:
             EnvError: an action mask allows no action, or an integer needs more than 32 bits.
         """
-        policy = self._policy
-        policy.check_masks(obs)
-        policy.wide_integers.check(obs, policy.name)
-        params, rows = policy.params, trees.length(obs)
+        policy, rows = self._policy, trees.length(obs)
+        are_floats = isinstance(obs, np.ndarray) and obs.dtype == _FLOAT32
+        if not are_floats:
+            policy.check_masks(obs)
+            policy.wide_integers.check(obs, policy.name)
+        params, size = policy.params, acting_bucket(rows)
         if params is not self._params:
             self._params, self._joined_params = params, _joined(params)
-        size = acting_bucket(rows)
-        noise = noise_seed = None
+        noise, shape = None, None
+        others: dict[str, Any] = {"extra": policy.extra} if policy.extra else {}
         if explore:
             noise = policy.exploration.noise(policy.acting_rng, size, policy.timestep)
-            noise_seed = policy._draw_noise_seed()
-        shape = None
-        if isinstance(obs, np.ndarray) and obs.dtype == np.float32:
-            shape = obs.shape[1:]
-            obs, noise = self._row(obs, noise, size), None
-        elif size != rows:
-            obs = trees.pad(obs, size)
-        arguments = self._joined_params, policy.extra, obs, noise, noise_seed
-        key = shape, explore
-        if key not in self._forms:
-            self._forms[key] = _form(policy.actor, shape, explore, arguments)
-        self._action = self._forms[key]
-        out = _compiled(policy.actor, shape, explore, self._action is not None, *arguments)
-        if self._action is None:
+            if policy.noisy:
+                others["noise_seed"] = policy._draw_noise_seed()
+        if are_floats:
+            shape, inputs = obs.shape[1:], self._row(obs, noise, size)
+        else:
+            inputs = obs if size == rows else trees.pad(obs, size)
+            if explore:
+                others["noise"] = noise
+        form = self._forms.get((shape, explore))
+        if form is None:
+            form = _form(policy.actor, shape, explore, self._joined_params, inputs, others)
+            self._forms[shape, explore] = form
+        self._form = form
+        out = _compiled(policy.actor, shape, explore, form.joined, self._joined_params, inputs, **others)
+        if not form.joined:
             actions, columns = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], out)
             return actions, (actions, columns)
-        columns = np.asarray(out)[:rows]
-        return self._actions_in(columns), columns
+        columns = np.asarray(out)
+        if size != rows:
+            columns = columns[:rows]
+        return form.actions_in(columns), columns
 
     def _row(self, obs: np.ndarray, noise: np.ndarray | None, size: int) -> np.ndarray:
         """[size, D + K] the observations and their random numbers; the array is the same object at each call."""
-        rows = len(obs)
-        width = obs.size // max(rows, 1)
-        key = size, width if noise is None else width + noise.shape[1]
+        layout = len(obs), obs.shape[1:], 0 if noise is None else noise.shape[1]
+        if layout != self._layout:
+            self._lay_out(layout, size)
+        inputs, seen, drawn = self._views
+        seen[...] = obs
+        if noise is not None:
+            drawn[...] = noise
+        return inputs
+
+    def _lay_out(self, layout: tuple[int, tuple[int, ...], int], size: int) -> None:
+        """Makes views of the array for this number of rows, this shape of an observation and K."""
+        rows, shape, drawn = layout
+        width = math.prod(shape)
+        key = size, width + drawn
         if key not in self._inputs:
             self._inputs[key] = np.zeros(key, np.float32)
         inputs = self._inputs[key]
-        inputs[:rows, :width] = obs.reshape(rows, width)
-        if size != rows:
-            inputs[rows:, :width] = 0
-        if noise is not None:
-            inputs[:, width:] = noise
-        return inputs
-
-    def _actions_in(self, columns: np.ndarray) -> np.ndarray:
-        shape, dtype, width = self._action
-        return columns[:, :width].view(dtype).reshape(len(columns), *shape)
+        inputs[rows:, :width] = 0
+        self._views = inputs, inputs[:rows, :width].reshape(rows, *shape), inputs[:, width:]
+        self._layout = layout
 
     def columns_of(self, columns: trees.Tree) -> dict[str, Any]:
         """The actions and the fetched columns of R rows; NonFiniteError if the model's outputs were not finite."""
         policy = self._policy
-        if self._action is None:
-            actions, fetched = columns
+        if self._form.joined:
+            actions, fetched = self._form.actions_in(columns), columns[:, self._form.width :].view(np.float32)
         else:
-            actions, fetched = self._actions_in(columns), columns[:, self._action[2] :].view(np.float32)
+            actions, fetched = columns
         fetches = policy.actor.fetches_of(fetched)
         check_finite(fetches[policy.checked_fetch], policy.name, policy.timestep)
         return {
@@ -125,16 +161,22 @@ def _joined(params: Columns) -> jax.Array:
     return jnp.concatenate([params[name].ravel() for name in sorted(params)])
 
 
-def _form(actor: Actor, shape: tuple[int, ...] | None, explore: bool, arguments: tuple) -> _Form:
-    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), *arguments)
+def _form(
+    actor: Actor, shape: tuple[int, ...] | None, explore: bool, joined: Any, inputs: Any, others: dict[str, Any]
+) -> _Form:
+    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), joined, inputs, **others)
     if not hasattr(actions, "dtype") or actions.dtype not in (np.int32, np.float32):
-        return None
-    return actions.shape[1:], actions.dtype, int(np.prod(actions.shape[1:], dtype=np.int64))
+        return _Form()
+    of_one = actions.shape[1:]
+    return _Form(True, of_one, np.dtype(actions.dtype), math.prod(of_one))
 
 
+# Each argument of a compiled call costs time, an empty one too: absent ones are left out of `others`.
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _compiled(actor: Actor, shape: tuple[int, ...] | None, explore: bool, joins: bool, *arguments: Any) -> Any:
-    actions, fetched = _act(actor, shape, explore, *arguments)
+def _compiled(
+    actor: Actor, shape: tuple[int, ...] | None, explore: bool, joins: bool, joined: Any, inputs: Any, **others: Any
+) -> Any:
+    actions, fetched = _act(actor, shape, explore, joined, inputs, **others)
     return _together(actions, fetched) if joins else (actions, fetched)
 
 
@@ -143,10 +185,10 @@ def _act(
     shape: tuple[int, ...] | None,
     explore: bool,
     joined: jax.Array,
-    extra: Columns,
     obs: Any,
-    noise: Any,
-    seed: Any,
+    extra: Columns = MappingProxyType({}),
+    noise: Any = None,
+    noise_seed: Any = None,
 ) -> tuple[Any, jax.Array]:
     """Actions and fetched columns; with the `shape` of an observation, `obs` has observations and noise."""
     params, start = {}, 0
@@ -156,7 +198,7 @@ def _act(
     if shape is not None:
         width = int(np.prod(shape, dtype=np.int64))
         obs, noise = obs[:, :width].reshape(-1, *shape), obs[:, width:] if explore else None
-    actions, fetched, _ = actor.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, seed)
+    actions, fetched, _ = actor.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, noise_seed)
     return actions, fetched
 
 

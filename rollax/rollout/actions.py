@@ -55,13 +55,15 @@ class ActionMap:
 
         Results in NumPy are writable copies.
         """
+        if self.identity:
+            return trees.copied(columns)
 
         def to_env(leaf: spaces.Space, path: Path, column: Any) -> Any:
             if path in self.boxes:
                 return self.boxes[path].to_env(column)
             return column.astype(leaf.dtype) if path in self._narrow else trees.copied(column)
 
-        return trees.copied(columns) if self.identity else walk(to_env, self._space, columns)
+        return walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
         """The policy's actions for logged environment actions: float32 in Box leaves, without clipping."""

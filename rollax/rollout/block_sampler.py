@@ -177,22 +177,24 @@ class BlockSampler(Sampler):
         return rows
 
     def _write_outcomes(self, poll: int, rows: Rows) -> None:
-        block, memory, index, outcomes = self._block, self._memory, rows.env_index, None
+        block, memory, index, starts = self._block, self._memory, rows.env_index, rows.starts
+        place = poll if rows.in_order else (poll, index)
         if len(rows.dropped_envs):
             self._drop(poll, rows.dropped_envs)
         if len(rows) < len(self._everyone):
-            block.rewards[poll], block.steps[poll] = 0.0, np.isin(self._everyone, index)
-        if np.count_nonzero(rows.starts):
-            starting, outcomes = index[rows.starts], (~rows.starts).nonzero()[0]
-            block.steps[poll, starting], block.begins[poll, starting] = False, True
-            memory.begin(starting)
-        self._steps += len(rows if outcomes is None else outcomes)
-        block.rewards[poll if rows.in_order else (poll, index)] = rows.rewards
+            block.rewards[poll], block.steps[poll] = 0.0, False
+            block.steps[place] = True
+        begun = int(np.count_nonzero(starts))
+        if begun:
+            block.steps[place], block.begins[place] = ~starts, starts
+        self._steps += len(rows) - begun
+        block.rewards[place] = rows.rewards
         if len(rows.ended_envs):
-            block.terminateds[poll, index], block.truncateds[poll, index] = rows.terminateds, rows.truncateds
+            block.terminateds[place], block.truncateds[place] = rows.terminateds, rows.truncateds
         if memory.active:
-            received = slice(None) if outcomes is None else outcomes
-            memory.reward(index[received], rows.rewards[received])
+            if begun:
+                memory.begin(index[starts])
+            memory.reward(index[~starts], rows.rewards[~starts])
 
     def _see(self, rows: Rows) -> None:
         """Filters the observations of a poll, and sets which sub-environments act next."""

@@ -160,13 +160,14 @@ class BlockColumns:
             self._obs[poll] = obs
         else:
             trees.put(self._obs, poll, obs)
-        place: Any = poll if selection is None else (poll, selection)
         for name, values in columns.items():
             column = self._columns[name]
-            if isinstance(column, np.ndarray):
-                column[place] = values
+            if selection is not None:
+                trees.put(trees.index(column, poll), selection, values)  # in the view of this poll
+            elif isinstance(column, np.ndarray):
+                column[poll] = values
             else:
-                trees.put(column, place, values)
+                trees.put(column, poll, values)
 
     def _make(self, obs: trees.Tree, columns: dict[str, Any]) -> None:
         """Allocates the columns of the first poll; raises PolicyError if a later poll has others."""

@@ -201,7 +201,7 @@ class ActionBuffer:
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         """Stores actions of some of the waiting sub-environments; see `BaseEnv.send_rows`."""
         of_all = selection is None and rows.in_order and len(rows) == len(self._states)
-        env_index = rows.env_index if selection is None else rows.env_index[selection]
+        env_index = rows.env_index if selection is None else rows.env_index.take(selection)
         if not (of_all and self._state == _WAITING):
             self._check_waiting(env_index)
             self._states[env_index] = _ANSWERED
@@ -219,7 +219,7 @@ class ActionBuffer:
         self._columns = self._own
 
     def _check_waiting(self, env_index: np.ndarray) -> None:
-        states = self._each()[env_index]
+        states = self._each().take(env_index)
         if np.count_nonzero(states == _WAITING) != len(states):
             stray = int(env_index[states != _WAITING][0])
             raise EnvError.not_waiting(
