@@ -34,7 +34,7 @@ from pydantic import Field
 
 from rollax.algorithms.loss_terms import critic_statistics
 from rollax.algorithms.sac import SAC, SACConfig, SACTrainer
-from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.config import NotIn
 from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.core.running_statistics import RunningMoments
@@ -55,7 +55,6 @@ from rollax.ops.actor_critic import entropy_of_normals, reward_scale
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, lowest_distribution, projected
 from rollax.policy import gradient_transforms as optimizers
-from rollax.policy.base_algorithm import Values
 from rollax.policy.projected_optimizer import with_projection
 from rollax.policy.running_returns import RunningReturns
 from rollax.policy.size_checks import check_layers
@@ -150,11 +149,6 @@ class FlashSAC(SAC):
         """[K] the atoms."""
         return np.linspace(-self.config.v_max, self.config.v_max, self.config.num_atoms, dtype=np.float32)
 
-    @property
-    def samples(self) -> frozenset[str] | None:
-        columns = super().samples
-        return None if columns is None else columns | {SampleBatch.SLOT}
-
     def make_plan(self) -> UpdatePlan:
         config = self.config
         targets = polyak_average(config.tau, ("critics",), projection=with_unit_norms)
@@ -185,11 +179,7 @@ class FlashSAC(SAC):
         return make_critics(self.num_critics, one)
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
-        return {_RETURNS: RunningReturns(self.config.gamma)}
-
-    def prepare(self, fragment: Fragment, values: Values) -> None:
-        super().prepare(fragment, values)
-        values.statistics[_RETURNS].add_rewards(fragment, fragment[SampleBatch.REWARDS])
+        return {_RETURNS: RunningReturns(self.config.gamma, column=SampleBatch.REWARDS)}
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass; with `new_obs` the batch statistics cover both observations."""

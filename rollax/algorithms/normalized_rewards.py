@@ -21,19 +21,13 @@ class NormalizedRewards(Algorithm):
     Deviations: the variance includes all rewards of a fragment before they are divided, and has no initial estimate.
     """
 
-    @property
-    def samples(self) -> frozenset[str] | None:
-        columns = super().samples
-        if columns is None or not self.config.normalize_rewards:
-            return columns
-        return columns | {SampleBatch.SLOT, SampleBatch.TRAJECTORY_ID}
-
     def make_running_statistics(self) -> dict[str, RunningMoments]:
         if not self.config.normalize_rewards:
             return super().make_running_statistics()
         from rollax.policy.running_returns import RunningReturns  # loaded only where it is used
 
-        return {**super().make_running_statistics(), _RETURNS: RunningReturns(self.config.gamma)}
+        returns = RunningReturns(self.config.gamma, column=SampleBatch.REWARDS)
+        return {**super().make_running_statistics(), _RETURNS: returns}
 
     def changes_rows(self) -> bool:
         return self.config.normalize_rewards
@@ -41,7 +35,6 @@ class NormalizedRewards(Algorithm):
     def prepare(self, fragment: Fragment, values: Values) -> None:
         if self.config.normalize_rewards:
             returns, rewards = values.statistics[_RETURNS], fragment[SampleBatch.REWARDS]
-            returns.add_rewards(fragment, rewards)
             scaled = rewards / np.sqrt(returns.variance + _EPSILON)
             fragment[SampleBatch.REWARDS] = np.clip(scaled, -_LIMIT, _LIMIT).astype(np.float32)
         super().prepare(fragment, values)

@@ -12,7 +12,6 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 
 from rollax.algorithms.trainer import Trainer
 from rollax.core.cleanup import cleanup_on_error
@@ -242,10 +241,11 @@ class _AloneAtFirst:
 def _mapped_rounds(first: CompiledRounds, meet: Callable[..., Any]) -> Callable[..., Any]:
     function = partial(first.traced_run, ends_early=False)
 
-    def call(variables: Any, carry: Any, stored: Any, drawn: Any, taken: np.int32, count: np.int32) -> Any:
+    def call(*arguments: Any) -> Any:
+        *mapped, drawn, taken, count = arguments
         at_once = len(jax.tree.leaves(drawn)[0])
         together = int(taken), int(count)
-        return meet(("rounds", at_once), function, (variables, carry, stored, drawn), (taken, count), together)
+        return meet(("rounds", at_once), function, (*mapped, drawn), (taken, count), together)
 
     return call
 

@@ -22,6 +22,8 @@ from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.compiled_policy import PolicyColumns
 from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
+from rollax.rollout.compiled_statistics import Statistics
+from rollax.rollout.compiled_statistics import why_only_on_host as why_statistics_only_on_host
 from rollax.rollout.stepped_sampler import SteppedSampler
 from rollax.rollout.worker import RolloutWorker
 
@@ -80,6 +82,7 @@ class Loop(NamedTuple):
         made: the number of rounds up to the first round that is not finite, inclusive; all rounds if all are finite.
         variables: the variables after the last finite round.
         stored: the rows that updates draw from; () if they learn only from the rows of the round.
+        statistics: the running statistics of the policy.
         learned: the updates, [K] for K rounds.
         finite: whether observations, outputs and updates of all rounds were finite.
     """
@@ -89,13 +92,14 @@ class Loop(NamedTuple):
     variables: Variables
     carry: Carry
     stored: Any
+    statistics: Statistics
     outcomes: Outcomes
     learned: Learned
     finite: Any
 
 
-Call = Callable[[Variables, Carry, Any, Round, np.int32, np.int32], Loop]
-"""`traced_run`, compiled: (variables, carry, stored, rounds, taken, count) -> the state after the last round."""
+Call = Callable[[Variables, Carry, Any, Statistics, Round, np.int32, np.int32], Loop]
+"""`traced_run`, compiled: (variables, carry, stored, statistics, rounds, taken, count) -> the last state."""
 
 
 class CompiledRounds(ABC):
@@ -121,7 +125,7 @@ class CompiledRounds(ABC):
         self.made = 0
         self.call: Call = jax.jit(self.traced_run, donate_argnums=2)
         if isinstance(sampler, SteppedSampler):
-            self._learn = jax.jit(self.traced_learning, donate_argnums=1)
+            self._learn = jax.jit(self._traced_update, donate_argnums=1)
             self.call = self._stepped_run
 
     @property
@@ -144,7 +148,7 @@ class CompiledRounds(ABC):
         return {self.policy_id: variables.params}, {self.policy_id: variables.extra}, carry, noise
 
     def called(self, stored: Any, rounds: Sequence[Round], taken: int, at_once: int) -> Loop:
-        """The state after some rounds: variables, carry and `stored` on the device, the other fields in NumPy.
+        """The state after some rounds, at most `at_once`; numbers, outcomes and updates are in NumPy.
 
         `advance` brings policy and sampler to this state. After an interrupted call, the next call begins new episodes.
 
@@ -156,9 +160,11 @@ class CompiledRounds(ABC):
         """
         self.made = 0
         carry, variables = self.devices.by_row(self.sampler.begun()), self.policy.learner.everywhere()
+        statistics = self.compiled.statistics.current(self.sampler.trajectories_of(self.policy_id))
+        statistics = self.devices.everywhere(statistics)
         padded = [*rounds, *[rounds[-1]] * (at_once - len(rounds))]
         stacked = jax.tree.map(lambda *parts: np.stack(parts), *padded)
-        found = self.call(variables, carry, stored, stacked, np.int32(taken), np.int32(len(rounds)))
+        found = self.call(variables, carry, stored, statistics, stacked, np.int32(taken), np.int32(len(rounds)))
         parts = found.number, found.made, found.outcomes, found.learned, found.finite
         number, made, outcomes, learned, finite = jax.device_get(parts)
         self.made = int(made)
@@ -167,10 +173,18 @@ class CompiledRounds(ABC):
     def advance(self, found: Loop) -> None:
         """Brings policy and sampler to a state that `called` has returned."""
         self.policy.learner.assign(found.variables, int(found.variables.num_updates))
-        self.sampler.played(found.carry, *(_joined(part[: self.made]) for part in found.outcomes))
+        played = self.sampler.played(found.carry, *(_joined(part[: self.made]) for part in found.outcomes))
+        self.compiled.add_to_returns(played)
 
     def _stepped_run(
-        self, variables: Variables, carry: Carry, stored: Any, rounds: Round, taken: np.int32, count: np.int32
+        self,
+        variables: Variables,
+        carry: Carry,
+        stored: Any,
+        statistics: Statistics,
+        rounds: Round,
+        taken: np.int32,
+        count: np.int32,
     ) -> Loop:
         """As `traced_run`, for an environment that is not compiled: a compiled call for each step and each update."""
         outcomes, learned, finite, made = [], [], True, 0
@@ -178,8 +192,8 @@ class CompiledRounds(ABC):
             drawn = jax.tree.map(lambda part, at=made: part[at], rounds)
             arguments = self._of_policy(variables, carry, drawn.noise)
             carry, played = self.sampler.roll(*arguments, steps=self.length, learning=frozenset())
-            after, stored, of_round, sound = self._learn(
-                variables, stored, played, drawn.learning, drawn.coefficients, np.int32(taken + made * self.length)
+            statistics, (after, stored, of_round, sound) = self._learn(
+                variables, stored, statistics, played, drawn, np.int32(taken + made * self.length)
             )
             outcomes.append(Outcomes(played.rewards, played.terminateds, played.truncateds))
             learned.append(of_round)
@@ -189,7 +203,7 @@ class CompiledRounds(ABC):
         def stacked(parts: list[Any]) -> Any:
             return jax.tree.map(lambda *of_rounds: np.stack(of_rounds), *jax.device_get(parts))
 
-        return Loop(made, made, variables, carry, stored, stacked(outcomes), stacked(learned), finite)
+        return Loop(made, made, variables, carry, stored, statistics, stacked(outcomes), stacked(learned), finite)
 
     # Traced by JAX.
 
@@ -202,11 +216,22 @@ class CompiledRounds(ABC):
         `taken` is the number of steps of each sub-environment before the round.
         """
 
+    def _traced_update(
+        self, variables: Variables, stored: Any, statistics: Statistics, played: Played, drawn: Round, taken: jax.Array
+    ) -> tuple[Statistics, tuple[Variables, Any, Learned, jax.Array]]:
+        """The running statistics with the rewards of a round, and `traced_learning` with their coefficients."""
+        own, (terminated, truncated) = self.compiled.statistics, self.traced_flags(played)
+        statistics = own.seen(statistics, self.traced_rewards(played), terminated | truncated)
+        coefficients = {**drawn.coefficients, **own.coefficients(statistics)}
+        learned = self.traced_learning(variables, stored, played, drawn.learning, coefficients, taken)
+        return self.devices.replicated(statistics), learned
+
     def traced_run(
         self,
         variables: Variables,
         carry: Carry,
         stored: Any,
+        statistics: Statistics,
         rounds: Round,
         taken: jax.Array,
         count: jax.Array,
@@ -221,33 +246,36 @@ class CompiledRounds(ABC):
         flags = jnp.zeros((number, env.num_envs, self.length), bool)
         outcomes = Outcomes(jnp.zeros((number, env.num_envs, len(env.agents), self.length)), flags, flags)
 
-        def one(variables: Variables, carry: Carry, stored: Any, at: jax.Array) -> tuple[Any, ...]:
+        def one(
+            variables: Variables, carry: Carry, stored: Any, statistics: Statistics, at: jax.Array
+        ) -> tuple[Any, ...]:
             drawn = jax.tree.map(lambda part: jnp.asarray(part)[at], rounds)
             carry, played = self._rolled(variables, carry, drawn.noise)
-            learned = self.traced_learning(
-                variables, stored, played, drawn.learning, drawn.coefficients, taken + at * self.length
+            statistics, learned = self._traced_update(
+                variables, stored, statistics, played, drawn, taken + at * self.length
             )
-            carry = self.devices.share_rows(carry)
-            return carry, Outcomes(played.rewards, played.terminateds, played.truncateds), learned
+            outcomes = Outcomes(played.rewards, played.terminateds, played.truncateds)
+            return self.devices.share_rows(carry), statistics, outcomes, learned
 
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one = jax.jit(one, inline=True)
 
         def next_round(loop: Loop) -> Loop:
-            carry, found, (variables, stored, learned, finite) = one(
-                loop.variables, loop.carry, loop.stored, loop.number
+            carry, statistics, found, (variables, stored, learned, finite) = one(
+                loop.variables, loop.carry, loop.stored, loop.statistics, loop.number
             )
             outcomes = jax.tree.map(lambda whole, part: whole.at[loop.number].set(part), loop.outcomes, found)
             goes_on, finite = loop.finite, loop.finite & finite
             # The updates of a round with numbers that are not finite are taken back here, and made again on the host.
             variables = jax.tree.map(lambda new, old: jnp.where(finite, new, old), variables, loop.variables)
             learned = jax.tree.map(lambda whole, part: whole.at[loop.number].set(part), loop.learned, learned)
-            return Loop(loop.number + 1, loop.made + goes_on, variables, carry, stored, outcomes, learned, finite)
+            made = loop.made + goes_on
+            return Loop(loop.number + 1, made, variables, carry, stored, statistics, outcomes, learned, finite)
 
-        _, _, (_, _, shapes, _) = jax.eval_shape(one, variables, carry, stored, jnp.int32(0))
+        *_, (_, _, shapes, _) = jax.eval_shape(one, variables, carry, stored, statistics, jnp.int32(0))
         nothing = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes)
         zero, true = jnp.int32(0), jnp.array(True)
-        start = Loop(zero, zero, variables, carry, stored, outcomes, nothing, true)
+        start = Loop(zero, zero, variables, carry, stored, statistics, outcomes, nothing, true)
 
         def goes_on(loop: Loop) -> jax.Array:
             return (loop.number < count) & (loop.finite if ends_early else True)
@@ -319,7 +347,6 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (trained is not None and policy_id not in trained, "a policy that does not learn"),
         (bool(worker.runners[policy_id].filter.leaves), "config key 'observation_filter'"),
         (policy.memory.present, "a model with memory"),
-        (bool(policy.running_statistics), "running statistics"),
         (sampler.env.num_envs % policy.learner.devices.count > 0, "sub-environments that the devices cannot share"),
         (type(sampler) is SteppedSampler and policy.learner.devices.count > 1, "several devices, and one simulator"),
         (policy.on_new_variables is not None, "shared variables"),
@@ -327,4 +354,5 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),
         (overrides(type(worker.callbacks), Callbacks, "on_sample_end"), "callback on_sample_end"),
     )
-    return next((reason for applies, reason in reasons if applies), "")
+    found = next((reason for applies, reason in reasons if applies), "")
+    return found or why_statistics_only_on_host(policy.running_statistics)

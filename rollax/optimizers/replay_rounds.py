@@ -196,7 +196,8 @@ class ReplayRounds(CompiledRounds):
         batch, _ = self._batch(self._stored, failed.learning, taken + self.length)
         columns = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], batch)
         plan = Minibatches(np.arange(count, dtype=np.int32).reshape(updates, -1), updates, 0, count)
-        update = policy.learner.learn(columns, plan, failed.coefficients, where=f"policy {policy.name!r}")
+        coefficients = {**failed.coefficients, **policy.coefficients_of_statistics()}
+        update = policy.learner.learn(columns, plan, coefficients, where=f"policy {policy.name!r}")
         if update.error is not None:
             raise update.error
 

@@ -306,7 +306,10 @@ class BaseAlgorithm(ABC):
         return fragment
 
     def make_running_statistics(self) -> dict[str, RunningMoments]:
-        """Returns name -> new running moments, which `prepare` or `postprocess` updates; by default none.
+        """Returns name -> new running moments; by default none.
+
+        `RunningReturns` with a `column` get the rows of each fragment before `prepare`. All others are updated by
+        `prepare` or `postprocess`.
 
         Each worker has its own moments; they are merged like observation filters, and stored in checkpoints. The loss
         can read the current statistics from its coefficients, for example to scale the rewards of replayed rows.

@@ -150,7 +150,9 @@ class ModelPolicy(Policy):
             return None
         # A centralized critic's values are computed in postprocessing.
         computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
-        return (samples - computed) | self.memory.batch_columns
+        summed = {one.column for one in self._running_returns.values() if one.column is not None}
+        of_sums = summed | {SampleBatch.SLOT, SampleBatch.TRAJECTORY_ID} if summed else frozenset()
+        return (samples - computed) | self.memory.batch_columns | of_sums
 
     @property
     def _fetched_columns(self) -> frozenset[str] | None:
@@ -173,10 +175,12 @@ class ModelPolicy(Policy):
         If there are running statistics, `running_statistics` has them by name; see `BaseAlgorithm.loss`.
         """
         scheduled = {name: self.scheduled(name) for name in self.config.scheduled_fields()}
-        found = {**scheduled, **self.numbers, "lr": self.learning_rates()}
-        if self.running_statistics:
-            found["running_statistics"] = {name: one.summary() for name, one in self.running_statistics.items()}
-        return found
+        return {**scheduled, **self.numbers, "lr": self.learning_rates(), **self.coefficients_of_statistics()}
+
+    def coefficients_of_statistics(self) -> dict[str, Any]:
+        """`running_statistics` of `coefficients`; empty if there are none."""
+        summaries = {name: one.summary() for name, one in self.running_statistics.items()}
+        return {"running_statistics": summaries} if summaries else {}
 
     def learning_rates(self) -> Any:
         """The current learning rate: a number, or a dict with one for each part of the model with its own optimizer."""
@@ -299,7 +303,14 @@ class ModelPolicy(Policy):
         return {SampleBatch.OBS: obs_batch, **self.memory.of(memory)}
 
     def prepare_rows(self, fragment: Fragment) -> None:
+        self.add_to_returns(fragment)
         self.algorithm.prepare(fragment, self._postprocessing_values)
+
+    def add_to_returns(self, rows: SampleBatch) -> None:
+        """Adds sampled rows to each of the running returns that has a `column`."""
+        for returns in self._running_returns.values():
+            if returns.column is not None:
+                returns.add_rewards(rows, rows[returns.column])
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         check_batch(fragment, Fragment, f"{self.label}, postprocess")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import SampleBatch
 from rollax.core.running_statistics import LARGEST, RunningMoments
 from rollax.core.stored_values import read_array, read_value
 from rollax.ops.advantages import running_sums
@@ -28,13 +28,15 @@ class RunningReturns(RunningMoments):
     Args:
         gamma: γ in [0, 1].
         episodic: whether the sum of a slot starts at 0 in each trajectory; otherwise it continues over trajectories.
+        column: the column of sampled rows that is summed, such as `rewards`: the policy adds each fragment, before
+            `prepare` of its algorithm. None: the algorithm calls `add_rewards`.
     """
 
     part_names: ClassVar[tuple[str, ...]] = (*RunningMoments.part_names, LARGEST)
 
-    def __init__(self, gamma: float, *, episodic: bool = True) -> None:
+    def __init__(self, gamma: float, *, episodic: bool = True, column: str | None = None) -> None:
         super().__init__()
-        self._gamma, self._episodic = gamma, episodic
+        self.gamma, self.episodic, self.column = gamma, episodic, column
         self._sums: dict[int, tuple[int, float]] = {}  # slot -> (trajectory id if episodic, else slot; latest sum)
         self._largest = np.zeros(2)  # index 0 is for all sums, index 1 for the recent sums
 
@@ -43,25 +45,30 @@ class RunningReturns(RunningMoments):
         """[] the largest |R| so far; 0 before the first reward."""
         return np.array(self._largest[0])
 
-    def add_rewards(self, fragment: Fragment, rewards: NDArray[np.floating]) -> None:
+    def add_rewards(self, rows: SampleBatch, rewards: NDArray[np.floating]) -> None:
         """Adds N sums, one after each of [N] rewards.
 
         Args:
-            fragment: N rows with the column `slot`, and `trajectory_id` if the sums are episodic.
+            rows: N rows with the column `slot`, and `trajectory_id` if the sums are episodic.
             rewards: [N] rewards of these rows.
         """
-        if self.frozen or not len(fragment):
+        if self.frozen or not len(rows):
             return
-        order = np.argsort(fragment[SampleBatch.SLOT], kind="stable")
-        slots = fragment[SampleBatch.SLOT][order]
-        streams = fragment[SampleBatch.TRAJECTORY_ID][order] if self._episodic else slots
+        order = np.argsort(rows[SampleBatch.SLOT], kind="stable")
+        slots = rows[SampleBatch.SLOT][order]
+        streams = rows[SampleBatch.TRAJECTORY_ID][order] if self.episodic else slots
         ends = np.flatnonzero(np.append(streams[1:] != streams[:-1], True))
-        places = list(zip(slots[ends].tolist(), streams[ends].tolist(), strict=True))
-        latest = (self._sums.get(slot, (-1, 0.0)) for slot, _ in places)
-        before = [total if stream == own else 0.0 for (_, own), (stream, total) in zip(places, latest, strict=True)]
-        sums = running_sums(np.asarray(rewards)[order], np.array(before), gamma=self._gamma, ends=ends)
+        before = self.latest(slots[ends], streams[ends])
+        sums = running_sums(np.asarray(rewards)[order], before, gamma=self.gamma, ends=ends)
         self.update(sums)
-        self._sums |= {slot: (own, total) for (slot, own), total in zip(places, sums[ends].tolist(), strict=True)}
+        latest = zip(streams[ends].tolist(), sums[ends].tolist(), strict=True)
+        self._sums |= dict(zip(slots[ends].tolist(), latest, strict=True))
+
+    def latest(self, slots: NDArray[np.integer], trajectories: NDArray[np.integer]) -> NDArray[np.float64]:
+        """[N] the latest sum of the trajectory that each of N slots has; 0 if it has no rewards so far."""
+        streams = trajectories if self.episodic else slots
+        found = [self._sums.get(slot, (-1, 0.0)) for slot in slots.tolist()]
+        return np.array([total if stream == own else 0.0 for own, (stream, total) in zip(streams, found, strict=True)])
 
     def summary(self) -> dict[str, NDArray[np.float32]]:
         return {**super().summary(), LARGEST: self.largest.astype(np.float32)}

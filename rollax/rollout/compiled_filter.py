@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from gymnasium import spaces
@@ -11,15 +11,8 @@ from numpy.typing import NDArray
 
 from rollax.core.spaces import Path, walk
 from rollax.core.trees import Tree
+from rollax.policy.traced_moments import TracedMoments
 from rollax.rollout.filters import ObservationFilter
-
-
-class Moments(NamedTuple):
-    """Statistics of a leaf in float32, with the variance, because a sum of squares would grow with the count."""
-
-    count: Any
-    mean: Any
-    variance: Any
 
 
 class CompiledFilter:
@@ -36,48 +29,29 @@ class CompiledFilter:
         self._host, self._space = host, space
         self.active = bool(host.leaves)
 
-    def moments(self) -> dict[Path, Moments]:
+    def moments(self) -> dict[Path, TracedMoments]:
         """The current statistics of the filter on the host, by leaf."""
-        parts = {path: (leaf.count, leaf.mean, leaf.variance) for path, leaf in self._host.leaves.items()}
-        return {path: Moments(*map(jnp.float32, arrays)) for path, arrays in parts.items()}
+        return {path: TracedMoments.of(leaf) for path, leaf in self._host.leaves.items()}
 
-    def seen(self, moments: Mapping[Path, Moments], obs: Tree, counted: Any) -> dict[Path, Moments]:
-        """The statistics after adding the rows of [N, ...] observations for which [N] `counted` is true.
-
-        Source: as `ObservationFilter`, divided by the count:
-            V = V_a n_a / n + S_b / n + (m_b - m_a)² n_a n_b / n²
-        """
-        after: dict[Path, Moments] = {}
+    def seen(self, moments: Mapping[Path, TracedMoments], obs: Tree, counted: Any) -> dict[Path, TracedMoments]:
+        """The statistics after adding the rows of [N, ...] observations for which [N] `counted` is true."""
+        after: dict[Path, TracedMoments] = {}
 
         def add(_: spaces.Space, path: Path, leaf: Any) -> None:
-            if path not in moments:
-                return
-            before = moments[path]
-            weight = counted.astype(jnp.float32).reshape(-1, *[1] * (leaf.ndim - 1))
-            new = weight.sum()
-            # Distances from the earlier mean are summed, because sums of large numbers are rounded: otherwise an
-            # element that never changes would differ from its own mean.
-            leaf = leaf - before.mean
-            apart = (leaf * weight).sum(axis=0) / jnp.maximum(new, 1)
-            squares = ((leaf - apart) ** 2 * weight).sum(axis=0)
-            count = before.count + new
-            share = new / jnp.maximum(count, 1)
-            kept = 1 - share
-            variance = before.variance * kept + squares / jnp.maximum(count, 1) + apart**2 * kept * share
-            after[path] = Moments(count, before.mean + apart * share, variance)
+            if path in moments:
+                after[path] = moments[path].with_rows(leaf, counted)
 
         walk(add, self._space, obs)
         return after
 
-    def __call__(self, moments: Mapping[Path, Moments], obs: Tree) -> Tree:
+    def __call__(self, moments: Mapping[Path, TracedMoments], obs: Tree) -> Tree:
         """The filtered observations."""
 
         def standardized(_: spaces.Space, path: Path, leaf: Any) -> Any:
             if path not in moments:
                 return leaf
-            count, mean, variance = moments[path]
-            deviation = jnp.where(count > 1, jnp.sqrt(variance) + 1e-8, 1.0)
-            return jnp.clip((leaf - mean) / deviation, -self._host.clip, self._host.clip)
+            scaled = (leaf - moments[path].mean) / moments[path].deviation
+            return jnp.clip(scaled, -self._host.clip, self._host.clip)
 
         return walk(standardized, self._space, obs) if moments else obs
 

@@ -18,6 +18,7 @@ from rollax.env.rows import Rows
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.traced_acting import Decisions, TracedActing
 from rollax.rollout.compiled_filter import CompiledFilter
+from rollax.rollout.compiled_statistics import CompiledStatistics
 from rollax.rollout.policy_memory import Inputs, initial_memory
 from rollax.rollout.policy_runner import PolicyRunner
 
@@ -108,6 +109,7 @@ class CompiledPolicy:
     Attributes:
         inputs: the inputs of the next forward pass.
         places: [k] the positions of the policy's agents among all agents of the environment.
+        statistics: the running statistics of the policy.
     """
 
     def __init__(self, runner: PolicyRunner, env: JaxBaseEnv, agents: Sequence[str]) -> None:
@@ -118,6 +120,7 @@ class CompiledPolicy:
         self._env, self._rows = env, env.num_envs * len(agents)
         self._slots = (np.arange(env.num_envs)[:, None] * len(env.agents) + self.places).ravel()
         self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
+        self.statistics = CompiledStatistics(self.policy.running_statistics, self._slots)
         self._memory = _Memory(runner, self._rows)
         self.inputs: Inputs = {}
 
@@ -210,14 +213,14 @@ class CompiledPolicy:
             **columns.inputs,
             SampleBatch.ACTIONS: columns.actions,
             **self.acting.fetches(columns.packed),
-            SampleBatch.REWARDS: self.runner.reward_map(played.rewards[:, self.places].ravel().astype(np.float32)),
+            SampleBatch.REWARDS: self._rewards(played),
             SampleBatch.TERMINATEDS: self._of_agents(played.terminateds),
             SampleBatch.TRUNCATEDS: self._of_agents(played.truncateds),
             SampleBatch.EPS_ID: self._of_agents(played.episodes),
         }
         count, steps = over.shape
         optional: dict[str, Callable[[], np.ndarray]] = {
-            SampleBatch.TRAJECTORY_ID: lambda: played.trajectories[:, self.places].ravel(),
+            SampleBatch.TRAJECTORY_ID: lambda: self._trajectories(played),
             SampleBatch.OFF_POLICY: lambda: np.zeros(self._rows * steps, bool),
             SampleBatch.T: lambda: self._of_agents(played.t),
             SampleBatch.SLOT: lambda: np.repeat(self._slots, steps),
@@ -226,6 +229,23 @@ class CompiledPolicy:
         wanted = self.runner.columns
         rows |= {name: column() for name, column in optional.items() if wanted is None or name in wanted}
         return Fragment(rows, ends, trees.index(columns.new_inputs, ends))
+
+    def add_to_returns(self, played: Played) -> None:
+        """Adds the rewards of rows that do not come to the host to the running statistics of the policy."""
+        if not self.policy.running_statistics:
+            return
+        rows = {
+            SampleBatch.REWARDS: self._rewards(played),
+            SampleBatch.TRAJECTORY_ID: self._trajectories(played),
+            SampleBatch.SLOT: np.repeat(self._slots, played.over.shape[1]),
+        }
+        self.policy.add_to_returns(SampleBatch(rows))
+
+    def _rewards(self, played: Played) -> np.ndarray:
+        return self.runner.reward_map(played.rewards[:, self.places].ravel().astype(np.float32))
+
+    def _trajectories(self, played: Played) -> np.ndarray:
+        return played.trajectories[:, self.places].ravel()
 
     def _of_agents(self, column: np.ndarray) -> np.ndarray:
         """Repeats [N, T] values of sub-environments for each row, [N k T]."""

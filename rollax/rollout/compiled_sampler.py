@@ -126,13 +126,18 @@ class CompiledSampler(Sampler):
         """Goes on from the carry that `begun` returned, after a compiled call whose result is not used."""
         self._begun = True
 
-    def played(self, carry: Carry, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
+    def played(self, carry: Carry, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> Played:
         """Goes on from a carry, and records the outcomes, as in `Rows`, of the steps that led to it."""
         self._advanced(carry)
-        self._record(self._on_host(Rows(rewards, terminateds, truncateds, {}), frozenset()))
+        played = self._record(self._on_host(Rows(rewards, terminateds, truncateds, {}), frozenset()))
         self.env.ended(np.flatnonzero((terminateds | truncateds).any(axis=1)))
         self.episodes.take_finished()
         self._begun = True
+        return played
+
+    def trajectories_of(self, policy_id: str) -> np.ndarray:
+        """[N k] the ids of the running trajectories of a policy."""
+        return self._trajectories[:, self.compiled[policy_id].places].ravel()
 
     def _advanced(self, carry: Carry) -> None:
         self.env.running = carry.running

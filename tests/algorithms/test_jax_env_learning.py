@@ -9,10 +9,10 @@ import pytest
 from gymnasium import spaces
 
 from examples import stateless_cartpole
-from rollax import ARSTrainer, DQNTrainer, JaxEnv, PPOTrainer, PQNTrainer, SACTrainer, TimeLimit
+from rollax import ARSTrainer, DQNTrainer, FlashSACTrainer, JaxEnv, PPOTrainer, PQNTrainer, SACTrainer, TimeLimit
 from rollax.env.jax.classic_control import CartPole
 from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM, PQN_CARTPOLE
-from tests.algorithms.test_replay_learning import SAC_PENDULUM, ZOO_CARTPOLE
+from tests.algorithms.test_replay_learning import FLASH_SAC_PENDULUM, SAC_PENDULUM, ZOO_CARTPOLE
 from tests.learning_curves import Run, each_run, settings_of
 from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
 
@@ -108,6 +108,7 @@ RUNS = {
     "pqn_jax_stateless_cartpole": Run(PQNTrainer, jax_stateless_cartpole, 350, 500_000, PQN_STATELESS),
     "dqn_jax_cartpole": there_too(DQNTrainer, "CartPole-v1", 475, 100_000, ZOO_CARTPOLE),
     "sac_jax_pendulum": there_too(SACTrainer, "Pendulum-v1", -200, 10_000, SAC_PENDULUM),
+    "flash_sac_jax_pendulum": there_too(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "sac_jax_mountain_car_continuous": there_too(
         SACTrainer, "MountainCarContinuous-v0", 90, 50_000, MOUNTAIN_CAR_CONTINUOUS
     ),

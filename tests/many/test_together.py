@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNTrainer, NonFiniteError, PPOTrainer
+from rollax import ConfigError, DQNTrainer, FlashSACTrainer, NonFiniteError, PPOTrainer
 from rollax.many.together import is_compiled, train_together
 from tests.marks import long_except
-from tests.optimizers.test_compiled_replay import DQN_KEYS, Walk
+from tests.optimizers.test_compiled_replay import DQN_KEYS, FLASH_SAC_KEYS, Walk
 
 PPO_KEYS = {
     "num_envs_per_worker": 4,
@@ -21,12 +21,14 @@ PPO_KEYS = {
     "timesteps_per_iteration": 128,
     "model": {"fcnet_hiddens": [8]},
 }
+REPLAY_KEYS = {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None}
 CASES = {
-    "PPO": (PPOTrainer, PPO_KEYS),
-    "PPO, host": (PPOTrainer, {**PPO_KEYS, "observation_filter": "MeanStdFilter"}),
-    "DQN": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None}),
+    "PPO": (PPOTrainer, "jax:CartPole-v1", PPO_KEYS),
+    "PPO, host": (PPOTrainer, "jax:CartPole-v1", {**PPO_KEYS, "observation_filter": "MeanStdFilter"}),
+    "DQN": (DQNTrainer, "jax:CartPole-v1", REPLAY_KEYS),
     # Stacks of 512 bytes, of which the frames are stored.
-    "DQN, frames": (DQNTrainer, {**DQN_KEYS, "learning_starts": 16, "lr_schedule": None, "frame_stack": 32}),
+    "DQN, frames": (DQNTrainer, "jax:CartPole-v1", {**REPLAY_KEYS, "frame_stack": 32}),
+    "FlashSAC": (FlashSACTrainer, "jax:Pendulum-v1", {**FLASH_SAC_KEYS, "learning_starts": 16, "lr_schedule": None}),
 }
 WAYS = pytest.mark.parametrize("mapped", long_except({"threads"}, {"threads": False, "mapped": True}))
 
@@ -40,11 +42,11 @@ def trained(trainer):
 @WAYS
 @pytest.mark.parametrize("case", long_except({"PPO"}, list(CASES)))
 def test_each_run_equals_the_run_alone(case, mapped):
-    trainer_class, keys = CASES[case]
+    trainer_class, env, keys = CASES[case]
 
     def make(number):
         # `lr` is an argument of compiled functions.
-        return trainer_class("jax:CartPole-v1", {**keys, "seed": number, "lr": 1e-3 * (number + 1)})
+        return trainer_class(env, {**keys, "seed": number, "lr": 1e-3 * (number + 1)})
 
     found = train_together(make, 3, lambda number, trainer: trained(trainer), mapped=mapped)
     for number, (result, evaluation, weights) in enumerate(found):
@@ -53,7 +55,7 @@ def test_each_run_equals_the_run_alone(case, mapped):
             alone, other, expected = trained(trainer)
         assert result["timesteps_total"] == alone["timesteps_total"]
         assert result["episode_reward_mean"] == pytest.approx(alone["episode_reward_mean"], rel=1e-3)
-        assert evaluation["episode_rewards"] == other["episode_rewards"]
+        assert evaluation["episode_rewards"] == pytest.approx(other["episode_rewards"], rel=1e-3)
         for name, value in weights.items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 

@@ -25,8 +25,8 @@ from tests.optimizers import test_device_batches as samples
 
 REPOSITORY = Path(__file__).parents[2]
 DEVICES = 2
-FRESH = ("PPO", "PPO, truncated", "PPO, fragments", "PPO, sde", "PPO, agents", "A2C", "PQN")
-REPLAY = ("DQN", "DQN, priorities", "SAC")
+FRESH = ("PPO", "PPO, truncated", "PPO, fragments", "PPO, sde", "PPO, agents", "PPO, returns", "A2C", "PQN")
+REPLAY = ("DQN", "DQN, priorities", "SAC", "FlashSAC")
 
 
 def make(case: str, **keys: Any) -> Any:
