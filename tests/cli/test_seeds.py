@@ -15,7 +15,7 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import many_runs, runs_in_processes
 from rollax.cli.planned_runs import Outcome
 from tests.cli.command_line import invoke
-from tests.cli.fake_algorithm import FakeTrainer
+from tests.cli.fake_algorithm import FakeTrainer, open_fake
 from tests.cli.test_end_to_end import SMALL, without_times
 from tests.cli.test_interrupt import REPOSITORY
 
@@ -26,8 +26,9 @@ FAKE = ("train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "-
 def set_of(cwd, monkeypatch):
     """Trains FAKE in processes of their own, and returns the seeds in the folder and the output."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    # What `--import` registers in this process, too, is removed after the test.
+    # What `--import` changes in this process, too, is restored after the test.
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
+    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
 
     def train(*options, code=0):
         done = invoke(*FAKE, *options, code=code)

@@ -16,7 +16,7 @@ from rollax.cli.planned_runs import Outcome
 from rollax.core.plain_yaml import read_yaml
 from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
-from tests.cli.fake_algorithm import FakeTrainer
+from tests.cli.fake_algorithm import FakeTrainer, open_fake
 from tests.cli.test_end_to_end import SMALL, without_times
 from tests.cli.test_interrupt import REPOSITORY
 from tests.cli.test_seeds import FAKE, IN_JAX
@@ -28,7 +28,7 @@ def fake(cwd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     # What `--import` changes in this process, too, is restored after the test.
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
-    monkeypatch.setattr("rollax.cli.training.open_trainer", None)
+    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
     return lambda *options, code=0: invoke(*FAKE, "--parallel=2", *options, code=code).output
 
 
