@@ -16,7 +16,7 @@ import rollax
 
 _PACKAGE = Path(rollax.__file__).parent
 _WITH_CONFIGS = ("algorithms/*.py", "config/*.py", "models/config.py", "offline/*.py", "search/*.py")
-_WITH_ALGORITHMS = ("algorithms/registry.py", "*/extension.py")
+_WITH_ALGORITHMS = ("algorithms/registry.py", "*/__init__.py")
 _GROUP = "FieldGroup"
 """The base of all classes with config keys."""
 _PLAIN = re.compile(r"[\w.+-]+")
