@@ -17,7 +17,7 @@ from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
 """Config keys whose values are dicts of further keys."""
-# Keys of evaluation itself, and keys that may have to be passed because they are not stored, or not trusted.
+# Keys of evaluation itself, and `ray_address`, which is not trusted.
 _WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "evaluation_num_workers", "ray_address")
 
 
@@ -49,7 +49,7 @@ def config_of(
         f"{refused.parts['what']}",
         where=f"{path}: {refused.parts.get('where', 'config')}",
         **{part: refused.parts[part] for part in ("got", "expected") if part in refused.parts},
-        fix="open it with the trainer class, and the state of rollax, that saved it"
+        fix="open it with the trainer class, and the commit of rollax, that saved it"
         if saved_by == __version__
         else f"install the version that saved it, rollax=={saved_by}; or, if the trainer, policy or config class is "
         "your own, pass the class as it was then",

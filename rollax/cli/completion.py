@@ -21,7 +21,7 @@ _WORDS, _LINE = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
-    """Makes `--run=PP` complete like `--run PP`, and `--set lr=1` like `--set lr= --set 1`, if a shell asks.
+    """Makes `--run=PP` complete like `--run PP`, and `--set lr=1` like `--set lr= --set 1`, if bash or zsh asks.
 
     bash splits these words at `=`. zsh replaces the whole word, unless `compset` separates the value.
     """
@@ -108,7 +108,7 @@ def _settings(section: Section, prefix: str = "") -> list[tuple[str, list[str]]]
 
 
 def complete_env(incomplete: str) -> list[str]:
-    """The ids in Gymnasium's registry, also of Atari, that begin with `incomplete`; no other package is imported."""
+    """The ids in Gymnasium's registry that begin with `incomplete`; ids of Atari only if it begins with A."""
     import gymnasium
 
     from rollax.env.registry import import_atari_if_named
@@ -127,15 +127,12 @@ def complete_run(incomplete: str) -> list[str]:
     If only one folder matches, and it is neither a run folder nor a checkpoint, the folders inside it are returned, so
     that a shell adds no space after a folder that contains runs.
     """
-    folders = [incomplete]
-    while len(folders) == 1:
-        begun = folders[0] if folders[0] == incomplete else f"{folders[0]}/"
-        inside = _folders(begun)
+    folders = _folders(incomplete)
+    while len(folders) == 1 and not _is_run(folders[0]):
+        inside = _folders(f"{folders[0]}/")
         if not inside:
-            return [] if begun == incomplete else folders
-        folders = inside
-        if len(folders) == 1 and _is_run(folders[0]):
             break
+        folders = inside
     return sorted(folders, key=lambda folder: not _is_run(folder))
 
 

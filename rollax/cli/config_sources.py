@@ -107,7 +107,7 @@ class _Reader:
         return {name, *(found for base in bases for found in self._with_bases(base))}
 
     def _fields_of(self, node: ast.ClassDef) -> Iterator[ast.AnnAssign]:
-        """Yields the fields `name: type = Field(...)`, and `name: Type = default` if the type is an annotated Field."""
+        """Yields the fields `name: type = Field(...)` and `name: Type = ...`, where `Type` is an annotated Field."""
         for one in node.body:
             if isinstance(one, ast.AnnAssign) and one.value is not None:
                 annotation = self._types.get(ast.unparse(one.annotation))

@@ -55,26 +55,25 @@ def train_many(
     """Trains each setting of a sweep with each seed in `folder`, and returns the exit code.
 
     Runs that have ended are left as they are, and interrupted runs continue from their newest checkpoints. After an
-    error no further run begins. In a sweep, numbers that are not finite end only their setting.
+    error no further run begins. In a sweep, a run whose numbers become NaN or infinite ends only its own setting.
 
     Args:
         train: trains one run, as `rollax train` does, and raises `typer.Exit`.
         options: arguments of `train`; each process gets its own seed, setting and folder.
         experiment: algorithm, environment, config and stop conditions, the same for all runs but for the sweep.
         folder: gets a folder for each setting, with a run folder for each seed.
-        sweep: the settings; one without keys for several seeds of one setting.
+        sweep: the settings; without keys there is one, for several seeds.
         training: how a run trains in this process.
     Raises:
         ConfigError: the folder has other files or other settings, or another process writes into it.
     """
     with RunLock(folder, "--out") as lock, StopRequest() as request:
         halving = None if options["halving"] is None else Halving(options["halving"])
-        rungs = [] if halving is None else _rungs(halving, sweep, experiment.stop)
-        if rungs:
+        if halving is not None:
             _warn_of_empty_buffers(experiment)
-        _check_settings(lock.folder, experiment, sweep, rungs)
+        _check_settings(lock.folder, experiment, sweep, halving)
         many = _ManyRuns(train, options, experiment, lock.folder, seeds, training, request)
-        outcome = many.train(sweep.settings, halving, rungs)
+        outcome = many.train(sweep.settings, halving)
         many.curves.finish()
         if request.signal is not None:
             return SIGNALLED + request.signal
@@ -87,7 +86,7 @@ def train_many(
 
 
 class _ManyRuns:
-    """The runs of `train_many`, which has the same arguments."""
+    """The runs of `train_many`; see there for the arguments."""
 
     def __init__(
         self,
@@ -102,22 +101,24 @@ class _ManyRuns:
         self._train, self._options, self._experiment, self._training = train, options, experiment, training
         self._folder, self._seeds, self._request = folder, seeds, request
         self.standings: list[Standing] = []
-        """The result of each setting, the settings that stopped last first; complete after `train`."""
+        """The result of each setting, the latest stopped first; complete after `train`."""
         title = title_of(str(experiment.run), str(_env_of(experiment)))
         self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
 
-    def train(self, settings: Sequence[Setting], halving: Halving | None, rungs: Sequence[int]) -> Outcome:
-        """Trains the settings, of which some stop at each rung."""
+    def train(self, settings: Sequence[Setting], halving: Halving | None) -> Outcome:
+        """Trains the settings, of which some stop at each rung, as long as there are several."""
         going, outcome = list(settings), Outcome()
+        limit = self._experiment.stop.get("timesteps_total", math.inf)
+        rung = math.inf if halving is None else halving.first
         self.curves.runs = {setting.name: [run.folder for run in self._runs(setting)] for setting in settings}
-        for rung in rungs:
-            assert halving is not None
+        while halving is not None and rung < limit and len(going) > 1 and not all(map(self._have_ended, going)):
             found = self._trained(going, {**self._experiment.stop, "timesteps_total": rung})
             found.codes.discard(MISSED_GOAL)  # the goal may be reached after the rung
             outcome.add(found)
             if self._request.signal is not None or not outcome.goes_on:
                 return outcome
-            going = self._decided(going, found.diverged, halving, rung)
+            going = self._decided(going, found.diverged, halving, int(rung))
+            rung *= halving.factor
         found = self._trained(going, self._experiment.stop)
         outcome.add(found)
         self._note(going, found.diverged, None)
@@ -147,7 +148,7 @@ class _ManyRuns:
     def _decided(self, going: Sequence[Setting], diverged: set[Setting], halving: Halving, rung: int) -> list[Setting]:
         """Returns the settings that go on after a rung, and notes why the others stop."""
         finite = [setting for setting in going if setting not in diverged]
-        ended = {setting for setting in finite if all(self._has_ended(run) for run in self._runs(setting))}
+        ended = set(filter(self._have_ended, finite))
         if len(ended) == len(finite):  # by other stop conditions than the limit of steps
             self._note([setting for setting in going if setting in diverged], diverged, None)
             return finite
@@ -156,20 +157,21 @@ class _ManyRuns:
         quantity = "evaluation_reward_mean" if greedy else "episode_reward_mean"
         scores = {setting: _mean_of_last(lines.get(setting, ()), quantity) for setting in going}
         if all(score is None for score in scores.values()):
-            print(f"\nSuccessive halving: after {rung:,} steps no episode has ended; all settings go on.", flush=True)
+            what = f"no setting has a score of all its seeds yet; {len(finite)} of {len(going)} settings go on"
+            print(f"\nSuccessive halving: after {rung:,} steps, {what}.", flush=True)
             self._note([setting for setting in going if setting in diverged], diverged, None)
+            self._forget_stops(finite)
             return finite
         kept, stopped = halving.ranked(scores)
+        goes_on = [setting for setting in kept if setting not in diverged]
         of_seeds = f"the mean over {len(self._seeds)} seeds of " if len(self._seeds) > 1 else ""
         print(
-            f"\nSuccessive halving: after {rung:,} steps, {len(kept)} of {len(going)} settings go on, by {of_seeds}"
+            f"\nSuccessive halving: after {rung:,} steps, {len(goes_on)} of {len(going)} settings go on, by {of_seeds}"
             f"the last {quantity}.",
             flush=True,
         )
-        goes_on = [setting for setting in kept if setting not in diverged]
         stops = [setting for setting in (*kept, *stopped) if setting not in goes_on and setting not in ended]
-        for run in (run for setting in goes_on for run in self._runs(setting)):
-            (run.folder / STOPPED_NAME).unlink(missing_ok=True)  # of the same sweep with fewer seeds
+        self._forget_stops(goes_on)
         for place, setting in enumerate((*kept, *stopped), start=1):
             what = "stops" if setting in stops else "has ended" if setting in ended else "goes on"
             print(f"  {what:9}  {setting.name}: {_score_text(scores[setting])}", flush=True)
@@ -180,8 +182,13 @@ class _ManyRuns:
         self._note([setting for setting in stopped if setting in ended], diverged, None)
         return goes_on
 
-    def _has_ended(self, run: PlannedRun) -> bool:
-        return _has_ended(run.folder, self._experiment.stop)
+    def _have_ended(self, setting: Setting) -> bool:
+        return all(_has_ended(run.folder, self._experiment.stop) for run in self._runs(setting))
+
+    def _forget_stops(self, settings: Sequence[Setting]) -> None:
+        """Removes what an earlier call noted that had fewer seeds, where these settings stopped."""
+        for run in (run for setting in settings for run in self._runs(setting)):
+            (run.folder / STOPPED_NAME).unlink(missing_ok=True)
 
     def _note(self, settings: Sequence[Setting], diverged: set[Setting], rung: int | None) -> None:
         folders = {setting: tuple(run.folder for run in self._runs(setting)) for setting in settings}
@@ -202,11 +209,13 @@ def refuse_many(options: Mapping[str, Any]) -> None:
     if seeds is None and not sweep:
         if options["parallel"] is not None:
             why = "there is only one run"
-            raise ConfigError.no_effect("--parallel", why, "--parallel", options["parallel"]).fix("pass --seeds=N too")
+            raise ConfigError.no_effect("--parallel", why, "--parallel", options["parallel"]).fix(
+                "pass --seeds=N or --sweep KEY=VALUES too"
+            )
         return
     if options["resume"] is not None or options["continue_for"] is not None:
         raise ConfigError("Many runs cannot continue one run.", "--seeds, --sweep, --resume", seeds or sweep).fix(
-            "leave --resume out: the same command with the same --out continues interrupted runs"
+            "leave --resume and --continue-for out: the same command with the same --out continues interrupted runs"
         )
     given = {**parse_config(options["config"] or "{}"), **parse_settings(options["settings"] or ())}
     if "seed" in given:
@@ -216,7 +225,7 @@ def refuse_many(options: Mapping[str, Any]) -> None:
 
 
 def seeds_from(first: Any, number: int) -> range:
-    """Returns a number of seeds from the first one on, where None is 0; ConfigError for a wrong first seed."""
+    """Returns `number` seeds that count up from `first`, where None is 0; ConfigError for a wrong first seed."""
     first = 0 if first is None else first
     if not (is_whole(first) and first >= 0):
         raise ConfigError.out_of_range("The first seed", "config key 'seed'", first, "a whole number of at least 0")
@@ -224,19 +233,20 @@ def seeds_from(first: Any, number: int) -> range:
 
 
 def check_halving(first_rung: int | None, sweep: Sweep, stop: Mapping[str, float]) -> None:
-    """Raises ConfigError for a first rung that no setting stops at: one setting, or a limit that comes before."""
-    if first_rung is None or _rungs(Halving(first_rung), sweep, stop):
+    """Raises ConfigError if no setting can stop at the first rung: there is one setting, or the runs end before it."""
+    limit = stop.get("timesteps_total", math.inf)
+    if first_rung is None or (len(sweep.settings) > 1 and first_rung < limit):
         return
     why = "there is only one setting"
     if len(sweep.settings) > 1:
-        why = f"the runs end after {stop['timesteps_total']:,.10g} steps"
+        why = f"the runs end after {limit:,.10g} steps"
     raise ConfigError.no_effect("--halving", why, "--halving", first_rung)
 
 
 def check_sweep(sweep: Sweep, experiment: Experiment, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for keys of a sweep that the algorithm lacks, and for settings that it does not accept.
+    """Raises ConfigError for keys that other options set too, keys that the algorithm lacks, and wrong settings.
 
-    Without an algorithm nothing is checked; `train` refuses that later.
+    Without an algorithm only the first is checked; `train` refuses that later.
 
     Args:
         sweep: the settings.
@@ -280,11 +290,7 @@ def _warn_of_empty_buffers(experiment: Experiment) -> None:
         )
 
 
-def _rungs(halving: Halving, sweep: Sweep, stop: Mapping[str, float]) -> list[int]:
-    return halving.rungs(stop.get("timesteps_total", math.inf), len(sweep.settings))
-
-
-def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: Sequence[int]) -> None:
+def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, halving: Halving | None) -> None:
     """Stores the settings in a new folder, or compares them with the stored ones; stop conditions may differ."""
     config = {key: value for key, value in experiment.config.items() if key != "seed"}
     found: dict[str, Any] = {
@@ -294,7 +300,7 @@ def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: S
         "config": config,
     }
     if sweep.axes:
-        found |= {"sweep": dict(sweep.axes), "rungs": rungs}
+        found |= {"sweep": dict(sweep.axes), "halving": None if halving is None else halving.first}
     settings = to_json(found, indent=2) + "\n"
     path = folder / SETTINGS_NAME
     if not path.exists():
@@ -302,7 +308,7 @@ def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, rungs: S
         write_text(path, settings)
     elif read_regular(path, _MOST_BYTES) != settings.encode():
         raise ConfigError("The folder has runs of other settings.", "--out", str(folder)).expected(
-            f"the algorithm, environment, config and sweep of {path}", "choose another folder"
+            f"the algorithm, environment, preset, config, sweep and first rung of {path}", "choose another folder"
         )
 
 

@@ -32,7 +32,7 @@ def train_here(
 
     Runs share compiled functions if their settings differ only in numbers that are arguments of these functions.
     Groups of runs that differ in other numbers, such as `gamma`, train one after another. Runs whose steps are not
-    compiled, for example with `num_workers=1`, are left as they are.
+    compiled, for example with `num_workers=1`, are left as they are; if the first run is one of these, so are all.
 
     Args:
         training: how a run trains.
@@ -46,13 +46,17 @@ def train_here(
             their setting, if there is a sweep.
         Interrupted: a signal has interrupted a final evaluation.
     """
+    from rollax.many.together import is_compiled  # loaded only where it is used
+
     together = _Together(training, stop, request, options, watch, _Progress(len(runs), quiet=options["quiet"]))
-    with training.make(runs[0], resumed(runs[0].folder)) as first:
+    with together.made(runs[0]) as first:
+        if not is_compiled(first):
+            return together.outcome, list(runs)
         groups = _groups(runs, first)
         left = together.train(groups[0], first)
     for group in groups[1:]:
         if request.signal is None:
-            with training.make(group[0], resumed(group[0].folder)) as first:
+            with together.made(group[0]) as first:
                 left += together.train(group, first)
     return together.outcome, left
 
@@ -90,6 +94,11 @@ class _Together:
         self._failed: list[BaseException] = []
         self._fitting: set[PlannedRun] = set()
 
+    def made(self, run: PlannedRun) -> Trainer:
+        """Returns a new trainer for a run."""
+        with self._noting_errors(run):
+            return self._training.make(run, resumed(run.folder))
+
     def train(self, runs: Sequence[PlannedRun], first: Trainer) -> list[PlannedRun]:
         """Trains a group of runs, unless there was a signal; returns the runs if their steps are not compiled.
 
@@ -98,6 +107,7 @@ class _Together:
         from rollax.many.together import is_compiled, train_together
 
         if not is_compiled(first):
+            self._progress.runs -= len(runs)
             return list(runs)
         resume = [resumed(run.folder) for run in runs]
 
@@ -160,7 +170,7 @@ class _Progress:
     """Lines about all runs, and one for each that has ended."""
 
     def __init__(self, runs: int, *, quiet: bool) -> None:
-        self._runs, self._quiet = runs, quiet
+        self.runs, self._quiet = runs, quiet
         self._running: dict[PlannedRun, tuple[Trainer, int]] = {}  # with the trainer's steps before this training
         self._ended: list[int] = []  # the steps of each run that has ended
         self._before = time.monotonic(), 0
@@ -193,4 +203,4 @@ class _Progress:
         steps = sum(self._ended) + sum(trainer.optimizer.env_steps - before for trainer, before in running)
         (before, steps_before), self._before = self._before, (now, steps)
         rate = (steps - steps_before) / (now - before)
-        print(f"{len(self._ended)} of {self._runs} runs ended, {steps:,} steps, {rate:,.0f} steps/s", flush=True)
+        print(f"{len(self._ended)} of {self.runs} runs ended, {steps:,} steps, {rate:,.0f} steps/s", flush=True)

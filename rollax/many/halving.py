@@ -25,15 +25,6 @@ class Halving:
     first: int
     factor: int = 2
 
-    def rungs(self, limit: float, runs: int) -> list[int]:
-        """Returns the rungs below `limit`, up to the rung that leaves only one of `runs` runs."""
-        found: list[int] = []
-        rung = self.first
-        while rung < limit and runs > 1:
-            found.append(rung)
-            rung, runs = rung * self.factor, math.ceil(runs / self.factor)
-        return found
-
     def ranked(self, scores: Mapping[Run, float | None]) -> tuple[list[Run], list[Run]]:
         """Returns the runs that go on and the runs that stop at a rung, each with the best first.
 

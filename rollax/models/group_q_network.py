@@ -33,7 +33,7 @@ class Hypernetwork(nnx.Module):
 
 
 class QMixer(nnx.Module):
-    """`mixer(values, state)`: a joint value that greedy actions maximize, as it increases with each member's value.
+    """`mixer(values, state)`: a joint value that greedy actions maximize, as it never falls with the value of a member.
 
     Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
         Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one

@@ -24,7 +24,7 @@ from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 from rollax.rollout.compiled_statistics import Statistics
 from rollax.rollout.compiled_statistics import why_only_on_host as why_statistics_only_on_host
-from rollax.rollout.stepped_sampler import SteppedSampler
+from rollax.rollout.simulator_sampler import SimulatorSampler
 from rollax.rollout.worker import RolloutWorker
 
 _OF_POLICY = ("compute_values", "learn_on_batch", "prepare_rows", "postprocess_rows", "postprocess_trajectory")
@@ -124,7 +124,7 @@ class CompiledRounds(ABC):
         self.devices = policy.learner.devices
         self.made = 0
         self.call: Call = jax.jit(self.traced_run, donate_argnums=2)
-        if isinstance(sampler, SteppedSampler):
+        if isinstance(sampler, SimulatorSampler):
             self._learn = jax.jit(self._traced_update, donate_argnums=1)
             self.call = self._stepped_run
 
@@ -336,7 +336,7 @@ def _joined(part: np.ndarray) -> np.ndarray:
 def why_only_on_host(worker: RolloutWorker) -> str:
     """Why a worker's rows leave the device before its policy learns from them; empty if they may stay there."""
     sampler = worker.sampler
-    if type(sampler) not in (CompiledSampler, SteppedSampler) or len(worker.policies) > 1:
+    if type(sampler) not in (CompiledSampler, SimulatorSampler) or len(worker.policies) > 1:
         return "several policies, or an environment whose observations come to the host in each step"
     assert isinstance(sampler, CompiledSampler)
     ((policy_id, policy),) = worker.policies.items()
@@ -348,7 +348,7 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (bool(worker.runners[policy_id].filter.leaves), "config key 'observation_filter'"),
         (policy.memory.present, "a model with memory"),
         (sampler.env.num_envs % policy.learner.devices.count > 0, "sub-environments that the devices cannot share"),
-        (type(sampler) is SteppedSampler and policy.learner.devices.count > 1, "several devices, and one simulator"),
+        (type(sampler) is SimulatorSampler and policy.learner.devices.count > 1, "several devices, and one simulator"),
         (policy.on_new_variables is not None, "shared variables"),
         (overrides(type(policy.exploration), Exploration, "after_fragment"), "exploration that adapts to fragments"),
         (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),

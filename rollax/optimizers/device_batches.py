@@ -11,7 +11,7 @@ from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.traced_columns import why_only_on_host as why_not_traced
 from rollax.rollout.compiled_sampler import CompiledSampler
-from rollax.rollout.stepped_sampler import SteppedSampler
+from rollax.rollout.simulator_sampler import SimulatorSampler
 from rollax.rollout.worker import RolloutWorker
 
 _MOST_ROUNDS = 64
@@ -49,7 +49,7 @@ class DeviceBatches:
         self.rounds, self._steps_of_round = FreshRounds(sampler, policy, fragments), fragments * steps
         most = _MOST_INDICES // (self.rounds.rows_of_round * policy.plan.epochs)
         self.at_once = rounds_at_once(config, self._steps_of_round, _MOST_ROUNDS, most)
-        if isinstance(sampler, SteppedSampler):
+        if isinstance(sampler, SimulatorSampler):
             self.at_once = 1  # the steps of later rounds cannot be taken back
         self._numbers_adapt = False
 

@@ -127,8 +127,8 @@ class LearnedColumns:
                     ).expected(
                         f"({rows}, ...)",
                         _OF_SEQUENCES.get(name)
-                        or "return one row for each row of the batch; return numbers that are equal for all rows from "
-                        "coefficients()",
+                        or "return one row for each row of the batch; a number that is equal for all rows belongs "
+                        "in coefficients()",
                     )
         for name, shapes in self._shapes.items():
             # An override of `loss_columns` may have changed the column for its own loss.
@@ -190,7 +190,7 @@ def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:
 
 
 def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
-    """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
+    """Raises NonFiniteError, with the row, if numbers [N, ...], or their sum, are not finite."""
     # A finite sum implies finite elements; one test is cheaper than a test of each element.
     if not math.isfinite(numbers.sum()):
         # Row 0 if every number is finite and only the sum is not.

@@ -307,9 +307,17 @@ class ModelPolicy(Policy):
         self.algorithm.prepare(fragment, self._postprocessing_values)
 
     def add_to_returns(self, rows: SampleBatch) -> None:
-        """Adds sampled rows to each of the running returns that has a `column`."""
-        for returns in self._running_returns.values():
+        """Adds sampled rows to each of the running returns that has a `column`; PolicyError if rows lack it."""
+        for name, returns in self._running_returns.items():
             if returns.column is not None:
+                if returns.column not in rows:
+                    raise PolicyError(
+                        "Sampled rows have no such column.",
+                        where=f"{self.algorithm.label}, make_running_statistics, {name!r}",
+                        got=returns.column,
+                        expected=f"one of {', '.join(map(repr, sorted(rows)))}",
+                        fix='RunningReturns(gamma, column="rewards")',
+                    )
                 returns.add_rewards(rows, rows[returns.column])
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:

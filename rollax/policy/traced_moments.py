@@ -15,7 +15,7 @@ from rollax.policy.running_returns import RunningReturns
 
 
 class TracedMoments(NamedTuple):
-    """Count, mean and variance of rows: a sum of squares would grow with the count."""
+    """Count, mean and variance of rows. `RunningMoments` have a sum of squares instead, which grows with the count."""
 
     count: Any
     mean: Any
@@ -73,7 +73,7 @@ class TracedReturns(NamedTuple):
         return cls(TracedMoments.of(returns), np.float32(returns.largest), sums.astype(np.float32))
 
     def with_rewards(self, rewards: jax.Array, ends: jax.Array, gamma: float) -> TracedReturns:
-        """The statistics after T steps: R ← γ R + r.
+        """The statistics after T steps, each of which makes a sum s of rewards γ s + r.
 
         Args:
             rewards: [R, T] float32.

@@ -274,7 +274,7 @@ def _by_row(column: jax.Array) -> jax.Array:
 
 
 def why_not_compiled(worker: RolloutWorker) -> str:
-    """Why the fragments of a worker cannot be sampled by `CompiledSampler`, or `SteppedSampler`; empty if they can."""
+    """Why the fragments of a worker cannot be sampled by `CompiledSampler` or `SimulatorSampler`; empty if they can."""
     assert isinstance(worker.env, JaxBaseEnv | TorchBaseEnv)
     config, runners, callbacks = worker.config, worker.runners.values(), type(worker.callbacks)
     policy_of = worker.policy_of if len(runners) > 1 else None

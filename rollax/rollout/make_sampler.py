@@ -176,9 +176,9 @@ def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> t
 
     if isinstance(worker.env, JaxBaseEnv):
         return CompiledSampler
-    from rollax.rollout.stepped_sampler import SteppedSampler  # loaded only where it is used
+    from rollax.rollout.simulator_sampler import SimulatorSampler  # loaded only where it is used
 
-    return SteppedSampler
+    return SimulatorSampler
 
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:

@@ -1,9 +1,9 @@
 """`Sampler`: samples for a `RolloutWorker`, on request. `make_sampler.py` chooses its class.
 
-By default an environment in JAX has a `CompiledSampler`, a simulator of PyTorch tensors has a `SteppedSampler`, and an
-environment whose sub-environments step together, such as every Gymnasium environment, has a `BlockSampler`. All other
-environments have a `RowSampler`, and so have runs with features that these samplers lack; see `why_not_compiled` and
-`why_not_in_blocks`. The config key `sampler` sets another class.
+By default an environment in JAX has a `CompiledSampler`, a simulator of PyTorch tensors has a `SimulatorSampler`, and
+an environment whose sub-environments step together, such as every Gymnasium environment, has a `BlockSampler`. All
+other environments have a `RowSampler`, and so have runs with features that these samplers lack; see `why_not_compiled`
+and `why_not_in_blocks`. The config key `sampler` sets another class.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.sampler import Sampler
-from rollax.rollout.stepped_sampler import SteppedSampler
+from rollax.rollout.simulator_sampler import SimulatorSampler
 from rollax.search.candidates import CandidatePlayer
 from rollax.search.messages import CandidateReturns, Candidates
 
@@ -48,7 +48,7 @@ class _Played(NamedTuple):
 
 
 class CompiledCandidates(CandidatePlayer):
-    """Plays candidates in the slots of a `JaxBaseEnv`; the returns are the same as from `CandidatePlayer`.
+    """Plays candidates in the slots of a `JaxBaseEnv`; the returns are those of `CandidatePlayer`, up to rounding.
 
     The slots of a block of `StackedActing` play `_STEPS` steps in one compiled call. A slot whose episode ends rests
     until the call returns, and then gets the next episode.
@@ -170,7 +170,7 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
         PolicyError: there are several policies.
         PolicyError, EnvError: as for `CandidatePlayer`.
     """
-    if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler, SteppedSampler):
+    if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler, SimulatorSampler):
         what = "The sampler has no effect: candidates are played by a loop of their own."
         expected = "the default, or RowSampler for environments in JAX that are to be stepped one by one"
         raise ConfigError(what, "config key 'sampler'", type(sampler).__name__).expected(expected, "leave sampler out")

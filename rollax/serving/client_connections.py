@@ -98,7 +98,7 @@ class Address:
         return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
 
     def connect(self, deadline: float) -> Connection:
-        """A new connection; ConnectionLost or Refused if it fails."""
+        """A new connection. Raises ConnectionLost, Refused, or RequestError for an untrusted certificate."""
         return StreamConnection(self, deadline) if self.stream else HttpConnection(self, deadline)
 
     def socket(self, deadline: float) -> socket.socket:

@@ -189,7 +189,7 @@ def test_plain_layers_keep_the_norms_of_their_weights_only():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("residual", [True, False])
 def test_critics_see_both_steps_in_one_batch(residual):
     # The running statistics of the critics' input, momentum 0.99: of (s, a) and (s', a'), where s has the mean 1 and s'
     # the mean 3. The actor's statistics are of both too, and change in its own steps only.

@@ -167,7 +167,7 @@ def test_sac_learns_from_images():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("image", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("image", [False, True])
 def test_ppo_learns_from_dicts_and_images(image):
     convolutions = {"conv_filters": [[8, 4, 2]], "conv_dense": 32} if image else {}
     model = {"fcnet_hiddens": (32,), **convolutions}
@@ -212,7 +212,7 @@ class TestValueOfAnEndlessTask:
         assert self.value_after_training(PPOTrainer, self.CONFIG) == pytest.approx(10, rel=0.02)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("trainer_class", [IMPALATrainer, pytest.param(APPOTrainer, marks=pytest.mark.long)])
+    @pytest.mark.parametrize("trainer_class", [IMPALATrainer, APPOTrainer])
     def test_is_learned_from_bootstrap_rows(self, trainer_class):
         assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.cli.completion import complete_key, complete_setting
+from rollax.cli.completion import complete_key, complete_run, complete_setting
 from rollax.cli.config_sources import algorithm_names
 from rollax.config.validation_errors import keys_with_parts
 from rollax.core.frozen import fields_by_key
@@ -134,6 +134,19 @@ def test_bash_completes_settings(program, runs, begin):
     ]
     assert in_bash(program, f"rollax train {begin} twin_q = t", runs) == ["true"]
     assert in_bash(program, f"rollax train {begin} twin_q =", runs) == ["true", "false"]
+
+
+def test_folders_of_runs(tmp_path, monkeypatch):
+    """A folder that is no run is completed by what it contains, also if its whole name is there already."""
+    monkeypatch.chdir(tmp_path)
+    for run in ("runs/old/one", "runs/old/two", "empty"):
+        (tmp_path / run).mkdir(parents=True)
+    (tmp_path / "runs" / "old" / "two" / "result.jsonl").touch()
+    inside = ["runs/old/two", "runs/old/one"]
+    assert [complete_run(begun) for begun in ("r", "runs", "runs/", "runs/old")] == [inside] * 4
+    assert complete_run("empty") == ["empty"]
+    assert complete_run("runs/old/tw") == ["runs/old/two"]
+    assert complete_run("there is none") == []
 
 
 def test_options_are_read_without_the_packages_that_train():

@@ -176,7 +176,6 @@ def test_seeds_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
     assert begun == [0, 1]
 
 
-@pytest.mark.long
 def test_an_error_of_a_seed_is_shown(cwd):
     output = invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", "--set=lr=1e38", code=2).output
     assert "not finite" in output

@@ -75,7 +75,6 @@ def test_a_grid_has_a_folder_for_each_setting_and_seed(fake, cwd):
     assert steps(cwd / "best run") == [100, 200, 300]
 
 
-@pytest.mark.long
 def test_halving_in_processes(fake, cwd):
     """Rungs at 100 and 200 steps: of three settings two go on, and of these one."""
     options = ("--sweep=slope=1,3,2", "--halving=100", "--stop-timesteps=300")
@@ -102,10 +101,11 @@ def test_halving_in_processes(fake, cwd):
 
 
 @pytest.mark.long
-def test_no_setting_stops_at_a_rung_before_the_end_of_an_episode(fake, cwd):
-    options = ("--sweep=slope=1,2", "--halving=100", "--stop-timesteps=200")
-    assert rows(fake(*options)) == [("slope=2", 20 * 2), ("slope=1", 20)]
-    assert not list((cwd / "set").rglob("stopped.json"))
+def test_settings_stop_at_the_first_rung_after_the_end_of_an_episode(fake, cwd):
+    options = ("--sweep=slope=1,2,3", "--halving=100", "--stop-timesteps=500")
+    # Nobody stops at 100 steps, one setting at 200, and one at 400.
+    assert rows(fake(*options)) == [("slope=3", 50 * 3), ("slope=2", 40 * 2), ("slope=1", 20)]
+    assert len(list((cwd / "set").rglob("stopped.json"))) == 2
 
 
 @pytest.mark.long

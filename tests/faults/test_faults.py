@@ -64,7 +64,6 @@ def train_until(trainer, restarts):
     raise AssertionError(health)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=() if name == "PPO" else pytest.mark.long) for name in ALGORITHMS]
 )

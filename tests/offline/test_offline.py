@@ -22,7 +22,6 @@ from rollax import (
 )
 from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from tests.marks import long_except
 from tests.offline.data_runs import Line
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
@@ -80,9 +79,7 @@ def learned_by_two(trainer_class, shifts, **config):
 
 class TestTwoAgentsWithAPolicyEach:
     @pytest.mark.long
-    @pytest.mark.parametrize(
-        "trainer_class", long_except({"MARWIL"}, {each.name: each for each in (MARWILTrainer, BCTrainer, IQLTrainer)})
-    )
+    @pytest.mark.parametrize("trainer_class", [MARWILTrainer, BCTrainer, IQLTrainer])
     def test_each_learns_from_its_own_rows_alone(self, trainer_class):
         (first, last, weights), (_, _, others) = (learned_by_two(trainer_class, (0, shift)) for shift in (0, 1))
         loss = "actor_loss" if trainer_class is IQLTrainer else "policy_loss"
@@ -121,7 +118,7 @@ def test_models_with_memory_learn_from_sequences_of_data(trainer_class):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("memory", [pytest.param({}, marks=pytest.mark.long), {"use_gru": True, "lstm_cell_size": 8}])
+@pytest.mark.parametrize("memory", [{}, {"use_gru": True, "lstm_cell_size": 8}])
 def test_bc_imitates_what_only_a_memory_knows(memory):
     """Each action is the sign of the observation before; without a memory, one of two equally likely actions."""
     rng, found = np.random.default_rng(0), []

@@ -265,7 +265,6 @@ def test_the_stored_rows_and_statistics_are_what_sampling_yields(case, keys, mon
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), *numbers)
 
 
-@pytest.mark.long
 def test_exact_resume_with_the_buffer(make, tmp_path):
     with make(store_buffer_in_checkpoints=True, buffer_size=96) as trainer:
         trainer.train()
@@ -288,7 +287,7 @@ def store(monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"frame_stack": 3, "n_step": 2}, pytest.param({"frame_stack": 2, **PRIORITIES}, marks=pytest.mark.long)],
+    [{}, {"frame_stack": 3, "n_step": 2}, {"frame_stack": 2, **PRIORITIES}],
 )
 def test_observations_that_are_stored_once_give_the_same_run(make_dqn, store, tmp_path, keys):
     keys = {**keys, "store_buffer_in_checkpoints": True, "buffer_size": 96, "learning_starts": 8}
@@ -361,7 +360,7 @@ def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", ["device", pytest.param("host", marks=pytest.mark.long)])
+@pytest.mark.parametrize("first", ["device", "host"])
 def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, first):
     def on(kind):
         monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "" if kind == "device" else "a test")
@@ -399,7 +398,7 @@ def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("broken", ["obs", pytest.param("reward", marks=pytest.mark.long)])
+@pytest.mark.parametrize("broken", ["obs", "reward"])
 def test_an_environment_with_nan_is_named(broken):
     keys = {**DQN_KEYS, "learning_starts": 0, "env_config": {}}
     with DQNTrainer(lambda _: Walk(broken, after=5), keys) as trainer:

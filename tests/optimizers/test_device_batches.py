@@ -84,7 +84,7 @@ def assert_same_weights(trainer, other, **tolerance):
         np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
 
 
-@pytest.mark.short("PPO")
+@pytest.mark.short("PPO", "PPO, returns")
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_same_numbers_as_on_the_host(case, monkeypatch):
     trainer, result = trained(case, monkeypatch, on_device=True)
@@ -140,7 +140,7 @@ class _Counting(PPO):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, pytest.param({"policy": _Counting}, marks=pytest.mark.long)])
+@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, {"policy": _Counting}])
 def test_numbers_adapt_after_each_batch(keys, monkeypatch):
     class Own(PPOTrainer):
         policy_class = keys.get("policy", PPO)
@@ -216,7 +216,7 @@ class _Same(PPO):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "stays"),
-    [(_Same, True), pytest.param(_WithRewards, True, marks=pytest.mark.long), (_WithTime, False), (_ByRow, False)],
+    [(_Same, True), (_WithRewards, True), (_WithTime, False), (_ByRow, False)],
 )
 def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
     """What is not there on the device is read, or returned, on the host, by the same random numbers."""
@@ -290,7 +290,7 @@ def test_an_algorithm_may_change_the_traced_columns():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("broken", [pytest.param("obs", marks=pytest.mark.long), "reward"])
+@pytest.mark.parametrize("broken", ["obs", "reward"])
 def test_an_environment_with_nan_is_named(broken):
     with PPOTrainer(lambda _: Walk(broken, after=5), config_of(PPOTrainer, {"env_config": {}})) as trainer:
         assert trainer.optimizer.rounds is not None

@@ -1,8 +1,10 @@
 """The numbers of a loss that change between updates: those that adapt, and those of a policy class."""
 
 import numpy as np
+import pytest
 
-from rollax import PG, JaxPolicy
+from rollax import PG, JaxPolicy, PolicyError
+from rollax.batch import Fragment
 from rollax.core.running_statistics import RunningMoments
 from rollax.policy.running_returns import RunningReturns
 from tests.policy.small_ppo import CHOICES, SEEN, experience
@@ -64,6 +66,17 @@ class Measured(PG):
         pairs, returns = (coefficients["running_statistics"][name] for name in ("pairs", "returns"))
         read = {"second": pairs["mean"][1], "deviation": pairs["deviation"][0], "largest": returns["largest"]}
         return loss, {**statistics, **read}
+
+
+def test_running_returns_of_a_column_that_is_not_sampled_are_refused():
+    class Misspelled(PG):
+        def make_running_statistics(self):
+            return {"returns": RunningReturns(0.5, column="reward")}
+
+    rows = Fragment({"rewards": np.ones(2, np.float32)}, np.array([1]), {})
+    with pytest.raises(PolicyError) as caught:
+        Misspelled.make_policy(SEEN, CHOICES, CONFIG).prepare_rows(rows)
+    assert caught.value.parts["got"] == "reward"
 
 
 def test_the_loss_reads_the_current_running_statistics_without_another_compilation():

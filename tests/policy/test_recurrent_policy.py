@@ -156,8 +156,8 @@ class TestSequences:
         np.testing.assert_allclose(stats["policy_loss"], value, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("space", [pytest.param(SEEN, marks=pytest.mark.long), MASKED], ids=["plain", "masked"])
-    @pytest.mark.parametrize("lengths", [(7, 16), pytest.param((16, 64), marks=pytest.mark.long)], ids=str)
+    @pytest.mark.parametrize("space", [SEEN, MASKED], ids=["plain", "masked"])
+    @pytest.mark.parametrize("lengths", [(7, 16), (16, 64)], ids=str)
     def test_more_padding_changes_nothing(self, space, lengths):
         short, long = (make(space=space, model={**INPUTS, "max_seq_len": length}) for length in lengths)
         batch = experience(short, [3, 7, 1, 2])

@@ -107,7 +107,7 @@ class ExternalEpisode:
         return Event(self, trajectories, values, rewards, infos, **what)
 
     def add_returns(self, rewards: Mapping[Hashable, float], infos: ByAgent) -> None:
-        """Adds to the reward of the action after each agent's last observation, even if that action is pending.
+        """Adds to the reward of each agent's latest action, which may still be pending.
 
         A reward for an agent without an action is dropped before the episode's first action, and refused afterwards.
         """

@@ -81,8 +81,9 @@ class ExternalEpisodes:
         return _by_episode(observations, answers)
 
     def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
-        """Requests actions without waiting: `on_actions` is called once, in the sampler's thread, and must not block.
+        """Requests actions without waiting: `on_actions` is called once, and must not block.
 
+        The sampler's thread calls it with actions, or the thread that stops the environment with an EnvStoppedError.
         The caller must not change the observations afterwards.
         """
         if not observations:
@@ -165,7 +166,7 @@ class ExternalEpisodes:
             self._put(episode.event(episode.acting(values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Adds to the reward of the action after each agent's last observation, even if that action is pending."""
+        """Adds to the reward of each agent's latest action, which may still be pending."""
         episode = self._find(episode_id)
         for what, by_agent in (("rewards", rewards), ("infos", infos)):
             self._check_agents(what, by_agent, episode)

@@ -22,7 +22,7 @@ from rollax.errors import EnvError
 
 
 class TorchBaseEnv(NativeVectorEnv):
-    """The rows of a `TorchVectorEnv`, in NumPy; `SteppedSampler` steps it without polls, by `step_on_device`.
+    """The rows of a `TorchVectorEnv`, in NumPy; `SimulatorSampler` steps it without polls, by `step_on_device`.
 
     Attributes:
         agents: the id of the only agent of each sub-environment.

@@ -48,7 +48,7 @@ _BEYOND = 3.0
 
 
 def action_values(run: RunStatistics) -> Iterator[Finding]:
-    """Action values diverge: |mean_q| above 3 times the largest possible value, plus the entropy bonus if any.
+    """Action values diverge: |mean_q| above 3 times the sum of the largest value and the entropy bonus, if any.
 
     Source: van Hasselt et al. (2018), arXiv:1812.02648: "soft divergence" is a value beyond the largest
     possible |return|, 1 / (1 - γ) for rewards within ±1. The factor is for rewards that cancel in an episode. Measured

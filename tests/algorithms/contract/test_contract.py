@@ -172,7 +172,7 @@ COMPILED += [("QMIX", "recurrent"), ("PPO", "centralized critic")]
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cleared_cache")
-@pytest.mark.parametrize(("variant", "kind"), in_short({("APEX", "masked")}, COMPILED))
+@pytest.mark.parametrize(("variant", "kind"), COMPILED)
 def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
     """Fragments end where episodes do, and the number of due updates differs from step to step."""
     name, options = VARIANTS[variant]

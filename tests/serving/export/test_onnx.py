@@ -113,7 +113,6 @@ LONG_CASES = {
 }
 
 
-@pytest.mark.short("PPO: nested observations, a filter, nested actions", "SAC: a filter, actions of doubles")
 @pytest.mark.short(
     "PPO: nested observations, a filter, nested actions",
     "PPO: masks of several choices",

@@ -1,4 +1,4 @@
-"""`SteppedSampler`: samples step by step on the device, for simulators there that are not written in JAX."""
+"""`SimulatorSampler`: samples step by step on the device, for simulators there that are not written in JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollax.rollout.compiled_sampler import Carry, CompiledSampler, Rows
 log = logging.getLogger("rollax.sampling")
 
 
-class SteppedSampler(CompiledSampler):
+class SimulatorSampler(CompiledSampler):
     """A `CompiledSampler` whose environment, a `TorchBaseEnv`, is called between the compiled calls of two steps.
 
     Each step is a compiled call that acts, a step of the simulator, and a compiled call that writes a row. The rows of

@@ -17,7 +17,7 @@ from rollax import (
 from rollax.optimizers import device_batches
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
-from rollax.rollout.stepped_sampler import SteppedSampler
+from rollax.rollout.simulator_sampler import SimulatorSampler
 from tests.env.jax.tensor_worlds import Torques, Walks
 from tests.marks import long_except
 from tests.rollout.compiled import GRU, by_policy, compared, make, numbers_of
@@ -57,7 +57,7 @@ def test_fragments_are_those_of_the_simulator_in_numpy(case):
     """Three fragments, and one after a fresh start: rows, what follows each segment, metrics, statistics."""
     world, settings = CASES[case]
     worker, other = make(in_torch(world), **settings), make(in_numpy(world), **settings, sampler=RowSampler)
-    assert type(worker.sampler) is SteppedSampler
+    assert type(worker.sampler) is SimulatorSampler
     numbers, ended = set(), ([], [])
     for fragment in range(4):
         if fragment == 3:
@@ -94,7 +94,6 @@ def test_what_needs_each_step_on_the_host_has_it_there(settings, sampler):
 LEARNING = {"Walks": (Walks, {"kl_coeff": 0.2, "timesteps_per_iteration": 120}), "Torques": (Torques, {})}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", long_except({"Walks"}, [*LEARNING]))
 def test_ppo_learns_the_same_on_the_device(case, monkeypatch):
     """Truncated episodes bootstrap the value of their last observation, not of the next one."""
@@ -129,7 +128,7 @@ REPLAY = {"DQN": (DQNTrainer, Walks), "SAC": (SACTrainer, Torques)}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", long_except({"DQN"}, [*REPLAY]))
+@pytest.mark.parametrize("case", [*REPLAY])
 def test_replay_stays_on_the_device(case):
     trainer_class, world = REPLAY[case]
     keys = {
