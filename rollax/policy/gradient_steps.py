@@ -25,7 +25,7 @@ class Objective(Protocol):
     """What gradient steps minimize, and by which optimizer; hashable, because equal objectives share compiled steps."""
 
     @property
-    def optimizer(self) -> optax.GradientTransformation:
+    def optimizer(self) -> Any:
         """The direction of a step; the coefficient `lr`, a number or one for each part, scales it.
 
         If `update` of the optimizer takes extra arguments, it gets `lr` too: a projection depends on the new

@@ -38,10 +38,10 @@ def _every(interval: int, optimizer: optax.GradientTransformation) -> optax.Grad
     return optax.conditionally_mask(optimizer, is_due)
 
 
-def clipped(
-    optimizer: optax.GradientTransformation, limit: float | None, *, each_part: bool
-) -> optax.GradientTransformation:
+def clipped(optimizer: Any, limit: float | None, *, each_part: bool) -> Any:
     """Returns the optimizer with gradients clipped to the norm `limit`, for each part of the model or for all together.
+
+    The optimizer is one of Optax, or an object with the same methods, such as `optax.MultiSteps`.
 
     Clipping adds nothing to the optimizer's state, so that a restored run may change the limit.
     """

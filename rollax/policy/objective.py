@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-import optax
 from jax import lax
 
 from rollax.batch import Columns, SampleBatch
@@ -49,11 +48,11 @@ class AlgorithmObjective:
         return self.algorithm.plan
 
     @property
-    def optimizer(self) -> optax.GradientTransformation:
+    def optimizer(self) -> Any:
         return self._optimizer
 
     @cached_property
-    def _optimizer(self) -> optax.GradientTransformation:
+    def _optimizer(self) -> Any:
         algorithm = self.algorithm
         optimizer = checked_optimizer(algorithm.make_optimizer(), algorithm.label)
         each_part = isinstance(algorithm.learning_rates(0.0), Mapping)
