@@ -109,16 +109,17 @@ class _ManyRuns:
         """Trains the settings, of which some stop at each rung, as long as there are several."""
         going, outcome = list(settings), Outcome()
         limit = self._experiment.stop.get("timesteps_total", math.inf)
-        rung = math.inf if halving is None else halving.first
         self.curves.runs = {setting.name: [run.folder for run in self._runs(setting)] for setting in settings}
-        while halving is not None and rung < limit and len(going) > 1 and not all(map(self._have_ended, going)):
+        for rung in () if halving is None else halving.rungs(limit):
+            if len(going) < 2 or all(map(self._have_ended, going)):
+                break
             found = self._trained(going, {**self._experiment.stop, "timesteps_total": rung})
             found.codes.discard(MISSED_GOAL)  # the goal may be reached after the rung
             outcome.add(found)
             if self._request.signal is not None or not outcome.goes_on:
                 return outcome
-            going = self._decided(going, found.diverged, halving, int(rung))
-            rung *= halving.factor
+            assert halving is not None
+            going = self._decided(going, found.diverged, halving, rung)
         found = self._trained(going, self._experiment.stop)
         outcome.add(found)
         self._note(going, found.diverged, None)

@@ -6,7 +6,7 @@ Source: Jamieson and Talwalkar (2016), arXiv:1502.07943, algorithm 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +24,13 @@ class Halving:
 
     first: int
     factor: int = 2
+
+    def rungs(self, limit: float) -> Iterator[int]:
+        """Yields the rungs below `limit`."""
+        rung = self.first
+        while rung < limit:
+            yield rung
+            rung *= self.factor
 
     def ranked(self, scores: Mapping[Run, float | None]) -> tuple[list[Run], list[Run]]:
         """Returns the runs that go on and the runs that stop at a rung, each with the best first.

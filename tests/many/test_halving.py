@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import pytest
 
@@ -10,19 +11,20 @@ from rollax.many.halving import Halving
 
 
 @pytest.mark.parametrize(
-    ("halving", "limit", "runs", "rungs"),
+    ("halving", "limit", "rungs"),
     [
-        (Halving(100), 1000, 16, [100, 200, 400, 800]),
-        (Halving(100), 800, 16, [100, 200, 400]),  # no rung at the limit itself
-        (Halving(100), 1000, 5, [100, 200, 400]),  # 5, 3, 2, 1 runs
-        (Halving(100), math.inf, 2, [100]),
-        (Halving(100), 1000, 1, []),
-        (Halving(100), 100, 4, []),
-        (Halving(1, factor=3), 10, 100, [1, 3, 9]),
+        (Halving(100), 1000, [100, 200, 400, 800]),
+        (Halving(100), 800, [100, 200, 400]),  # no rung at the limit itself
+        (Halving(100), 100, []),
+        (Halving(1, factor=3), 10, [1, 3, 9]),
     ],
 )
-def test_rungs(halving, limit, runs, rungs):
-    assert halving.rungs(limit, runs) == rungs
+def test_rungs(halving, limit, rungs):
+    assert list(halving.rungs(limit)) == rungs
+
+
+def test_rungs_without_a_limit():
+    assert list(islice(Halving(100).rungs(math.inf), 3)) == [100, 200, 400]
 
 
 @pytest.mark.parametrize(
