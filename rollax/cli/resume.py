@@ -69,9 +69,8 @@ def resume(
             fix = "check the path; `rollax train --resume=CHECKPOINT` continues from a checkpoint in a new folder"
             if seeds := seeds_in(run_folder):
                 fix = (
-                    "give the command `rollax train --seeds=... --out=...` of these seeds again, or name one of them: "
+                    f"give the command `rollax train` of these runs again, with its --out, or name one: {seeds[0]}"
                 )
-                fix += str(seeds[0])
             raise ConfigError.is_not("This", "a run folder", "rollax resume", str(run_folder)).expected(
                 f"a folder with a {RESULTS_NAME}", fix
             )

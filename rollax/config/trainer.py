@@ -448,6 +448,10 @@ def config_of_values(config_class: type[Config], values: Mapping[str, Any], give
 
 
 def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by the names of their fields: the key `lambda` becomes `lambda_`."""
+    """The values by the names of their fields: the key `lambda` becomes `lambda_`. ConfigError for both in one dict."""
     names = fields_by_key(config_class)
+    for key, name in names.items():
+        if key != name and key in values and name in values:
+            both = f"config keys {key!r} and {name!r}"
+            raise ConfigError.twice("The setting", both, f"{values[key]} and {values[name]}")
     return {names.get(key, key): value for key, value in values.items()}

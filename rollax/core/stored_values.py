@@ -63,11 +63,11 @@ def read_count(state: Mapping[str, Any], key: str, where: str, *, below: int = 2
     return value
 
 
-def read_number(state: Mapping[str, Any], key: str, where: str) -> float:
-    """Returns a finite number of at least 0."""
+def read_number(state: Mapping[str, Any], key: str, where: str, *, least: float = 0) -> float:
+    """Returns a finite number of at least `least`."""
     value = read_value(state, key, where)
-    if not is_finite(value) or value < 0:
-        raise wrong_value(f"{where}: {key}", value, "a finite number of at least 0")
+    if not is_finite(value) or value < least:
+        raise wrong_value(f"{where}: {key}", value, f"a finite number of at least {least}")
     return float(value)
 
 

@@ -27,7 +27,7 @@ from rollax.policy.exploration import Exploration
 from rollax.policy.learner import Learner
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.objective import AlgorithmObjective
-from rollax.policy.packed_acting import PackedActing, are_few
+from rollax.policy.packed_acting import PackedActing
 from rollax.policy.policy import ActionsResult
 from rollax.policy.split_model import SplitModel, owners_of
 from rollax.policy.update_plan import acting_bucket, check_every, check_parts, check_rates, part_of, training_bucket
@@ -182,7 +182,7 @@ class JaxPolicy(ModelPolicy):
     def packed_acting(self) -> PackedActing | None:
         own = overrides(type(self), JaxPolicy, "compute_actions")
         own = own or overrides(type(self.exploration), Exploration, "acting_params")
-        if own or self.get_initial_state() or self._acting_device is not None or not are_few(self.params):
+        if own or self.get_initial_state() or self._acting_device is not None:
             return None
         return PackedActing(self)
 

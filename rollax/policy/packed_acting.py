@@ -1,8 +1,9 @@
-"""`PackedActing`: the actions of a small model, in a compiled call with few arrays."""
+"""`PackedActing`: the actions of a model without memory, in a compiled call with few arrays."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -54,8 +55,8 @@ class PackedActing:
     """`compute_actions` of a policy without memory, for observations that the environment's adapter has checked.
 
     Each array that a compiled call takes or returns costs as much as a small layer. This class therefore joins arrays:
-    all parameters into one array, once after each update; observations and random numbers into one array, a row for
-    each observation; and actions and fetched columns into one array, which `columns_of` splits. The numbers are the
+    observations and random numbers into one array, a row for each observation; actions and fetched columns into one
+    array, which `columns_of` splits; and the parameters of a small model, once after each update. The numbers are the
     same as from `compute_actions`.
 
     Args:
@@ -65,7 +66,7 @@ class PackedActing:
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self._params: Columns = {}
-        self._joined_params: Any = None
+        self._packed: Any = None  # the parameters, joined if they are few
         self._inputs: dict[tuple[int, int], np.ndarray] = {}
         self._layout: tuple[int, tuple[int, ...], int] | None = None  # what `_views` are for
         self._views: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -85,7 +86,7 @@ class PackedActing:
             policy.wide_integers.check(obs, policy.name)
         params, size = policy.params, acting_bucket(rows)
         if params is not self._params:
-            self._params, self._joined_params = params, _joined(params)
+            self._params, self._packed = params, _joined(params) if _are_few(params) else params
         noise, shape = None, None
         others: dict[str, Any] = {"extra": policy.extra} if policy.extra else {}
         if explore:
@@ -100,10 +101,10 @@ class PackedActing:
                 others["noise"] = noise
         form = self._forms.get((shape, explore))
         if form is None:
-            form = _form(policy.actor, shape, explore, self._joined_params, inputs, others)
+            form = _form(policy.actor, shape, explore, self._packed, inputs, others)
             self._forms[shape, explore] = form
         self._form = form
-        out = _compiled(policy.actor, shape, explore, form.joined, self._joined_params, inputs, **others)
+        out = _compiled(policy.actor, shape, explore, form.joined, self._packed, inputs, **others)
         if not form.joined:
             actions, columns = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], out)
             return actions, (actions, columns)
@@ -150,7 +151,7 @@ class PackedActing:
         }
 
 
-def are_few(params: Columns) -> bool:
+def _are_few(params: Columns) -> bool:
     """Whether joining the parameters makes acting faster."""
     size = sum(array.size for array in params.values())
     return size <= _MOST_PARAMETERS and all(array.dtype == np.float32 for array in params.values())
@@ -162,9 +163,9 @@ def _joined(params: Columns) -> jax.Array:
 
 
 def _form(
-    actor: Actor, shape: tuple[int, ...] | None, explore: bool, joined: Any, inputs: Any, others: dict[str, Any]
+    actor: Actor, shape: tuple[int, ...] | None, explore: bool, params: Any, inputs: Any, others: dict[str, Any]
 ) -> _Form:
-    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), joined, inputs, **others)
+    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), params, inputs, **others)
     if not hasattr(actions, "dtype") or actions.dtype not in (np.int32, np.float32):
         return _Form()
     of_one = actions.shape[1:]
@@ -174,9 +175,9 @@ def _form(
 # Each argument of a compiled call costs time, an empty one too: absent ones are left out of `others`.
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _compiled(
-    actor: Actor, shape: tuple[int, ...] | None, explore: bool, joins: bool, joined: Any, inputs: Any, **others: Any
+    actor: Actor, shape: tuple[int, ...] | None, explore: bool, joins: bool, params: Any, inputs: Any, **others: Any
 ) -> Any:
-    actions, fetched = _act(actor, shape, explore, joined, inputs, **others)
+    actions, fetched = _act(actor, shape, explore, params, inputs, **others)
     return _together(actions, fetched) if joins else (actions, fetched)
 
 
@@ -184,22 +185,27 @@ def _act(
     actor: Actor,
     shape: tuple[int, ...] | None,
     explore: bool,
-    joined: jax.Array,
+    params: jax.Array | Columns,
     obs: Any,
     extra: Columns = MappingProxyType({}),
     noise: Any = None,
     noise_seed: Any = None,
 ) -> tuple[Any, jax.Array]:
     """Actions and fetched columns; with the `shape` of an observation, `obs` has observations and noise."""
-    params, start = {}, 0
-    for name, array in sorted(actor.split.params.items()):
-        stop = start + int(np.prod(array.shape, dtype=np.int64))
-        params[name], start = joined[start:stop].reshape(array.shape), stop
+    params = params if isinstance(params, Mapping) else _split(actor, params)
     if shape is not None:
         width = int(np.prod(shape, dtype=np.int64))
         obs, noise = obs[:, :width].reshape(-1, *shape), obs[:, width:] if explore else None
     actions, fetched, _ = actor.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, noise_seed)
     return actions, fetched
+
+
+def _split(actor: Actor, joined: jax.Array) -> Columns:
+    params, start = {}, 0
+    for name, array in sorted(actor.split.params.items()):
+        stop = start + int(np.prod(array.shape, dtype=np.int64))
+        params[name], start = joined[start:stop].reshape(array.shape), stop
+    return params
 
 
 def _together(actions: jax.Array, fetched: jax.Array) -> jax.Array:

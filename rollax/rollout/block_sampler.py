@@ -32,7 +32,7 @@ class BlockSampler(Sampler):
 
     Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
     fragment. In evaluations, which read metrics only, episodes are recorded after each step. A policy whose
-    `packed_acting` is not None, such as a small model without memory, acts by it; others act by `PolicyRunner.act`.
+    `packed_acting` is not None, such as a model without memory, acts by it; others act by `PolicyRunner.act`.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

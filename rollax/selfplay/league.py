@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
+from rollax.core.stored_values import read_count, read_dict, read_list, read_number, wrong_value
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.errors import ConfigError
 from rollax.rollout.callbacks import Callbacks
@@ -46,6 +48,17 @@ class Opponent:
     def win_rate(self) -> float:
         """The learner's mean score; one win and one loss are added, so that a few games do not decide."""
         return (sum(self.scores) + 1) / (len(self.scores) + 2)
+
+    def state(self) -> list[Any]:
+        return [self.rating, self.since, list(self.scores)]
+
+    @classmethod
+    def of_state(cls, opponents: Mapping[str, Any], policy_id: str) -> Opponent:
+        """Returns the opponent of this id in a stored state; CheckpointError for a wrong value."""
+        where = f"league: {policy_id}"
+        stored = dict(zip(("rating", "since", "scores"), read_list(opponents, policy_id, "league"), strict=False))
+        rating, since = read_number(stored, "rating", where, least=-math.inf), read_count(stored, "since", where)
+        return cls(rating, since, deque(_read_scores(stored, where, "scores"), maxlen=_RECENT))
 
 
 class League(Callbacks):
@@ -132,7 +145,7 @@ class League(Callbacks):
         self._spread(trainer)
 
     def on_save(self, *, trainer: Trainer, state: dict[str, Any]) -> None:
-        opponents = {policy_id: [one.rating, one.since, list(one.scores)] for policy_id, one in self.opponents.items()}
+        opponents = {policy_id: one.state() for policy_id, one in self.opponents.items()}
         state["league"] = {
             "rating": self.rating,
             "snapshots": self.snapshots,
@@ -142,17 +155,18 @@ class League(Callbacks):
         }
 
     def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
-        stored = state.get("league")
-        if stored is None:
+        if "league" not in state:
             return
-        self.rating, self.snapshots = stored["rating"], stored["snapshots"]
-        self._recent = deque(stored["recent"], maxlen=self.games)
-        self.opponents = {
-            policy_id: Opponent(rating, since, deque(scores, maxlen=_RECENT))
-            for policy_id in stored["order"]
-            if policy_id in trainer.worker.policies
-            for rating, since, scores in [stored["opponents"][policy_id]]
-        }
+        stored = read_dict(state, "league", "callbacks")
+        rating = read_number(stored, "rating", "league", least=-math.inf)
+        snapshots, recent = read_count(stored, "snapshots", "league"), _read_scores(stored, "league", "recent")
+        opponents = read_dict(stored, "opponents", "league")
+        read = {policy_id: Opponent.of_state(opponents, policy_id) for policy_id in opponents}
+        order = read_list(stored, "order", "league")
+        if sorted(map(str, order)) != sorted(read):
+            raise wrong_value("league: order", order, f"the names of the opponents, {sorted(read)}")
+        self.opponents = {policy_id: read[policy_id] for policy_id in order if policy_id in trainer.worker.policies}
+        self.rating, self.snapshots, self._recent = rating, snapshots, deque(recent, maxlen=self.games)
         self._spread(trainer)
 
     def rate(self, policy_rewards: Mapping[str, list[float]]) -> None:
@@ -225,6 +239,13 @@ class League(Callbacks):
 def policy_of_seat(agent_id: Hashable, episode: Episode) -> str:
     """The policy that a league has chosen for an agent; the learner in an episode that no league has begun."""
     return episode.user_data.get(_SEATS, {}).get(agent_id, LEARNER)
+
+
+def _read_scores(state: Mapping[str, Any], where: str, key: str) -> list[float]:
+    scores = read_list(state, key, where)
+    if not all(score in (0, 0.5, 1) for score in scores):
+        raise wrong_value(f"{where}: {key}", scores, "scores of games: 0, 1/2 or 1")
+    return scores
 
 
 def _set_chances(drawn: Mapping[str, float], worker: RolloutWorker) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from rollax import Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
-from rollax.errors import ConfigError
+from rollax.errors import CheckpointError, ConfigError
 from rollax.selfplay.league import LEARNER, Opponent
 from tests.algorithms.checkpoints import continue_training, to_plain
 
@@ -185,6 +187,21 @@ def test_fewer_opponents_at_a_restore(tmp_path):
     assert ratings == {"past_0", "past_1"}
     with Trainer.from_checkpoint(path, env=Guess, **Smaller.config()) as fresh:
         assert fresh.train()["league"]["opponents"].keys() == {"past_0"}
+
+
+def test_a_damaged_state_is_refused():
+    league = Small()
+    league.opponents = {"past_0": Opponent(1010.0, 3), "past_1": Opponent(990.0, 5)}
+    league.on_save(trainer=None, state=(state := {}))
+    for key, value in (
+        *(("rating", None), ("rating", math.nan), ("snapshots", -1), ("recent", [2.0]), ("recent", None)),
+        *(("order", ["past_0"]), ("order", [["past_0"], "past_1"]), ("opponents", [])),
+        *(("opponents", {"past_0": [1010.0, 3], "past_1": [990.0, 5, []]}), ("opponents", {"past_0": None})),
+    ):
+        with pytest.raises(CheckpointError, match="league"):
+            Small().on_restore(trainer=None, state={"league": {**state["league"], key: value}})
+    with pytest.raises(CheckpointError, match="league"):
+        Small().on_restore(trainer=None, state={"league": None})
 
 
 @pytest.mark.long
