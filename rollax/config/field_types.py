@@ -38,6 +38,26 @@ def _checked_classes(value: Any) -> Any:
     return classes if isinstance(value, list | tuple) else value
 
 
+def _checked_wrappers(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not all(map(_is_wrapper, value)):
+        raise ValueError("a list of classes or functions, their paths 'module:Class', or [one of these, {keywords}]")
+    return tuple(one if callable(one) or isinstance(one, str) else (one[0], dict(one[1])) for one in value)
+
+
+def _is_wrapper(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return (
+            len(value) == 2
+            and isinstance(value[1], Mapping)
+            and not isinstance(value[0], list | tuple)
+            and (_is_wrapper(value[0]))
+        )
+    return callable(value) or (isinstance(value, str) and ":" in value)
+
+
+EnvWrappers = Annotated[tuple[Any, ...], BeforeValidator(_checked_wrappers)]
+"""Classes or functions of one environment, or their paths, each alone or as a pair with its keyword arguments."""
+
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
 """[[timestep, value], ...], linear in between, constant outside. `x_schedule` replaces the field `x`."""
 
@@ -83,6 +103,8 @@ def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
 def _written_by_caller(key: str, value: Any) -> Any:
     if key == "env":
         return named_by_caller(value)
+    if key == "env_wrappers" and isinstance(value, list | tuple):
+        return [named_by_caller(one) if isinstance(one, str) else _written_pair(one) for one in value]
     if key in NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
         held = value if isinstance(value, Mapping) else vars(value)
         paths = {name: held[name] for name in NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
@@ -95,6 +117,11 @@ def _written_by_caller(key: str, value: Any) -> Any:
     if key == "multiagent" and isinstance(value, Mapping) and isinstance(value.get("policies"), Mapping):
         return {**value, "policies": {name: _written_spec(spec) for name, spec in value["policies"].items()}}
     return value
+
+
+def _written_pair(wrapper: Any) -> Any:
+    is_pair = isinstance(wrapper, list | tuple) and len(wrapper) == 2
+    return (named_by_caller(wrapper[0]), wrapper[1]) if is_pair else wrapper
 
 
 def _written_spec(spec: Any) -> Any:

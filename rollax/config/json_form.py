@@ -2,12 +2,13 @@
 
 A value that JSON lacks is a dict whose first key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
-function (`env`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the policies of
-`multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain string.
+function (`env`, `env_wrappers`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the
+policies of `multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain
+string.
 
-If the file of the config is trusted, a path in those fields is imported at once, or becomes an `ImportPath` in the
-fields `IMPORTED_WHERE_USED`. Otherwise it becomes a `StoredCode`, except for rollax's own policies, which are imported
-without trust. Strings in all other fields stay plain strings, and are never imported.
+If the file of the config is trusted, a path in those fields is imported at once, or becomes an `ImportPath` in
+`env_wrappers` and the fields `IMPORTED_WHERE_USED`. Otherwise it becomes a `StoredCode`, except for rollax's own
+policies, which are imported without trust. Strings in all other fields stay plain strings, and are never imported.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
 
 def _code(path: str | None, place: Place, trust: Trust) -> Any:
     trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
-    if path is None or (trusted and place[-1] in IMPORTED_WHERE_USED):
+    if path is None or (trusted and (place[-1] in IMPORTED_WHERE_USED or _is_wrapper(place))):
         return StoredCode(_key(place), None) if path is None else ImportPath(path)
     return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else (), trusted=trusted)
 
@@ -259,9 +260,20 @@ def _holds_code(place: Place) -> bool:
             return True
         case ("callbacks",) | ("callbacks", int()):
             return True
+        case (str(), *_) if _is_wrapper(place):
+            return True
         case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
             return _holds_code(tuple(rest))
     return _holds_policy(place)
+
+
+def _is_wrapper(place: Place) -> bool:
+    match place:
+        case ("env_wrappers", int()) | ("env_wrappers", int(), 0):
+            return True
+        case ("evaluation_config", *rest):
+            return _is_wrapper(tuple(rest))
+    return False
 
 
 def _holds_policy(place: Place) -> bool:

@@ -94,6 +94,7 @@ SYNONYMS: dict[str, str] = {
         "n_stack num_stack framestack num_framestacks stack_size",
         "frame_stack: the number of observations; of an Atari game, stack in env_config",
     ),
+    **each("wrapper wrappers wrapper_class env_wrapper", "env_wrappers"),
     **each("frame_skip frameskip num_repeats", "action_repeat: of an Atari game, frame_skip in env_config"),
     **each("restart_failed_env_runners recreate_failed_env_runners", "recreate_failed_workers"),
     "ignore_env_runner_failures": "ignore_worker_failures",
@@ -241,7 +242,6 @@ _NO_SDE = "leave it out: this algorithm has no state-dependent exploration; PPO,
 _OPTIMIZER = (
     "leave it out: the optimizer is Adam (RAdam in PQN), unless make_optimizer of a policy of your own returns another"
 )
-_WRAPPED = "leave it out: env is a function that wraps the environment, env=lambda context: Wrapper(Env())"
 ADVICE: dict[str, str] = {
     **each("input input_config", _INPUT),
     "input_evaluation": "leave it out: this algorithm does not learn from recorded data; see estimate_policy",
@@ -270,7 +270,6 @@ ADVICE: dict[str, str] = {
     "synchronize_filters": "leave it out: the filters of all workers are merged",
     "worker_side_prioritization": "leave it out: the workers of Ape-X compute initial priorities",
     **each("replay_buffer_config replay_buffer_class replay_buffer_kwargs buffer_size learning_starts", _NO_REPLAY),
-    **each("wrapper_class env_wrapper", _WRAPPED),
     **each("total_timesteps total_steps num_iterations max_epoch epochs", _ITERATIONS),
     **each("norm_reward normalize_reward normalize_rewards reward_normalization rew_norm", _UNNORMALIZED),
     "num_iterations_obs_norm_init": "leave it out: the first fragment's observations are added before its bonuses",

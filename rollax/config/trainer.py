@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 
 from rollax.config.contributed import FieldsOfEveryConfig
 from rollax.config.field_group import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
-from rollax.config.field_types import OwnClass, OwnClasses, SchedulePoints, written_by_caller
+from rollax.config.field_types import EnvWrappers, OwnClass, OwnClasses, SchedulePoints, written_by_caller
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.workers import WorkerFields
 from rollax.core.frozen import FrozenModel, fields_by_key, too_deep
@@ -45,7 +45,17 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     places = {
         (
-            *("env", "env_config", "observation_space", "action_space", "explore", "seed", "callbacks", "sampler"),
+            *(
+                "env",
+                "env_config",
+                "env_wrappers",
+                "observation_space",
+                "action_space",
+                "explore",
+                "seed",
+                "callbacks",
+                "sampler",
+            ),
             *("remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s", "multiagent"),
             "restart_failed_sub_environments",
         ): ("evaluation",),
@@ -79,6 +89,11 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     )
     env_config: dict[str, Any] = Field(
         default={}, description="settings of the environment, which gets them as an EnvContext"
+    )
+    env_wrappers: EnvWrappers = Field(
+        default=(),
+        description="wrappers of each environment, the innermost first: classes or functions of one environment, or "
+        "their paths 'module:Class', each alone or in a list with its keyword arguments, [wrapper, {...}]",
     )
     observation_space: Space | None = Field(
         default=None, description="space of one agent's observations; None: the environment's"

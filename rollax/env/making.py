@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -31,9 +31,10 @@ _DICT = re.compile(r"\b(EnvContext|dict|Dict|Mapping)\b")
 
 @dataclass(frozen=True, slots=True)
 class EnvSettings:
-    """How the sub-environments of a worker run: the arguments of `to_base_env`, and `ray_address`.
+    """How the sub-environments of a worker run: the arguments of `to_base_env`, `wrappers` and `ray_address`.
 
-    `ray_address` is the Ray cluster of remote sub-environments, if this process has no connection; see `started_ray`.
+    `wrappers` is the config key `env_wrappers`. `ray_address` is the Ray cluster of remote sub-environments, if this
+    process has no connection; see `started_ray`.
     """
 
     remote_envs: bool = False
@@ -44,6 +45,7 @@ class EnvSettings:
     action_space: gym.Space | None = None
     action_repeat: int = 1
     frame_stack: int = 1
+    wrappers: Sequence[Any] = ()
     ray_address: str | None = None
 
 
@@ -66,7 +68,12 @@ def make_base_env(
     """
 
     def make_env(index: int) -> Any:
-        return _make(creator, context.at(index))
+        env = _make(creator, context.at(index))
+        if not settings.wrappers:
+            return env
+        from rollax.env.wrapping import in_wrappers  # loaded only where it is used
+
+        return in_wrappers(env, settings.wrappers)
 
     if hasattr(creator, "make_base_env"):
         return creator.make_base_env(context, num_envs, settings)
@@ -74,7 +81,8 @@ def make_base_env(
         if settings.remote_envs:
             context.remote = True
             return from_instance(None, make_env, num_envs, settings)
-        make_vector = getattr(creator, "make_vector", None)
+        # Wrappers are of one environment, so a creator's vector environment is not used with them.
+        make_vector = None if settings.wrappers else getattr(creator, "make_vector", None)
         # `make_env` passes a copy of the context, because an environment may remove the keys that it has read.
         env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
         copies = (make_env, num_envs) if make_vector is None else (None, 1)

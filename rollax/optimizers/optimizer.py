@@ -37,7 +37,7 @@ OWN_TRAINER = (
 )
 _WORKER_KEYS = frozenset(
     {
-        *("env_config", "observation_space", "action_space", "action_repeat", "frame_stack"),
+        *("env_config", "env_wrappers", "observation_space", "action_space", "action_repeat", "frame_stack"),
         *("clip_rewards", "normalize_actions", "clip_actions"),
         *("num_envs_per_worker", "remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s"),
         *("restart_failed_sub_environments", "rollout_fragment_length", "batch_mode", "explore", "sample_async"),

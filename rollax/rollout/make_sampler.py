@@ -49,6 +49,7 @@ def _settings(config: TrainerConfig) -> EnvSettings:
         action_space=config.action_space,
         action_repeat=config.action_repeat,
         frame_stack=config.frame_stack,
+        wrappers=config.env_wrappers,
         ray_address=config.ray_address,
     )
 

@@ -6,14 +6,12 @@ from functools import cache
 from pathlib import Path
 
 from rollax.errors import ConfigError, nearest
-from rollax.zoo.entry import SUFFIXES, Entry, read_entry
-
-FOLDER = Path(__file__).parent / "entries"
+from rollax.zoo.entry import INSTALLED, SUFFIXES, Entry, read_entry
 
 
 def entries() -> tuple[Entry, ...]:
     """Returns all entries, sorted by environment and algorithm."""
-    return _entries_in(FOLDER)
+    return _entries_in(INSTALLED)
 
 
 @cache

@@ -1,0 +1,56 @@
+"""The wrappers of the config key `env_wrappers`, around one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from rollax.core.cleanup import cleanup_on_error
+from rollax.core.frozen import thawed
+from rollax.core.importing import import_object
+from rollax.env import checks
+from rollax.env.adapters import adapted
+from rollax.errors import EnvError, RollaxError
+
+
+def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
+    """Returns the environment in its wrappers, the first of which is the innermost; it is closed if one fails.
+
+    An environment of a kind that rollax adapts to Gymnasium, such as the old Gym interface, is adapted before a wrapper
+    of Gymnasium is applied.
+
+    Args:
+        env: an environment of any kind, as the creator returned it.
+        wrappers: each a class or function of one environment, or its `ImportPath`; or a pair with keyword arguments.
+    Raises:
+        ConfigError: a path that does not import, or that was read from a file without trust.
+        EnvError: a wrapper raised, or did not return an environment.
+    """
+    with cleanup_on_error(getattr(env, "close", lambda: None)):
+        for wrapper in wrappers:
+            env = _in_wrapper(env, *(wrapper if isinstance(wrapper, tuple) else (wrapper, {})))
+    return env
+
+
+def _in_wrapper(env: Any, wrapper: Any, keywords: Any) -> Any:
+    if isinstance(wrapper, str):
+        wrapper = import_object(wrapper, "config key 'env_wrappers'")
+    if isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper):
+        env = adapted(env)
+    try:
+        wrapped = wrapper(env, **thawed(dict(keywords)))
+    except RollaxError:
+        raise
+    except Exception as error:
+        raise checks.failed(error, f"the wrapper {_name_of(wrapper)}", checks.env_name(env)) from error
+    if wrapped is None:
+        raise EnvError("A wrapper returned no environment.", f"env_wrappers, {_name_of(wrapper)}", wrapped).expected(
+            "an environment", "return the environment from the function"
+        )
+    return wrapped
+
+
+def _name_of(wrapper: Any) -> str:
+    return getattr(wrapper, "__qualname__", None) or repr(wrapper)
