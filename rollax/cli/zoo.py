@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollax.cli import commands
-from rollax.cli.console import EachOptionOnce, TracebackOption, command_name, new_folder, readable_errors
+from rollax.cli.console import EachOptionOnce, TracebackOption, TrustOption, command_name, new_folder, readable_errors
 from rollax.cli.train import train
 from rollax.errors import ConfigError
 
@@ -82,6 +82,7 @@ def train_entry(
 ) -> None:
     """Train with the settings of an entry. Options of `rollax train`, such as --seed and --out, are passed on."""
     from rollax.zoo import load
+    from rollax.zoo.entry import is_installed
 
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     alone.command(cls=EachOptionOnce)(train)
@@ -99,6 +100,7 @@ def train_entry(
                     f"leave it out, or use `rollax train -f {entry.path}`",
                 )
         inner.params |= {"file": entry.path, "traceback": traceback}
+        inner.params["trust_code"] |= is_installed(entry.path)
         folder = None
         if inner.params["out"] is None:
             folder = inner.params["out"] = new_folder(_run_name(entry))
@@ -126,6 +128,7 @@ def play(
         Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
+    trust_code: TrustOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Play a trained policy of an entry greedily."""
@@ -137,7 +140,7 @@ def play(
         if run is None:
             run = _newest_run(entry)
             print(f"run {shown_path(run)}")
-        commands.evaluate(run, episodes=episodes, video=video, seed=seed, traceback=traceback)
+        commands.evaluate(run, episodes=episodes, video=video, seed=seed, trust_code=trust_code, traceback=traceback)
 
 
 @app.command("verify", cls=EachOptionOnce)
@@ -153,6 +156,7 @@ def verify(
     seeds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of seeds; by default all of the entry.")
     ] = None,
+    trust_code: TrustOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Train with an entry again and compare with its measured results; the exit code is 1 if they differ."""
@@ -162,7 +166,7 @@ def verify(
     from rollax.zoo.verifying import verify_first
 
     with readable_errors(traceback):
-        entry = load(env, algo)
+        entry = load(env, algo, trust_code=trust_code)
         run_again = verify_first if first else verify_whole
         print(f"{entry.algorithm} on {entry.env}, {'first part' if first else 'whole training'}")
         verified = run_again(entry, seeds, show=_show)
@@ -181,6 +185,7 @@ def measure(
         Path | None, typer.Option(metavar="FOLDER", help="A folder for the run folders; by default below runs.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Drop the results that the file has.")] = False,
+    trust_code: TrustOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Train with the seeds of an entry and write the results into its file; seeds with results are skipped."""
@@ -188,7 +193,7 @@ def measure(
     from rollax.zoo.measuring import measure as measure_entry
 
     with readable_errors(traceback):
-        entry = read_entry(file)
+        entry = read_entry(file, trust_code=trust_code)
         folder = new_folder(f"measure-{entry.name}") if out is None else out
         measure_entry(entry, seeds, folder, again=again, show=_show)
 

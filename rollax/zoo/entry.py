@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rollax.config.json_form import missing_code
 from rollax.core.atomic_files import replace_file
+from rollax.core.importing import StoredCode
 from rollax.core.plain_yaml import read_yaml
 from rollax.errors import ConfigError, page
 from rollax.runs.experiment import Experiment, read_experiment
@@ -170,7 +172,7 @@ class Entry:
 
     @property
     def env(self) -> str:
-        return str(self.experiment.env)
+        return str(_with_paths(self.experiment.env))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -179,7 +181,7 @@ class Entry:
     @property
     def settings(self) -> str:
         """A hash of algorithm, environment, config and stop conditions."""
-        parts = (self.algorithm, self.env, self.experiment.config, self.experiment.stop)
+        parts = (self.algorithm, self.env, _with_paths(self.experiment.config), self.experiment.stop)
         return short_hash(json.dumps(json.loads(to_json(parts)), sort_keys=True).encode())
 
     @property
@@ -202,11 +204,17 @@ class Entry:
         return self.measured
 
     def make_trainer(self, **changes: Any) -> Trainer:
-        """Returns a new trainer with the settings of the entry; `changes` are config keys, such as `seed=3`."""
+        """Returns a new trainer with the settings of the entry; `changes` are config keys, such as `seed=3`.
+
+        Raises:
+            ConfigError: the file names code, and was read without trust.
+        """
         from rollax.algorithms.registry import get_trainer_class
 
-        trainer_class = get_trainer_class(self.algorithm, f"{self.path}: run")
-        return trainer_class(config={**self.config, "env": self.env, **changes})
+        config = {**self.config, "env": self.experiment.env, **changes}
+        for code in missing_code(config):
+            raise code.error()
+        return get_trainer_class(self.algorithm, f"{self.path}: run")(config=config)
 
     def with_measured(self, measured: Measured) -> Entry:
         """Replaces the section `measured` of the file, and returns the new entry; the rest of the file stays.
@@ -226,7 +234,7 @@ class Entry:
         content = yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=_WIDTH, default_flow_style=None)
         indented = "".join(f"  {line}" for line in content.splitlines(keepends=True))
         replace_file(self.path, f"{kept[1:].rstrip()}\n\n{_MEASURED}{indented}".encode())
-        return read_entry(self.path)
+        return replace(self, measured=measured)
 
 
 class _OneLine(list):
@@ -247,9 +255,13 @@ def short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def read_entry(path: str | Path) -> Entry:
-    """Returns the entry of a YAML file, which is read without importing code.
+def read_entry(path: str | Path, *, trust_code: bool = False) -> Entry:
+    """Returns the entry of a YAML file.
 
+    Args:
+        path: the file.
+        trust_code: whether a trainer of the entry may import code that the file names. Entries that are installed with
+            rollax are trusted.
     Raises:
         ConfigError: the file cannot be read, is no experiment, or a section is wrong.
     """
@@ -258,8 +270,7 @@ def read_entry(path: str | Path) -> Entry:
         raise ConfigError.is_not("The entry", "a YAML file", "entry", str(path)).expected(
             f"a name that ends with {' or '.join(SUFFIXES)}", "rename the file"
         )
-    # The names of code in the entries of rollax itself are trusted; they are imported where a run needs them.
-    experiment = read_experiment(path, trust_code=path.parent.resolve() == INSTALLED)
+    experiment = read_experiment(path, trust_code=trust_code or is_installed(path))
     for key in ("run", "env", "stop"):
         if not getattr(experiment, key):
             raise ConfigError.missing(key, f"{path}: {key}", f"{key}, as in an experiment file")
@@ -278,6 +289,20 @@ def read_entry(path: str | Path) -> Entry:
         _section(About, content.get("zoo"), f"{path}: zoo"),
         None if measured is None else _section(Measured, measured, f"{path}: measured"),
     )
+
+
+def is_installed(path: Path) -> bool:
+    """Whether the entry is installed with rollax."""
+    return path.parent.resolve() == INSTALLED.resolve()
+
+
+def _with_paths(value: Any) -> Any:
+    """Values with the paths of code that was not imported, as in a file that was read with trust."""
+    if isinstance(value, StoredCode):
+        return value.path
+    if isinstance(value, Mapping):
+        return {name: _with_paths(part) for name, part in value.items()}
+    return [_with_paths(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _section(kind: type[_AnyPart], values: Any, where: str) -> _AnyPart:

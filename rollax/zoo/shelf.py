@@ -20,17 +20,18 @@ def _entries_in(folder: Path) -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda entry: (entry.env, entry.algorithm)))
 
 
-def load(env: str | Path, algorithm: str | None = None) -> Entry:
+def load(env: str | Path, algorithm: str | None = None, *, trust_code: bool = False) -> Entry:
     """Returns the entry for an environment and an algorithm, or the entry in a file of your own.
 
     Args:
         env: id of the environment, or the path of a YAML file. Capital letters of an id do not matter.
         algorithm: name of the algorithm; may be left out if the environment has one entry.
+        trust_code: whether a trainer may import code that a file of your own names.
     Raises:
         ConfigError: there is no such entry, there are several, or the file is not valid.
     """
     if str(env).endswith(SUFFIXES):
-        return read_entry(env)
+        return read_entry(env, trust_code=trust_code)
     name = str(env).casefold()
     of_env = [entry for entry in entries() if entry.env.casefold() == name]
     if not of_env:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
 
 from rollax import zoo
@@ -12,7 +13,7 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.config import resolve_config
 from rollax.errors import ConfigError
 from rollax.zoo import read_entry
-from rollax.zoo.shelf import FOLDER
+from rollax.zoo.entry import INSTALLED
 from tests.learning_curves import SEEDS
 from tests.zoo.small import TEXT, write_small
 
@@ -43,9 +44,30 @@ def test_shipped_entries_are_measured(entry):
         assert result.weights != result.first.weights or result.first.steps == result.steps
 
 
+def test_code_in_a_file_requires_trust(tmp_path):
+    wrapped = "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n"
+    text = TEXT.replace("env: CartPole-v1", "env: tests.zoo.test_entries:made").replace("config:\n", wrapped)
+    path = write_small(tmp_path, text)
+    entry, trusted = read_entry(path), zoo.load(str(path), trust_code=True)
+    assert entry.env == trusted.env == "tests.zoo.test_entries:made"
+    assert entry.settings == trusted.settings
+    with pytest.raises(ConfigError, match="was not imported"):
+        entry.make_trainer(seed=0)
+    with trusted.make_trainer(seed=0) as trainer:
+        assert trainer.train()["episode_reward_mean"] > 0
+
+
+def made(context):
+    return gym.make("CartPole-v1", **context)
+
+
+def no_wrapper(env):
+    return env
+
+
 def test_one_entry_for_each_pair():
     pairs = [(entry.env, entry.algorithm) for entry in zoo.entries()]
-    assert len(set(pairs)) == len(pairs) == len(list(FOLDER.iterdir()))
+    assert len(set(pairs)) == len(pairs) == len(list(INSTALLED.iterdir()))
 
 
 def test_an_entry_is_found_by_its_names(tmp_path):
@@ -100,7 +122,7 @@ def test_an_entry_is_a_yaml_file(tmp_path):
 
 
 def test_scores_of_other_settings_are_refused(tmp_path):
-    text = (FOLDER / "ppo_cartpole.yaml").read_text()
+    text = (INSTALLED / "ppo_cartpole.yaml").read_text()
     with pytest.raises(ConfigError) as refused:
         _ = read_entry(write_small(tmp_path, text.replace("gamma: 0.98", "gamma: 0.97"))).figures
     assert "rollax zoo measure" in str(refused.value)
@@ -109,7 +131,7 @@ def test_scores_of_other_settings_are_refused(tmp_path):
 
 
 def test_a_section_after_the_measured_one_is_not_dropped(tmp_path):
-    text = (FOLDER / "ppo_cartpole.yaml").read_text()
+    text = (INSTALLED / "ppo_cartpole.yaml").read_text()
     entry = read_entry(write_small(tmp_path, f"{text}\nloggers:\n"))
     with pytest.raises(ConfigError) as refused:
         entry.with_measured(entry.figures)
