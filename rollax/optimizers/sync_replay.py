@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from rollax.replay.replay import Replay
 from rollax.replay.shard import check_states, set_states
 from rollax.rollout.worker import RolloutWorker
 
+log = logging.getLogger("rollax.optimizers")
 _MOST_UPDATES = 1024  # the most updates in one compiled call
 
 
@@ -43,7 +45,9 @@ class SyncReplayOptimizer(ReplayOptimizer):
         if cls is SyncReplayOptimizer and in_jax and not remote_workers:
             from rollax.optimizers import compiled_replay  # loaded only where it is used
 
-            if not compiled_replay.why_not(local_worker):
+            if reason := compiled_replay.why_not(local_worker):
+                log.info("The replay buffer is on the host, because of %s.", reason)
+            else:
                 return compiled_replay.CompiledReplayOptimizer(local_worker, remote_workers, config, **keys)
         return super().__new__(cls)
 

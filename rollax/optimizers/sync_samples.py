@@ -42,7 +42,9 @@ class SyncSamplesOptimizer(Optimizer):
         if type(self) is SyncSamplesOptimizer and not self.remote and worker.samples and worker.env.in_jax:
             from rollax.optimizers import device_batches  # loaded only where it is used
 
-            if not device_batches.why_not(worker):
+            if reason := device_batches.why_not(worker):
+                log.info("The train batches leave the device, because of %s.", reason)
+            else:
                 self._on_device = device_batches.DeviceBatches(self)
                 self.rounds = self._on_device.rounds
 

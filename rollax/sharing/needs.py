@@ -21,7 +21,13 @@ from rollax.sharing.hub import PREFIX
 TRAINER, ENV = "trainer_class", "env"
 _OPTIONS = {TRAINER: "--run", ENV: "--env"}
 _EXAMPLES = {TRAINER: "my_module:MyTrainer", ENV: "my_module:MyEnv"}
-_EXTRAS_OF_NAMES = {"ALE/": "atari", "pettingzoo/": "pettingzoo", "jax:brax/": "jaxenvs", "jax:pgx/": "jaxenvs"}
+_EXTRAS_OF_NAMES = {
+    "ALE/": "atari",
+    "minigrid:": "minigrid",
+    "pettingzoo/": "pettingzoo",
+    "jax:brax/": "jaxenvs",
+    "jax:pgx/": "jaxenvs",
+}
 _EXTRAS_OF_MODULES = {"gymnasium.envs.box2d": "box2d", "gymnasium_robotics": "robotics"}
 
 
