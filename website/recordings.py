@@ -1,59 +1,68 @@
-"""Records trained policies for the gallery: `python -m website.recordings` trains each, and writes docs/images/*.gif.
+"""Records trained policies: `python -m website.recordings [NAME...]` trains each, and writes docs/images/*.gif.
 
-The name of a recording is that of the example that shows it, with hyphens.
+The gallery shows a recording beside the example of its name, with hyphens; docs/zoo.md shows those of the zoo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import gymnasium as gym
 from PIL import Image
 
-from rollax import PPOTrainer, Trainer
+from rollax import PPOTrainer, Trainer, zoo
 from website.repository import REPOSITORY
 
 _SIZE, _COLORS, _FRAMES = 200, 16, 90
 _EVERY = 2  # steps between two frames
+_DRAWN = {"env_config": {"render_mode": "rgb_array"}}
 
 
-class Recording(NamedTuple):
-    """A trainer, its environment and config, and the number of its iterations."""
-
-    trainer_class: type[Trainer]
-    env: str
-    config: Mapping[str, Any]
-    iterations: int
+def cartpole_ppo() -> Trainer:
+    config = {"num_envs_per_worker": 8, "train_batch_size": 1024, "num_sgd_iter": 20, "lr": 1e-3, "seed": 0}
+    trainer = PPOTrainer("CartPole-v1", {**config, **_DRAWN})
+    trainer.fit({"training_iteration": 20}, evaluate=False)
+    return trainer
 
 
-RECORDINGS = {
-    "cartpole-ppo": Recording(
-        PPOTrainer,
-        "CartPole-v1",
-        {"num_envs_per_worker": 8, "train_batch_size": 1024, "num_sgd_iter": 20, "lr": 1e-3, "seed": 0},
-        20,
-    ),
+def of_zoo(env: str, algorithm: str) -> Callable[[], Trainer]:
+    """Returns a function that trains with an entry of the zoo."""
+
+    def trained() -> Trainer:
+        entry = zoo.load(env, algorithm)
+        trainer = entry.make_trainer(seed=0, **_DRAWN)
+        trainer.fit(entry.experiment.stop, evaluate=False)
+        return trainer
+
+    return trained
+
+
+RECORDINGS: Mapping[str, Callable[[], Trainer]] = {
+    "cartpole-ppo": cartpole_ppo,
+    "zoo-acrobot": of_zoo("Acrobot-v1", "PQN"),
+    "zoo-minigrid": of_zoo("minigrid:MiniGrid-Empty-8x8-v0", "PPO"),
+    "zoo-mountain-car": of_zoo("MountainCar-v0", "PPO"),
+    "zoo-pendulum": of_zoo("Pendulum-v1", "SAC"),
 }
 
 
-def record(name: str, recording: Recording) -> None:
+def record(name: str, trained: Callable[[], Trainer]) -> None:
     """Trains, plays one greedy episode, and writes its frames."""
-    with recording.trainer_class(recording.env, dict(recording.config)) as trainer:
-        for _ in range(recording.iterations):
-            trainer.train()
-        env = gym.make(recording.env, render_mode="rgb_array")
+    with trained() as trainer:
+        env: Any = trainer.worker.env.get_sub_environments()[0]
         obs, _ = env.reset(seed=1)
-        frames, reward, over = [], 0.0, False
+        frames, reward, over = [env.render()], 0.0, False
         while not over:
-            if len(frames) < _FRAMES * _EVERY:
-                frames.append(env.render())
             obs, earned, terminated, truncated, _ = env.step(trainer.compute_single_action(obs))
             reward, over = reward + float(earned), terminated or truncated
-    print(f"{name}: reward {reward:.0f}")
-    images = [_small(frame) for frame in frames[::_EVERY]]
+            frames.append(env.render())
+    print(f"{name}: reward {reward:.5g}")
+    step = _EVERY if len(frames) > _FRAMES else 1  # short episodes are shown whole, and slower
+    images = [_small(frame) for frame in frames[: _FRAMES * step : step]]
     path = REPOSITORY / "docs" / "images" / f"{name}.gif"
-    images[0].save(path, save_all=True, append_images=images[1:], duration=40 * _EVERY // 2, loop=0, optimize=True)
+    duration = 40 if step == _EVERY else 120
+    images[0].save(path, save_all=True, append_images=images[1:], duration=duration, loop=0, optimize=True)
 
 
 def _small(frame: Any) -> Image.Image:
@@ -63,5 +72,5 @@ def _small(frame: Any) -> Image.Image:
 
 
 if __name__ == "__main__":
-    for name, recording in RECORDINGS.items():
-        record(name, recording)
+    for name in sys.argv[1:] or RECORDINGS:
+        record(name, RECORDINGS[name])
