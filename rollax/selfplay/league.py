@@ -56,7 +56,8 @@ class Opponent:
     def of_state(cls, opponents: Mapping[str, Any], policy_id: str) -> Opponent:
         """Returns the opponent of this id in a stored state; CheckpointError for a wrong value."""
         where = f"league: {policy_id}"
-        stored = dict(zip(("rating", "since", "scores"), read_list(opponents, policy_id, "league"), strict=False))
+        names, values = ("rating", "since", "scores"), read_list(opponents, policy_id, "league")
+        stored: dict[str, Any] = dict(zip(names, values, strict=False))
         rating, since = read_number(stored, "rating", where, least=-math.inf), read_count(stored, "since", where)
         return cls(rating, since, deque(_read_scores(stored, where, "scores"), maxlen=_RECENT))
 

@@ -79,7 +79,8 @@ class OldEnv:
     ids=["code", "paths", "pairs"],
 )
 def test_wrappers_of_each_copy_the_innermost_first(wrappers):
-    Scaled.made.clear(), Scaled.closed.clear()
+    Scaled.made.clear()
+    Scaled.closed.clear()
     with PPOTrainer("CartPole-v1", {**SMALL, "env_wrappers": wrappers, "num_envs_per_worker": 2}) as trainer:
         assert trainer.get_policy().observation_space.shape == (2,)
         sub_envs = trainer.worker.env.get_sub_environments()
