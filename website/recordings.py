@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from rollax import PPOTrainer, Trainer, zoo
+from rollax.core.cleanup import cleanup_on_error
 from website.repository import REPOSITORY
 
 _SIZE, _COLORS, _FRAMES = 200, 16, 90
@@ -21,8 +22,12 @@ _DRAWN = {"env_config": {"render_mode": "rgb_array"}}
 
 def cartpole_ppo() -> Trainer:
     config = {"num_envs_per_worker": 8, "train_batch_size": 1024, "num_sgd_iter": 20, "lr": 1e-3, "seed": 0}
-    trainer = PPOTrainer("CartPole-v1", {**config, **_DRAWN})
-    trainer.fit({"training_iteration": 20}, evaluate=False)
+    return _fitted(PPOTrainer("CartPole-v1", {**config, **_DRAWN}), {"training_iteration": 20})
+
+
+def _fitted(trainer: Trainer, stop: Mapping[str, float]) -> Trainer:
+    with cleanup_on_error(trainer.stop):
+        trainer.fit(stop, evaluate=False, progress="none")
     return trainer
 
 
@@ -31,9 +36,7 @@ def of_zoo(env: str, algorithm: str) -> Callable[[], Trainer]:
 
     def trained() -> Trainer:
         entry = zoo.load(env, algorithm)
-        trainer = entry.make_trainer(seed=0, **_DRAWN)
-        trainer.fit(entry.experiment.stop, evaluate=False)
-        return trainer
+        return _fitted(entry.make_trainer(seed=0, **_DRAWN), entry.experiment.stop)
 
     return trained
 

@@ -83,21 +83,25 @@ def evaluate(
     traceback: TracebackOption = False,
 ) -> None:
     """Run a trained policy greedily and report its rewards."""
+    with readable_errors(traceback, imports):
+        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        play_greedily(checkpoint, episodes, video, quiet=quiet, run=run, trust_code=trust_code, **changes)
+
+
+def play_greedily(checkpoint: Path, episodes: int, video: Path | None, *, quiet: bool = False, **opening: Any) -> None:
+    """Prints the rewards of greedy episodes; `opening` are arguments of `open_trainer`."""
     from rollax.runs.display import shown_path, title_of
     from rollax.runs.run_folder import newest_checkpoint
 
-    with readable_errors(traceback, imports):
-        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        path = newest_checkpoint(checkpoint)
-        with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
-            results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
-            if not quiet:
-                print(title_of(trainer.name, trainer.config.env))
-                for number, reward in enumerate(results["episode_rewards"], start=1):
-                    print(f"episode {number}  reward {reward:.2f}")
-            print(evaluation_line(results))
-            if not quiet:
-                print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
+    with open_trainer(newest_checkpoint(checkpoint), learn=False, **opening) as trainer:
+        results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
+        if not quiet:
+            print(title_of(trainer.name, trainer.config.env))
+            for number, reward in enumerate(results["episode_rewards"], start=1):
+                print(f"episode {number}  reward {reward:.2f}")
+        print(evaluation_line(results))
+        if not quiet:
+            print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
 
 
 def record(

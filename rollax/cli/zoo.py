@@ -134,13 +134,18 @@ def play(
     """Play a trained policy of an entry greedily."""
     from rollax.runs.display import shown_path
     from rollax.zoo import load
+    from rollax.zoo.entry import is_installed
 
     with readable_errors(traceback):
         entry = load(env, algo)
         if run is None:
             run = _newest_run(entry)
             print(f"run {shown_path(run)}")
-        commands.evaluate(run, episodes=episodes, video=video, seed=seed, trust_code=trust_code, traceback=traceback)
+        # The names of code in a run are not trusted; those in an entry of rollax itself are.
+        changes = {"env": entry.experiment.env, "env_wrappers": entry.config.get("env_wrappers", ())}
+        changes = changes if is_installed(entry.path) else {}
+        seeded = {} if seed is None else {"seed": seed}
+        commands.play_greedily(run, episodes, video, run=None, trust_code=trust_code, **changes, **seeded)
 
 
 @app.command("verify", cls=EachOptionOnce)

@@ -240,7 +240,7 @@ def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
 
 def _code(path: str | None, place: Place, trust: Trust) -> Any:
     trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
-    if path is None or (trusted and (place[-1] in IMPORTED_WHERE_USED or _is_wrapper(place))):
+    if path is None or (trusted and (place[-1] in IMPORTED_WHERE_USED or "env_wrappers" in place)):
         return StoredCode(_key(place), None) if path is None else ImportPath(path)
     return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else (), trusted=trusted)
 
@@ -260,20 +260,11 @@ def _holds_code(place: Place) -> bool:
             return True
         case ("callbacks",) | ("callbacks", int()):
             return True
-        case (str(), *_) if _is_wrapper(place):
+        case ("env_wrappers", int()) | ("env_wrappers", int(), 0):
             return True
         case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
             return _holds_code(tuple(rest))
     return _holds_policy(place)
-
-
-def _is_wrapper(place: Place) -> bool:
-    match place:
-        case ("env_wrappers", int()) | ("env_wrappers", int(), 0):
-            return True
-        case ("evaluation_config", *rest):
-            return _is_wrapper(tuple(rest))
-    return False
 
 
 def _holds_policy(place: Place) -> bool:

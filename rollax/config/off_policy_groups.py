@@ -37,7 +37,7 @@ class HindsightFields(ConfigHooks):
 
     def check(self) -> None:
         super().check()
-        needed = {"n_step": 1, "frame_stack": 1, "action_repeat": 1, "clip_rewards": None}
+        needed = {"n_step": 1, "frame_stack": 1, "action_repeat": 1, "clip_rewards": None, "env_wrappers": ()}
         for key, value in {**needed, "observation_filter": "NoFilter"}.items():
             got = getattr(self, key, value)
             if self.hindsight_goals and got != value and got is not False:

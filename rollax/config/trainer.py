@@ -45,17 +45,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
 
     places = {
         (
-            *(
-                "env",
-                "env_config",
-                "env_wrappers",
-                "observation_space",
-                "action_space",
-                "explore",
-                "seed",
-                "callbacks",
-                "sampler",
-            ),
+            *("env", "env_config", "env_wrappers", "observation_space", "action_space"),
+            *("explore", "seed", "callbacks", "sampler"),
             *("remote_worker_envs", "remote_env_batch_wait_ms", "remote_env_timeout_s", "multiagent"),
             "restart_failed_sub_environments",
         ): ("evaluation",),
@@ -92,8 +83,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     )
     env_wrappers: EnvWrappers = Field(
         default=(),
-        description="wrappers of each environment, the innermost first: classes or functions of one environment, or "
-        "their paths 'module:Class', each alone or in a list with its keyword arguments, [wrapper, {...}]",
+        description="wrappers of each sub-environment, the innermost first: classes or functions of one environment, "
+        "or their paths 'module:Class', each alone or in a list with its keyword arguments, [wrapper, {...}]",
     )
     observation_space: Space | None = Field(
         default=None, description="space of one agent's observations; None: the environment's"
@@ -463,10 +454,6 @@ def config_of_values(config_class: type[Config], values: Mapping[str, Any], give
 
 
 def by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by the names of their fields: the key `lambda` becomes `lambda_`. ConfigError for both in one dict."""
+    """The values by the names of their fields: the key `lambda` becomes `lambda_`."""
     names = fields_by_key(config_class)
-    for key, name in names.items():
-        if key != name and key in values and name in values:
-            both = f"config keys {key!r} and {name!r}"
-            raise ConfigError.twice("The setting", both, f"{values[key]} and {values[name]}")
     return {names.get(key, key): value for key, value in values.items()}

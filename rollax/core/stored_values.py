@@ -67,7 +67,8 @@ def read_number(state: Mapping[str, Any], key: str, where: str, *, least: float 
     """Returns a finite number of at least `least`."""
     value = read_value(state, key, where)
     if not is_finite(value) or value < least:
-        raise wrong_value(f"{where}: {key}", value, f"a finite number of at least {least}")
+        bound = f" of at least {least}" if is_finite(least) else ""
+        raise wrong_value(f"{where}: {key}", value, f"a finite number{bound}")
     return float(value)
 
 

@@ -16,7 +16,7 @@ from rollax.core.cleanup import cleanup_on_error
 from rollax.core.spaces import leaves, stack
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, make_base_env
+from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext, EnvCreator
 from rollax.errors import EnvError, NonFiniteError
 
@@ -41,20 +41,13 @@ class GoalFunctions:
         creator: makes the environment, as in a worker.
         context: the `env_config`.
         goal_space: the space of one goal.
-        settings: how the environment is made.
     Raises:
         EnvError: the environment has no `compute_reward`, or a function fails.
     """
 
-    def __init__(
-        self,
-        creator: EnvCreator,
-        context: EnvContext,
-        goal_space: spaces.Space,
-        settings: EnvSettings = DEFAULT_SETTINGS,
-    ) -> None:
-        self._made_from = creator, context, goal_space, settings
-        base_env = make_base_env(creator, context, 1, settings)
+    def __init__(self, creator: EnvCreator, context: EnvContext, goal_space: spaces.Space) -> None:
+        self._made_from = creator, context, goal_space
+        base_env = make_base_env(creator, context, 1)
         with cleanup_on_error(base_env.stop):
             self.name = checks.env_name(_envs_of(base_env)[0])
             reward, terminated = (_method(base_env, name) for name in (_REWARD, "compute_terminated"))

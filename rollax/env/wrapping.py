@@ -1,4 +1,4 @@
-"""The wrappers of the config key `env_wrappers`, around one environment."""
+"""The wrappers of the config key `env_wrappers`, around one sub-environment."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
         ConfigError: a path that does not import, or that was read from a file without trust.
         EnvError: a wrapper raised, or did not return an environment.
     """
-    with cleanup_on_error(getattr(env, "close", lambda: None)):
-        for wrapper in wrappers:
+    for wrapper in wrappers:
+        with cleanup_on_error(getattr(env, "close", lambda: None)):
             env = _in_wrapper(env, *(wrapper if isinstance(wrapper, tuple) else (wrapper, {})))
     return env
 

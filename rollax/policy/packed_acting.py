@@ -165,8 +165,9 @@ def _joined(params: Columns) -> jax.Array:
 def _form(
     actor: Actor, shape: tuple[int, ...] | None, explore: bool, params: Any, inputs: Any, others: dict[str, Any]
 ) -> _Form:
-    actions, _ = jax.eval_shape(partial(_act, actor, shape, explore), params, inputs, **others)
-    if not hasattr(actions, "dtype") or actions.dtype not in (np.int32, np.float32):
+    actions, fetched = jax.eval_shape(partial(_act, actor, shape, explore), params, inputs, **others)
+    has_bits = hasattr(actions, "dtype") and actions.dtype in (np.int32, np.float32) and fetched.dtype == np.float32
+    if not has_bits:
         return _Form()
     of_one = actions.shape[1:]
     return _Form(True, of_one, np.dtype(actions.dtype), math.prod(of_one))

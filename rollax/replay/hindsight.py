@@ -13,7 +13,6 @@ from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.spaces import DESIRED
 from rollax.env.goals import GoalFunctions
-from rollax.env.making import EnvSettings
 from rollax.env.registry import EnvContext, env_creator
 from rollax.errors import ConfigError
 from rollax.policy.replayed import Draw
@@ -54,8 +53,7 @@ class HindsightDraw(Draw):
             raise ConfigError.missing(
                 "environment", "config key 'env', with hindsight_goals", "env, whose compute_reward is called"
             )
-        creator, context = env_creator(config.env), EnvContext(config.env_config)
-        functions = GoalFunctions(creator, context, self.goal_space, EnvSettings(wrappers=config.env_wrappers))
+        functions = GoalFunctions(env_creator(config.env), EnvContext(config.env_config), self.goal_space)
         return replace(self, functions=functions)
 
     def draw(self, replay: Replay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
+from rollax.core.numbers import is_finite
 from rollax.core.stored_values import read_count, read_dict, read_list, read_number, wrong_value
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.errors import ConfigError
@@ -57,7 +58,9 @@ class Opponent:
         """Returns the opponent of this id in a stored state; CheckpointError for a wrong value."""
         where = f"league: {policy_id}"
         names, values = ("rating", "since", "scores"), read_list(opponents, policy_id, "league")
-        stored: dict[str, Any] = dict(zip(names, values, strict=False))
+        if len(values) != len(names):
+            raise wrong_value(where, values, f"a list of {', '.join(names)}")
+        stored: dict[str, Any] = dict(zip(names, values, strict=True))
         rating, since = read_number(stored, "rating", where, least=-math.inf), read_count(stored, "since", where)
         return cls(rating, since, deque(_read_scores(stored, where, "scores"), maxlen=_RECENT))
 
@@ -244,7 +247,7 @@ def policy_of_seat(agent_id: Hashable, episode: Episode) -> str:
 
 def _read_scores(state: Mapping[str, Any], where: str, key: str) -> list[float]:
     scores = read_list(state, key, where)
-    if not all(score in (0, 0.5, 1) for score in scores):
+    if not all(is_finite(score) and score in (0, 0.5, 1) for score in scores):
         raise wrong_value(f"{where}: {key}", scores, "scores of games: 0, 1/2 or 1")
     return scores
 

@@ -31,6 +31,7 @@ _WHERE = "the served policy"
 _LEFT_OUT = (
     "env",
     "env_config",
+    "env_wrappers",
     "callbacks",
     "sampler",
     "evaluation_config",

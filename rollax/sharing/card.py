@@ -11,7 +11,7 @@ import yaml
 from rollax.runs.results import RESULTS_NAME
 from rollax.runs.run_folder import CHECKPOINTS, CONFIG, CURVE
 from rollax.sharing.contents import REPLAY, SCORE
-from rollax.sharing.needs import ENV, NeededCode
+from rollax.sharing.needs import NeededCode
 from rollax.sharing.score import Score
 
 
@@ -101,7 +101,7 @@ def commands_for(source: str, code: NeededCode, options: Iterable[str], packages
 def _play(commands: str, checkpoint: str, code: NeededCode) -> str:
     about = "`--verify` plays the episodes of the score again, and compares each of them with `score.json`.\n\n"
     about = about if code.is_named_by_options else ""
-    trusting = ", trust_code=True" if code.without(ENV) else ""
+    trusting = ", trust_code=True" if code.of_policy else ""
     return f"""## Play it
 
 ```
@@ -124,8 +124,9 @@ def _contents(there: set[str], code: NeededCode) -> str:
     if code:
         named = ", ".join(f"`{path}`" if path else f"the {key}" for key, path in code.paths.items())
         safe = (
-            f"The files contain no code, but the checkpoint names code of its author, which is not part of rollax:\n"
-            f"{named}. Get it from its author. `rollax play` imports only what `--run`, `--env` and `--import` name."
+            f"The files contain no code, but the checkpoint names code that is not part of rollax:\n"
+            f"{named}. Install its packages, or get it from the author of the run. `rollax play` imports only what\n"
+            "`--run`, `--env` and `--import` name."
         )
     files = {
         CHECKPOINTS: "weights, optimizer, running statistics and random numbers, so that training goes on",

@@ -28,7 +28,7 @@ _EXTRAS_OF_NAMES = {
     "jax:brax/": "jaxenvs",
     "jax:pgx/": "jaxenvs",
 }
-_EXTRAS_OF_MODULES = {"gymnasium.envs.box2d": "box2d", "gymnasium_robotics": "robotics"}
+_EXTRAS_OF_MODULES = {"gymnasium.envs.box2d": "box2d", "gymnasium_robotics": "robotics", "minigrid": "minigrid"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ class NeededCode:
         if not self.is_named_by_options:
             return ["--trust-code"]
         return [f"{_OPTIONS[key]}={path or _EXAMPLES[key]}" for key, path in self.paths.items()]
+
+    @property
+    def of_policy(self) -> NeededCode:
+        """The code that a policy needs: not the environment, and not its wrappers."""
+        return NeededCode(
+            {key: path for key, path in self.paths.items() if key != ENV and not key.startswith("env_wrappers")}
+        )
 
     def without(self, *keys: str) -> NeededCode:
         """The rest of the code, if the caller passes the code of these keys."""

@@ -50,7 +50,7 @@ def _tag(env: object) -> str:
     import gymnasium
 
     name = str(env)
-    for prefix in ("jax:", "pettingzoo/"):
+    for prefix in ("jax:", "minigrid:", "pettingzoo/"):
         if name.startswith(prefix):
             return prefix[:-1]
     spec = gymnasium.registry.get(name)

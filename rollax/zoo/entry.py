@@ -155,12 +155,14 @@ class Entry:
         experiment: algorithm (`run`), environment (`env`), `config` and `stop`.
         about: tags, target and the published score.
         measured: None for an entry that nobody has measured yet.
+        settings: a hash of algorithm, environment, config and stop conditions.
     """
 
     path: Path
     experiment: Experiment
     about: About
     measured: Measured | None
+    settings: str
 
     @property
     def name(self) -> str:
@@ -177,12 +179,6 @@ class Entry:
     @property
     def config(self) -> Mapping[str, Any]:
         return self.experiment.config
-
-    @property
-    def settings(self) -> str:
-        """A hash of algorithm, environment, config and stop conditions."""
-        parts = (self.algorithm, self.env, _with_paths(self.experiment.config), self.experiment.stop)
-        return short_hash(json.dumps(json.loads(to_json(parts)), sort_keys=True).encode())
 
     @property
     def figures(self) -> Measured:
@@ -209,12 +205,15 @@ class Entry:
         Raises:
             ConfigError: the file names code, and was read without trust.
         """
-        from rollax.algorithms.registry import get_trainer_class
+        from rollax.algorithms.named_trainers import trainer_class_named
+        from rollax.config import resolve_config
 
-        config = {**self.config, "env": self.experiment.env, **changes}
-        for code in missing_code(config):
+        config = {**self.config, "env": self.experiment.env}
+        for code in missing_code({**config, **changes}):
             raise code.error()
-        return get_trainer_class(self.algorithm, f"{self.path}: run")(config=config)
+        run: Any = self.experiment.run
+        trainer_class: Any = trainer_class_named(run, f"{self.path}: run")
+        return trainer_class(config=resolve_config(trainer_class.config_class, config, **changes))
 
     def with_measured(self, measured: Measured) -> Entry:
         """Replaces the section `measured` of the file, and returns the new entry; the rest of the file stays.
@@ -270,7 +269,8 @@ def read_entry(path: str | Path, *, trust_code: bool = False) -> Entry:
         raise ConfigError.is_not("The entry", "a YAML file", "entry", str(path)).expected(
             f"a name that ends with {' or '.join(SUFFIXES)}", "rename the file"
         )
-    experiment = read_experiment(path, trust_code=trust_code or is_installed(path))
+    untrusted = read_experiment(path)
+    experiment = read_experiment(path, trust_code=True) if trust_code or is_installed(path) else untrusted
     for key in ("run", "env", "stop"):
         if not getattr(experiment, key):
             raise ConfigError.missing(key, f"{path}: {key}", f"{key}, as in an experiment file")
@@ -288,7 +288,14 @@ def read_entry(path: str | Path, *, trust_code: bool = False) -> Entry:
         experiment,
         _section(About, content.get("zoo"), f"{path}: zoo"),
         None if measured is None else _section(Measured, measured, f"{path}: measured"),
+        _hash_of(untrusted),
     )
+
+
+def _hash_of(experiment: Experiment) -> str:
+    """A hash of settings that were read without trust, in which code has the path that the file names."""
+    parts = [_with_paths(part) for part in (experiment.run, experiment.env, experiment.config, experiment.stop)]
+    return short_hash(json.dumps(json.loads(to_json(parts)), sort_keys=True).encode())
 
 
 def is_installed(path: Path) -> bool:

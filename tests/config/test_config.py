@@ -191,9 +191,6 @@ class TestRefuses:
         assert f"got:      {got}" in message
         assert f"expected: {expected}" in message
 
-    def test_2_a_key_and_the_name_of_its_field(self):
-        assert "'lambda' and 'lambda_'" in refusal({"lambda": 0.9, "lambda_": 0.5})
-
     def test_2_says_what_the_field_is(self):
         message = refusal({"gamma": 2})
         assert "gamma: γ, the discount of rewards per step (default 0.99)" in message

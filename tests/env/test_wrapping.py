@@ -1,4 +1,4 @@
-"""The config key `env_wrappers`: wrappers of each environment, named in Python, in files and on the command line."""
+"""The config key `env_wrappers`: wrappers of each sub-environment, in Python, in files and on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from rollax import PPOTrainer, Trainer
+from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.ppo import PPOConfig
+from rollax.cli.parsing import parse_settings
+from rollax.config.json_form import decode_config, missing_code
 from rollax.env.jax.wrappers import TimeLimit
 from rollax.errors import CheckpointError, ConfigError, EnvError
 from rollax.runs.experiment import override, read_experiment
@@ -125,6 +128,42 @@ def test_in_files(tmp_path):
         override(read_experiment(path), run=None, env=None, config={}, stop={})
 
 
+def test_on_the_command_line():
+    given = parse_settings([f'env_wrappers=["{HERE}:without_velocities", ["{HERE}:Scaled", {{"factor": 3}}]]'])
+    with PPOTrainer("CartPole-v1", {**SMALL, **given}) as trainer:
+        result = trainer.train()
+    assert result["episode_reward_mean"] == pytest.approx(3 * result["episode_len_mean"])
+
+
+PATH = f"{HERE}:raising"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        [PATH],
+        [[PATH, {}]],
+        [{"$code": PATH}],
+        {"$tuple": [{"$tuple": [PATH, {}]}]},
+        [{"$tuple": [{"$code": PATH}, {}]}],
+    ],
+    ids=["path", "pair", "code", "tuples", "code in a tuple"],
+)
+def test_no_form_of_a_stored_path_is_imported_without_trust(stored):
+    for values in ({"env_wrappers": stored}, {"evaluation_config": {"env_wrappers": stored}}):
+        (code,) = missing_code(decode_config(values))
+        assert (code.path, code.key.rpartition(".")[2].partition("[")[0]) == (PATH, "env_wrappers")
+
+
+def test_recorded_episodes_and_hindsight(tmp_path):
+    config = {**SMALL, "env_wrappers": [[Scaled, {"factor": 3.0}]], "evaluation_num_episodes": 1}
+    with PPOTrainer("CartPole-v1", config) as trainer:
+        found = trainer.evaluate(record_dir=str(tmp_path))
+    assert found["episode_reward_mean"] == pytest.approx(3 * found["episode_len_mean"])
+    with pytest.raises(ConfigError, match="env_wrappers"):
+        DQNConfig(hindsight_goals=4, env_wrappers=[Scaled])
+
+
 def test_of_the_old_interface_and_of_environments_in_jax():
     with PPOTrainer(OldEnv, {**SMALL, "env_wrappers": [Scaled]}) as trainer:
         assert trainer.train()["episode_reward_mean"] == 40
@@ -134,7 +173,8 @@ def test_of_the_old_interface_and_of_environments_in_jax():
 
 @pytest.mark.long
 def test_in_remote_environments_and_workers(small_ray):
-    config = {**SMALL, "env_wrappers": [Scaled], "num_workers": 1, "remote_worker_envs": True}
+    wrappers = [f"{HERE}:without_velocities", [Scaled, {"factor": 10.0}]]
+    config = {**SMALL, "env_wrappers": wrappers, "num_workers": 1, "remote_worker_envs": True}
     with PPOTrainer("CartPole-v1", config) as trainer:
         result = trainer.train()
     assert result["episode_reward_mean"] == 10 * result["episode_len_mean"]

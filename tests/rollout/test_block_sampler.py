@@ -57,6 +57,7 @@ CASES = {
     "filter": ("CartPole-v1", PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
     "memory": ("CartPole-v1", PPO, {"model": MEMORY, "observation_filter": "MeanStdFilter"}),
     "greedy": ("CartPole-v1", PPO, {"model": SMALL, "explore": False}),
+    "large": ("CartPole-v1", PPO, {"model": {"fcnet_hiddens": (256, 200)}}),  # its parameters are not joined
     "replay": ("CartPole-v1", DQN, {"config": DQNConfig, "model": SMALL}),
     "every column": (Line, Encode, {}),
     "next step": (cartpoles, PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),

@@ -45,7 +45,7 @@ def test_shipped_entries_are_measured(entry):
 
 
 def test_code_in_a_file_requires_trust(tmp_path):
-    wrapped = "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n"
+    wrapped = "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n  callbacks: ['rollax:Callbacks']\n"
     text = TEXT.replace("env: CartPole-v1", "env: tests.zoo.test_entries:made").replace("config:\n", wrapped)
     path = write_small(tmp_path, text)
     entry, trusted = read_entry(path), zoo.load(str(path), trust_code=True)
