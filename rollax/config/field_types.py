@@ -45,14 +45,11 @@ def _checked_wrappers(value: Any) -> Any:
 
 
 def _is_wrapper(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return (
-            len(value) == 2
-            and isinstance(value[1], Mapping)
-            and not isinstance(value[0], list | tuple)
-            and (_is_wrapper(value[0]))
-        )
-    return callable(value) or (isinstance(value, str) and ":" in value)
+    is_pair = isinstance(value, list | tuple)
+    if is_pair and not (len(value) == 2 and isinstance(value[1], Mapping)):
+        return False
+    one = value[0] if is_pair else value
+    return callable(one) or (isinstance(one, str) and ":" in one)
 
 
 EnvWrappers = Annotated[tuple[Any, ...], BeforeValidator(_checked_wrappers)]

@@ -122,7 +122,7 @@ HINTS = [
     ("A2C", "use_rms_prop", "unless make_optimizer of a policy of your own returns another; 'opt_type' is a key of"),
     ("IMPALA", "use_rms_prop", "in rollax it is 'opt_type'"),
     ("PPO", "model.optimizer_kwargs", "the optimizer is Adam"),
-    ("PPO", "wrapper_class", "env=lambda context: Wrapper(Env())"),
+    ("PPO", "wrapper_class", "in rollax it is 'env_wrappers'"),
     # RLlib
     ("DQN", "exploration_config", "'exploration' and 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
     ("QMIX", "exploration_config", "in rollax it is 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
