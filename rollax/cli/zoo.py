@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,10 +142,10 @@ def play(
             run = _newest_run(entry)
             print(f"run {shown_path(run)}")
         # The names of code in a run are not trusted; those in an entry of rollax itself are.
-        changes = {"env": entry.experiment.env, "env_wrappers": entry.config.get("env_wrappers", ())}
-        changes = changes if is_installed(entry.path) else {}
-        seeded = {} if seed is None else {"seed": seed}
-        commands.play_greedily(run, episodes, video, run=None, trust_code=trust_code, **changes, **seeded)
+        changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+        if is_installed(entry.path):
+            changes |= {"env": entry.experiment.env, "env_wrappers": entry.config.get("env_wrappers", ())}
+        commands.play_greedily(run, episodes, video, run=None, trust_code=trust_code, **changes)
 
 
 @app.command("verify", cls=EachOptionOnce)
