@@ -11,6 +11,8 @@ NON_NUMERIC_KINDS = frozenset("OSUMmc")
 """Values of `dtype.kind` in NumPy whose arrays models cannot read as real numbers; dtypes of PyTorch have no kind."""
 
 _TEXT = frozenset({str, bytes})
+# OpenBLAS multiplies longer float64 vectors on several threads, which afterwards keep their cores busy for 0.1 s.
+_ONE_THREAD = 10_000
 
 
 def is_whole(value: Any) -> bool:
@@ -46,6 +48,13 @@ def numeric_array(values: Any) -> np.ndarray:
 def all_finite(values: np.ndarray) -> bool:
     """Whether no element is NaN or infinite."""
     # If the sum of squares is finite, so are all elements; otherwise the sum may have overflowed, and each element is
-    # checked. BLAS computes the sum without a temporary array and without a warning.
+    # checked.
+    return math.isfinite(sum_of_squares(values)) or bool(np.isfinite(values).all())
+
+
+def sum_of_squares(values: np.ndarray) -> float:
+    """Returns the sum of the squared elements, without a temporary array and without a warning where it overflows."""
     flat = values.ravel()
-    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
+    if flat.size <= _ONE_THREAD:
+        return np.vdot(flat, flat)
+    return np.einsum("i,i->", flat, flat)

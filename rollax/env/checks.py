@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
 
 from rollax.core import space_codec, trees
+from rollax.core.numbers import sum_of_squares
 from rollax.core.space_codec import Where, outline
 from rollax.errors import EnvError, missing_package, text_of
 
@@ -180,7 +181,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
         )
     column = column.astype(_FLOAT64, copy=False)
     # As in `all_finite`, the sum of squares shows that all rewards are finite and small enough.
-    if not np.vdot(column, column) <= _LARGEST_SQUARE:
+    if not sum_of_squares(column) <= _LARGEST_SQUARE:
         fits = np.abs(column) <= _LARGEST_REWARD
         if not fits.all():
             raise _not_a_reward(column, int(np.argmin(fits)), where)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax.core.numbers import all_finite, numeric_array
+from rollax.core.numbers import all_finite, numeric_array, sum_of_squares
 from rollax.core.space_codec import Where
 from rollax.core.spaces import Path, bounds, path_text
 from rollax.core.trees import Tree, concat
@@ -188,9 +188,8 @@ class _Leaf:
             column = np.array(values, np.float64)
         except OverflowError:  # an integer above all floats
             return None
-        flat = column.ravel()
         # With a smaller sum of squares, no number is NaN, too large, or infinite in float32.
-        return column.astype(self._dtype) if np.vdot(flat, flat) < self._most_squares else None
+        return column.astype(self._dtype) if sum_of_squares(column) < self._most_squares else None
 
     def _packed(self, values: Sequence[Any], where: Where) -> np.ndarray:
         """[N, *shape] from packed arrays; arrays of equal dtype are read at once."""

@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rollax.core.numbers import all_finite, is_finite, is_number, is_whole, numeric_array
+from rollax.core.numbers import all_finite, is_finite, is_number, is_whole, numeric_array, sum_of_squares
 
 
 @pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
@@ -34,18 +34,24 @@ def test_not_finite(value):
     assert not is_finite(value)
 
 
+@pytest.mark.parametrize("rows", [3, 3_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_all_finite(dtype):
+def test_all_finite(dtype, rows):
     """Without a warning, which would be an error here, although sums and squares overflow."""
     big = np.finfo(dtype).max
-    assert all_finite(np.full((3, 4), big, dtype))
+    assert all_finite(np.full((rows, 4), big, dtype))
     assert all_finite(np.zeros((0, 4), dtype))
     for value in (np.nan, np.inf, -np.inf):
-        values = np.full((3, 4), big, dtype)
+        values = np.full((rows, 4), big, dtype)
         values[2, 1] = value
         assert not all_finite(values)
         assert not all_finite(values.T)
     assert not all_finite(np.array([np.inf, -np.inf], dtype))
+
+
+@pytest.mark.parametrize("size", [0, 3, 10_000, 10_001])
+def test_sum_of_squares(size):
+    assert sum_of_squares(np.full((size, 2), 1.5)) == pytest.approx(2 * size * 2.25)
 
 
 def test_arrays_of_numbers():
