@@ -5,6 +5,7 @@ Runs of an environment in JAX train together in this process, other runs in proc
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import sys
@@ -292,7 +293,10 @@ def _warn_of_empty_buffers(experiment: Experiment) -> None:
 
 
 def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, halving: Halving | None) -> None:
-    """Stores the settings in a new folder, or compares them with the stored ones; stop conditions may differ."""
+    """Stores the settings in a new folder, or compares them with the stored ones.
+
+    Stop conditions may differ, and a sweep without rungs may have more values: no run depends on another one.
+    """
     config = {key: value for key, value in experiment.config.items() if key != "seed"}
     found: dict[str, Any] = {
         "run": experiment.run,
@@ -307,10 +311,28 @@ def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, halving:
     if not path.exists():
         check_empty(folder, "--out", f"rollax resume {shlex.quote(str(folder))}", held=True)
         write_text(path, settings)
-    elif read_regular(path, _MOST_BYTES) != settings.encode():
+        return
+    stored = read_regular(path, _MOST_BYTES)
+    if stored == settings.encode():
+        return
+    if halving is not None or not _has_more_values(sweep, json.loads(settings), stored):
         raise ConfigError("The folder has runs of other settings.", "--out", str(folder)).expected(
-            f"the algorithm, environment, preset, config, sweep and first rung of {path}", "choose another folder"
+            f"the algorithm, environment, preset, config, sweep and first rung of {path}",
+            "choose another folder; only values of a sweep without --halving can be added to a folder",
         )
+    write_text(path, settings)
+
+
+def _has_more_values(sweep: Sweep, settings: Mapping[str, Any], stored: bytes) -> bool:
+    """Whether the stored settings are these, but for values that the sweep has in addition."""
+    try:
+        before = json.loads(stored)
+        axes = dict(before["sweep"])
+        kept = all(set(values) <= set(sweep.axes[key]) for key, values in axes.items())
+    except (ValueError, TypeError, KeyError):  # a damaged file, no sweep, or other keys
+        return False
+    # The order of the keys is in the names of the run folders.
+    return kept and list(axes) == list(sweep.axes) and {**before, "sweep": None} == {**settings, "sweep": None}
 
 
 def _env_of(experiment: Experiment) -> Any:

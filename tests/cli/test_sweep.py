@@ -75,6 +75,26 @@ def test_a_grid_has_a_folder_for_each_setting_and_seed(fake, cwd):
     assert steps(cwd / "best run") == [100, 200, 300]
 
 
+def test_values_are_added_to_a_sweep(fake, cwd):
+    fake("--sweep=slope=1,3", "--stop-iterations=2")
+    written = {path: path.stat().st_mtime_ns for path in (cwd / "set").rglob("result.jsonl")}
+    assert [name for name, _ in rows(fake("--sweep=slope=1,2,3", "--stop-iterations=2"))] == [
+        "slope=3",
+        "slope=2",
+        "slope=1",
+    ]
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+    for others in (
+        ("--sweep=slope=1,2",),  # a value less
+        ("--sweep=slope=1,2,3,4", "--halving=100"),
+        ("--sweep=slope=1,2,3,4", "--set=best_at=3"),
+        ("--sweep=slope=1,2,3,4", "--sweep=best_at=3,4"),
+    ):
+        fake(*others, "--stop-iterations=2", code=2)
+    (cwd / "set" / "seeds.json").write_text("{")
+    fake("--sweep=slope=1,2,3,4", "--stop-iterations=2", code=2)
+
+
 def test_halving_in_processes(fake, cwd):
     """Rungs at 100 and 200 steps: of three settings two go on, and of these one."""
     options = ("--sweep=slope=1,3,2", "--halving=100", "--stop-timesteps=300")
