@@ -28,7 +28,7 @@ from rollax.cli.console import (
     readable_errors,
     show_error,
 )
-from rollax.cli.parsing import parse_config
+from rollax.cli.parsing import parse_config, parse_json
 from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError, text_of
 
 NOT_FIT = 1
@@ -44,6 +44,12 @@ def check(
     env_config: Annotated[
         str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
     ] = "{}",
+    env_wrappers: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON", help="Wrappers of each sub-environment, as the config key: a JSON list of module:Class."
+        ),
+    ] = "[]",
     episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes of each sub-environment.")] = 2,
     max_steps: Annotated[
         int, typer.Option(min=1, metavar="STEPS", help="Largest number of steps of each sub-environment.")
@@ -59,8 +65,9 @@ def check(
 
     with readable_errors(traceback, imports):
         settings = parse_config(env_config, "--env-config")
+        wrappers = parse_json(env_wrappers, "--env-wrappers", "a JSON list", '["module:Wrapper"]')
         try:
-            report = check_env(env, settings, episodes=episodes, max_steps=max_steps, seed=seed)
+            report = check_env(env, settings, env_wrappers=wrappers, episodes=episodes, max_steps=max_steps, seed=seed)
         except (EnvError, SpaceError) as error:
             print(f"{env}: not fit for training", flush=True)
             show_error(error, traceback)

@@ -12,18 +12,24 @@ from rollax.errors import ConfigError
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Returns the JSON object of an option as a dict; fields that hold code accept "module:Name"."""
     from rollax.config.json_form import decode_config
-    from rollax.core.storage import parsed_json
 
-    try:
-        config = parsed_json(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"The option is not valid JSON: {error}.", option, text).expected(
-            "a JSON object", f"""quote it for the shell, as in {option}='{{"key": 4000}}'"""
-        ) from error
+    config = parse_json(text, option, "a JSON object", '{"key": 4000}')
     if not isinstance(config, dict):
         fix = f"""put keys and values into braces, as in {option}='{{"key": 4000}}'"""
         raise ConfigError("The option is not a JSON object.", where=option, got=text, expected="an object", fix=fix)
     return decode_config(config, trust="code fields")
+
+
+def parse_json(text: str, option: str, expected: str, example: str) -> Any:
+    """Returns the JSON value of an option; the error shows an example of what is expected."""
+    from rollax.core.storage import parsed_json
+
+    try:
+        return parsed_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"The option is not valid JSON: {error}.", option, text).expected(
+            expected, f"quote it for the shell, as in {option}='{example}'"
+        ) from error
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:

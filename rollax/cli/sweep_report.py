@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollax.cli.console import command_name
-from rollax.config.json_form import cluster_in, decode_config, encode_values, missing_code
+from rollax.config.json_form import encode_values, requires_trust
 from rollax.core.atomic_files import replace_file
 from rollax.errors import RollaxError
 from rollax.many.sweep import Setting
@@ -78,9 +78,9 @@ def report(
 
 def _options(experiment: Experiment, imports: Sequence[str]) -> list[str]:
     """The options that the file of an experiment requires: it is not trusted to name code or a cluster."""
-    decoded = decode_config(encode_values({**experiment.config, "env": experiment.env}))
-    names_code = ":" in (experiment.run or "") or any(missing_code(decoded)) or cluster_in(decoded) is not None
-    return [*(f"--import={name}" for name in imports), *(["--trust-code"] if names_code else [])]
+    trusted = ":" in (experiment.run or "")
+    trusted = trusted or requires_trust(encode_values({**experiment.config, "env": experiment.env}))
+    return [*(f"--import={name}" for name in imports), *(["--trust-code"] if trusted else [])]
 
 
 def best_file(setting: Setting, experiment: Experiment, number: int) -> str:

@@ -123,7 +123,7 @@ def tune(
             )
         from rollax.runs.display import shown_path
         from rollax.tune.report import summary
-        from rollax.tune.settings import is_study
+        from rollax.tune.settings import is_study, requires_trust
         from rollax.tune.study import run_study
 
         if resume is not None and not is_study(resume):
@@ -157,10 +157,12 @@ def tune(
                     made.rmdir()
         print(f"\n{summary(found.ranked, found.importances)}\n")
         assert found.folder is not None
-        where = shown_path(found.folder)
-        print(f"Study:  {where}  (go on: {command_name()} tune --resume {where} --trials N)")
+        where, trust = shown_path(found.folder), " --trust-code"
+        named = trust_code or requires_trust(found.settings.experiment(found.settings.config))
+        print(f"Study:  {where}  (go on: {command_name()} tune --resume {where}{trust * named} --trials N)")
         if found.best_file is not None:
-            best = shown_path(found.best_file)
+            trusted = requires_trust(found.settings.experiment(found.best_config))
+            best = shown_path(found.best_file) + trust * trusted
             print(f"Best:   {best}  (train: {command_name()} train -f {best})")
             print(
                 f"        The best of many trials is optimistic: {command_name()} zoo measure {best} uses other seeds."

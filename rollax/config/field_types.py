@@ -18,6 +18,7 @@ from pydantic import (
 
 from rollax.core.importing import StoredCode, named_by_caller
 from rollax.core.schedules import Schedule
+from rollax.core.wrapper_list import checked_wrappers, wrappers_by_caller
 
 
 def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo) -> tuple[tuple[int, float], ...]:
@@ -38,21 +39,7 @@ def _checked_classes(value: Any) -> Any:
     return classes if isinstance(value, list | tuple) else value
 
 
-def _checked_wrappers(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or not all(map(_is_wrapper, value)):
-        raise ValueError("a list of classes or functions, their paths 'module:Class', or [one of these, {keywords}]")
-    return tuple(one if callable(one) or isinstance(one, str) else (one[0], dict(one[1])) for one in value)
-
-
-def _is_wrapper(value: Any) -> bool:
-    is_pair = isinstance(value, list | tuple)
-    if is_pair and not (len(value) == 2 and isinstance(value[1], Mapping)):
-        return False
-    one = value[0] if is_pair else value
-    return callable(one) or (isinstance(one, str) and ":" in one)
-
-
-EnvWrappers = Annotated[tuple[Any, ...], BeforeValidator(_checked_wrappers)]
+EnvWrappers = Annotated[tuple[Any, ...], BeforeValidator(checked_wrappers)]
 """Classes or functions of one environment, or their paths, each alone or as a pair with its keyword arguments."""
 
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
@@ -100,8 +87,8 @@ def written_by_caller(values: Mapping[str, Any]) -> dict[str, Any]:
 def _written_by_caller(key: str, value: Any) -> Any:
     if key == "env":
         return named_by_caller(value)
-    if key == "env_wrappers" and isinstance(value, list | tuple):
-        return [named_by_caller(one) if isinstance(one, str) else _written_pair(one) for one in value]
+    if key == "env_wrappers":
+        return wrappers_by_caller(value)
     if key in NAMES_IN_SECTIONS and isinstance(value, Mapping | BaseModel):
         held = value if isinstance(value, Mapping) else vars(value)
         paths = {name: held[name] for name in NAMES_IN_SECTIONS[key] if isinstance(held.get(name), str)}
@@ -114,11 +101,6 @@ def _written_by_caller(key: str, value: Any) -> Any:
     if key == "multiagent" and isinstance(value, Mapping) and isinstance(value.get("policies"), Mapping):
         return {**value, "policies": {name: _written_spec(spec) for name, spec in value["policies"].items()}}
     return value
-
-
-def _written_pair(wrapper: Any) -> Any:
-    is_pair = isinstance(wrapper, list | tuple) and len(wrapper) == 2
-    return (named_by_caller(wrapper[0]), wrapper[1]) if is_pair else wrapper
 
 
 def _written_spec(spec: Any) -> Any:

@@ -83,6 +83,12 @@ def missing_code(value: Any) -> Iterator[StoredCode]:
             yield from missing_code(part)
 
 
+def requires_trust(encoded: Mapping[str, Any]) -> bool:
+    """Whether a file with these encoded values is read only with trust: it names code, or a Ray cluster."""
+    decoded = decode_config(encoded)
+    return any(missing_code(decoded)) or cluster_in(decoded) is not None
+
+
 def cluster_in(values: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The key and the value of the address of a Ray cluster in a decoded config; None if it has none.
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from rollax.core.extensions import contributed
-from rollax.errors import ConfigError, RollaxError, corrected, text_of
+from rollax.errors import INSTALLS, ConfigError, RollaxError, corrected, missing_package, not_installed, text_of
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
@@ -162,6 +162,8 @@ def import_module(path: str, where: str) -> ModuleType:
             sys.path.append(here)
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
+        if isinstance(error, ImportError) and (missing := missing_package(error)) in INSTALLS:
+            raise not_installed(path, error, where=where, package=missing, fix=INSTALLS[missing]) from error
         raise _does_not_import(path, name, where, error) from error
 
 

@@ -10,8 +10,10 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
@@ -19,7 +21,7 @@ from gymnasium.error import DependencyNotInstalled
 from rollax.core import space_codec, trees
 from rollax.core.numbers import sum_of_squares
 from rollax.core.space_codec import Where, outline
-from rollax.errors import EnvError, missing_package, text_of
+from rollax.errors import INSTALLS, EnvError, missing_package, text_of
 
 log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
@@ -32,12 +34,6 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _LARGEST_SQUARE = _LARGEST_REWARD**2
 
 NO_EPISODE = "an episode that is over or has not begun"
-INSTALLS = {
-    "Box2D": "pip install 'rollax[box2d]'",
-    "mujoco": "pip install 'gymnasium[mujoco]'",
-    "pygame": "pip install 'rollax[video]'",
-}
-"""The packages of Gymnasium's environments -> how to install them."""
 _AGENTS = "write an environment of several agents as a subclass of MultiAgentEnv"
 
 
@@ -220,13 +216,31 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
     """The EnvError to raise from an exception of user code; it names the sub-environment and the action."""
-    is_missing = isinstance(error, ImportError | DependencyNotInstalled)
-    install = INSTALLS.get(missing_of(error) or "", "install what the environment needs")
+    wrapper = _wrapper_of(error)
+    subject = "environment" if wrapper is None else f"wrapper {wrapper}"
     return EnvError(
-        f"The environment raised {type(error).__name__} in {doing}: {text_of(error)}",
+        f"The {subject} raised {type(error).__name__} in {doing}: {text_of(error)}",
         where,
         "the traceback above" if action is None else f"action {action!r}; the traceback above",
-    ).expected(f"{doing} to return", install if is_missing else "correct the environment")
+    ).expected(f"{doing} to return", fix_of(error, subject))
+
+
+def _wrapper_of(error: BaseException) -> str | None:
+    """The class of the wrapper whose own method raised; None if the environment inside raised, or a constructor."""
+    innermost = None
+    for frame, _ in walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        is_env = all(hasattr(type(owner), method) for method in ("reset", "step"))
+        if is_env and frame.f_code.co_name != "__init__":
+            innermost = owner
+    return type(innermost).__name__ if isinstance(innermost, gym.Wrapper) else None
+
+
+def fix_of(error: BaseException, subject: str) -> str:
+    """How to fix an exception of `subject`, which is code of the user: what to install, if it reports that."""
+    if not isinstance(error, ImportError | DependencyNotInstalled):
+        return f"correct the {subject}"
+    return INSTALLS.get(missing_of(error) or "", "install what the environment needs")
 
 
 def missing_of(error: BaseException) -> str | None:

@@ -18,7 +18,7 @@ from rollax.env.adapters import EXTERNAL_CLASSES, JAX_ENV_CLASS, SINGLE_ENV_CLAS
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, Spaces
 from rollax.env.registry import EnvContext
-from rollax.errors import ConfigError, RollaxError, not_installed, repr_of, text_of
+from rollax.errors import INSTALLS, ConfigError, RollaxError, not_installed, repr_of, text_of
 
 CallConvention = Literal["context", "keywords", "nothing"]
 _NAMES_OF_CONTEXT = {"", "config", "env_config", "environment_config", "cfg", "env_cfg", "conf", "c"}
@@ -96,10 +96,9 @@ def make_base_env(
 
 def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: BaseException) -> RollaxError:
     missing = checks.missing_of(error)
-    if isinstance(error, DependencyNotInstalled) and missing in checks.INSTALLS:
+    if isinstance(error, DependencyNotInstalled) and missing in INSTALLS:
         cause, name = cast(Exception, error.__cause__), _name_of(creator)
-        fix = checks.INSTALLS[missing]
-        return not_installed("The environment", cause, where=f"env {name}", package=missing, fix=fix)
+        return not_installed("The environment", cause, where=f"env {name}", package=missing, fix=INSTALLS[missing])
     if not (context and isinstance(error, TypeError)):
         return checks.failed(error, "its creator", _name_of(creator))
     got, expected = f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}", _parameters_of(creator)

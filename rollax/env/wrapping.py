@@ -44,7 +44,10 @@ def _in_wrapper(env: Any, wrapper: Any, keywords: Any) -> Any:
     except RollaxError:
         raise
     except Exception as error:
-        raise checks.failed(error, f"the wrapper {_name_of(wrapper)}", checks.env_name(env)) from error
+        name = f"wrapper {_name_of(wrapper)}"
+        raise EnvError.raised(f"The {name}", error, checks.env_name(env), "an environment in the wrapper").fix(
+            checks.fix_of(error, name)
+        ) from error
     if wrapped is None:
         raise EnvError("A wrapper returned no environment.", f"env_wrappers, {_name_of(wrapper)}", wrapped).expected(
             "an environment", "return the environment from the function"

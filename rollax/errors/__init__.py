@@ -15,6 +15,16 @@ from rollax.errors.texts import typing_errors as typing_errors
 from rollax.errors.texts import without_links as without_links
 
 _PARTS = ("where", "got", "expected", "fix")
+INSTALLS = {
+    "Box2D": "pip install 'rollax[box2d]'",
+    "ale_py": "pip install 'rollax[atari]'",
+    "gymnasium_robotics": "pip install 'rollax[robotics]'",
+    "minigrid": "pip install 'rollax[minigrid]'",
+    "mujoco": "pip install 'gymnasium[mujoco]'",
+    "pettingzoo": "pip install 'rollax[pettingzoo]'",
+    "pygame": "pip install 'rollax[video]'",
+}
+"""The packages of environments -> how to install them."""
 
 
 class RollaxError(RecurringErrors, Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,6 +110,8 @@ class DatasetReport:
         data = self.as_json()
         behaviour = data["header"].get("behaviour") or {}
         lines = [f"env        {data['header'].get('env') or 'not known'}"]
+        if wrappers := data["header"].get("env_wrappers"):
+            lines.append(f"wrappers   {json.dumps(wrappers)}")
         if behaviour:
             lines.append("behaviour  " + ", ".join(f"{key} {value}" for key, value in behaviour.items()))
         lines.append(f"episodes   {self.episodes}, agents {', '.join(data['agents'][:_SHOWN])}")

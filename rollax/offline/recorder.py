@@ -12,6 +12,7 @@ import numpy as np
 from rollax.batch import Fragment, SampleBatch
 from rollax.batch.columns import positions_in
 from rollax.config import TrainerConfig
+from rollax.config.json_form import encode_values
 from rollax.core import spaces, trees
 from rollax.core.atomic_files import absolute
 from rollax.core.importing import path_of
@@ -258,6 +259,9 @@ def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) ->
     assert config.output is not None
     runners = sampler.runners
 
+    # In a file of settings, a wrapper with keyword arguments is a list.
+    wrappers = [list(one) if isinstance(one, tuple) else one for one in config.env_wrappers]
+
     def header() -> dict[str, Any]:
         filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
         algorithm = type(config).__name__.removesuffix("Config")
@@ -265,6 +269,7 @@ def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) ->
         policies = {policy_id: path_of(runner.policy.made_by) for policy_id, runner in runners.items()}
         return {
             "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
+            **encode_values({"env_wrappers": wrappers}),
             "behaviour": {"algorithm": algorithm, "policies": policies, **played},
             "normalize_actions": config.normalize_actions,
             "clip_actions": config.clip_actions,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rollax.tune.record import TrialResult
-from rollax.tune.settings import BEST, Settings, as_yaml
+from rollax.tune.settings import BEST, Settings, as_yaml, requires_trust
 from rollax.tune.space import with_values
 
 _TAGS = {
@@ -25,14 +25,15 @@ def best_file(settings: Settings, trials: Sequence[TrialResult], best: TrialResu
     ended = sum(counts[state] for state in ("finished", "pruned", "failed"))
     options, name = settings.options, settings.trainer_class.name
     seeds = ", ".join(map(str, settings.task.seeds))
+    sections = settings.experiment(with_values(settings.config, best.values))
+    trust = " --trust-code" if requires_trust(sections) else ""
     comment = [
         f"Found by `rollax tune`: trial {best.number}, the best of {ended} trials of {name} on {settings.env}",
         f"({counts['pruned']} pruned, {counts['failed']} failed; sampler {options.sampler}, pruner {options.pruner}).",
         f"Score {best.score:.6g} after {best.steps:,} steps: the mean of the last {scored_by(settings)},",
         f"of the training with seed{'s' if options.seeds > 1 else ''} {seeds}. The best of many trials is optimistic:",
-        f"`rollax zoo measure {BEST}` measures these settings with other seeds.",
+        f"`rollax zoo measure {BEST}{trust}` measures these settings with other seeds.",
     ]
-    sections = settings.experiment(with_values(settings.config, best.values))
     zoo = {"tags": [_tag(settings.env)], "target": float(f"{best.score:.4g}")}
     return "".join(f"# {line}\n" for line in comment) + as_yaml({**sections, "zoo": zoo})
 

@@ -14,6 +14,7 @@ import yaml
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.algorithms.registry import run_name
+from rollax.config import json_form
 from rollax.config.field_group import refuse_two_envs
 from rollax.config.json_form import Trust, decode_config, encode_values, missing_code
 from rollax.config.presets import preset
@@ -103,6 +104,12 @@ class Settings:
             env, encoded["env"] = None, env
         sections = {"run": run_name(self.trainer_class), "env": env, "config": encoded, "stop": dict(self.stop)}
         return {name: section for name, section in sections.items() if section}
+
+
+def requires_trust(sections: Mapping[str, Any]) -> bool:
+    """Returns whether an experiment file with these sections is read only with `--trust-code`."""
+    values = {"env": sections.get("env"), **sections.get("config", {})}
+    return ":" in sections["run"] or json_form.requires_trust(values)
 
 
 def settings_of(

@@ -72,6 +72,12 @@ def test_settings(rollax):
     assert "4 episodes, 8 steps" in done.output
 
 
+def test_wrappers(rollax):
+    limit = '[["gymnasium.wrappers:TimeLimit", {"max_episode_steps": 3}]]'
+    done = rollax("check", "checked_envs:Fine", "--env-wrappers", limit)
+    assert "4 episodes, 12 steps" in done.output
+
+
 def test_warnings_are_no_errors(rollax):
     done = rollax("check", "endless", "--import=checked_envs", "--max-steps=20")
     assert done.output.startswith("endless: fit for training, with 1 warning\n")
@@ -103,6 +109,8 @@ def test_not_fit(rollax, name, says):
         (["nowhere:Env"], "cannot be imported"),
         (["CartPole-v1", "--env-config={"], "The option is not valid JSON"),
         (["CartPole-v1", "--env-config=3"], "The option is not a JSON object"),
+        (["CartPole-v1", "--env-wrappers=gymnasium.wrappers:TimeLimit"], "expected: a JSON list"),
+        (["CartPole-v1", "--env-wrappers=3"], "env_wrappers is not a list"),
         (["CartPole-v1", "--import=nowhere_at_all"], "The module cannot be imported"),
     ],
 )

@@ -47,6 +47,12 @@ def test_a_study_without_a_file(fake):
     assert f"--resume {folder.relative_to(fake)}" in output
 
 
+def test_commands_trust_code_that_the_files_name(fake):
+    output = invoke("tune", "FAKE", "my_envs:Maze", "--stop-iterations=5", "--study=study", "--trials=1").output
+    for command in ("train -f study/best.yaml", "zoo measure study/best.yaml", "tune --resume study"):
+        assert f"{command} --trust-code" in output
+
+
 def test_the_same_command_and_resume_go_on(fake):
     command = ("tune", "FAKE", "CartPole-v1", "--stop-iterations=5", "--study=study", "--sampler=random", "--quiet")
     invoke(*command, "--trials=2")

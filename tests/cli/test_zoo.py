@@ -8,7 +8,7 @@ import pytest
 
 from rollax.zoo import entries, read_entry
 from tests.cli.command_line import invoke
-from tests.zoo.small import write_small
+from tests.zoo.small import TEXT, write_small
 
 
 @pytest.fixture
@@ -47,6 +47,23 @@ def test_train_passes_options_on_and_play_finds_the_run(small, cwd):
     assert f"run runs/{run.name}\n" in played
     assert "over 2 (" in played
     assert "over 1 (" in invoke("zoo", "play", small, "--episodes=1", "--run=runs/elsewhere").output
+
+
+@pytest.mark.long
+def test_code_that_a_file_names_requires_trust(cwd, without_drawing):
+    text = TEXT.replace("env: CartPole-v1", "env: tests.zoo.test_entries:made")
+    entry = write_small(
+        cwd, text.replace("config:\n", "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n")
+    )
+    commands = [
+        ("zoo", "train", entry, "--stop-iterations=1", "--quiet"),
+        ("zoo", "play", entry, "--episodes=2"),
+        ("zoo", "measure", entry, "--seeds=2"),
+    ]
+    for command in commands:
+        assert "--trust-code" in invoke(*command, code=2).output
+        invoke(*command, "--trust-code")
+    assert len(read_entry(entry, trust_code=True).figures.seeds) == 2
 
 
 @pytest.mark.parametrize("option", ["--env=Acrobot-v1", "--run=PPO", "-fother.yaml", "--resume=runs/one"])

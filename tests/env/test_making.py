@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvContext, EnvError, register_env, to_base_env
+from rollax import ConfigError, EnvContext, EnvError, check_env, register_env, to_base_env
 from rollax.core.importing import named_by_caller
 from rollax.env.making import call_convention, make_base_env
 from rollax.env.recording import drawing
@@ -67,6 +67,23 @@ def test_the_packages_of_gymnasiums_environments(monkeypatch, package, env, inst
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)  # its import raises as if it were not installed
     refused(ConfigError, made, env, {}, says=f"{env}...{package}...{installs}")
+
+
+@pytest.mark.parametrize(
+    ("env", "wrappers", "package"),
+    [
+        ("minigrid:MiniGrid-Empty-8x8-v0", [], "minigrid"),
+        ("gymnasium_robotics:FetchReach-v4", [], "gymnasium_robotics"),
+        ("CartPole-v1", ["minigrid.wrappers:ImgObsWrapper"], "minigrid"),
+    ],
+)
+def test_the_packages_of_environments_in_extras(monkeypatch, env, wrappers, package):
+    for module in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    extra = package.removeprefix("gymnasium_")
+    says = f"requires a package that is not installed...the package {package}...pip install 'rollax[{extra}]'"
+    refused(ConfigError, lambda: check_env(env, env_wrappers=wrappers), says=says)
 
 
 @pytest.mark.parametrize("index", [0, 1])

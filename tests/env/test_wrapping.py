@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOTrainer, Trainer
+from rollax import PPOTrainer, Trainer, check_env
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.cli.parsing import parse_settings
@@ -52,6 +52,24 @@ def without_velocities(env):
 
 def raising(env):
     raise ValueError("no such thing")
+
+
+class Breaks(gym.Wrapper):
+    """Raises in one of its methods, or lets the environment inside raise in `step`."""
+
+    def __init__(self, env, call):
+        super().__init__(env)
+        self.call = call
+
+    def reset(self, **keywords):
+        if self.call == "reset":
+            raise ValueError("no such thing")
+        return super().reset(**keywords)
+
+    def step(self, action):
+        if self.call == "step":
+            raise ValueError("no such thing")
+        return super().step(3 if self.call == "inside" else action)
 
 
 def forgetful(env):
@@ -191,7 +209,7 @@ def test_other_values_are_refused(value):
 @pytest.mark.parametrize(
     ("wrapper", "says"),
     [
-        (raising, "raising.*no such thing"),
+        (raising, "The wrapper raising raised ValueError: no such thing.*fix: +correct the wrapper raising"),
         (forgetful, "forgetful"),
         ((Scaled, {"factr": 1}), "Scaled.*factr"),
         (f"{HERE}:NoSuch", "NoSuch"),
@@ -200,3 +218,16 @@ def test_other_values_are_refused(value):
 def test_wrappers_that_fail(wrapper, says):
     with pytest.raises((EnvError, ConfigError), match=f"(?s){says}"):
         PPOTrainer("CartPole-v1", {**SMALL, "env_wrappers": [wrapper]})
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("reset", r"The wrapper Breaks raised ValueError in reset\(\): no such thing.*correct the wrapper Breaks"),
+        ("step", r"The wrapper Breaks raised ValueError in step\(\): no such thing.*correct the wrapper Breaks"),
+        ("inside", r"The environment raised AssertionError in step\(\).*correct the environment"),
+    ],
+)
+def test_the_wrapper_or_the_environment_inside_is_named(call, says):
+    with pytest.raises(EnvError, match=f"(?s){says}"):
+        check_env("CartPole-v1", env_wrappers=[(Breaks, {"call": call})])

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -18,6 +19,7 @@ from rollax import DQN, PG, ConfigError, DatasetError, MultiAgentEnv, PGTrainer,
 from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
+from rollax.offline.describe import describe
 from rollax.rollout import worker_set
 from tests.env.external.worlds import Scripted
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
@@ -206,6 +208,19 @@ def test_observations_before_the_filter(tmp_path):
     observations = np.concatenate([one.columns["obs"] for one in written["default_policy"]])
     assert {row.tobytes() for row in observations} >= {row.tobytes() for row in seen if row[0] == 0}
     assert reader.header["filters"]["default_policy"]["count"] > 0
+
+
+def shortened(env, steps=9):
+    return gym.wrappers.TimeLimit(env, max_episode_steps=steps)
+
+
+def test_the_header_names_the_wrappers(tmp_path):
+    wrappers = [shortened, ("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 7})]
+    _, _, reader = played("CartPole-v1", tmp_path, env_wrappers=wrappers)
+    path = f"{__name__}:shortened"
+    named = [{"$code": path}, ["gymnasium.wrappers:TimeLimit", {"max_episode_steps": 7}]]
+    assert reader.header["env_wrappers"] == named
+    assert path in str(describe(reader)).splitlines()[1]
 
 
 def test_another_sampler_is_refused(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rollax import ConfigError
@@ -126,6 +128,16 @@ def test_the_best_file_is_an_experiment_and_an_entry_of_the_zoo(search, tmp_path
     comment = path.read_text().partition("run:")[0]
     assert all(part in comment for part in ("4 trials", "10 greedy episodes", "1000"))
     assert "search" in read_yaml(tmp_path / "study" / EXPERIMENT)
+
+
+CODE = {"callbacks": {"choice": ["rollax:Callbacks", ["rollax:Callbacks"]]}}
+
+
+@pytest.mark.parametrize(("space", "trust"), [({"lr": {"choice": [1e-4, 1e-3]}}, ""), (CODE, " --trust-code")])
+def test_the_command_in_the_best_file_trusts_code_that_the_file_names(search, space, trust):
+    study = search("study", trials=1, search=space)
+    (command,) = re.findall(r"`(rollax zoo measure .*)`", study.best_file.read_text())
+    assert command == f"rollax zoo measure {BEST}{trust}"
 
 
 def test_the_best_file_may_be_searched_again(search, tmp_path):

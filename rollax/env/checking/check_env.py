@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict
 from rollax.core.importing import named_by_caller
 from rollax.core.introspection import overrides
 from rollax.core.spaces import ACHIEVED, DESIRED, Path, leaves, path_text, stack
+from rollax.core.wrapper_list import checked_wrappers, wrappers_by_caller
 from rollax.env import checks
 from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
@@ -23,12 +24,12 @@ from rollax.env.checks import env_name
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.goals import GoalFunctions, computes_rewards
-from rollax.env.making import make_base_env
+from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.recording import drawing, is_frame, quiet_without_screen
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.to_base_env import to_base_env
 from rollax.env.vector import SteppedInTurn
-from rollax.errors import RollaxError, repr_of
+from rollax.errors import ConfigError, RollaxError, repr_of
 
 _COMPARED_POLLS = 50
 _COMPARED_RESETS = 6
@@ -44,6 +45,7 @@ def check_env(
     env: Any,
     env_config: Mapping[str, Any] | None = None,
     *,
+    env_wrappers: Sequence[Any] = (),
     episodes: int = 2,
     num_envs: int = 2,
     max_steps: int = 1000,
@@ -61,18 +63,20 @@ def check_env(
             any kind, which stays open. Environments created here are closed; the thread of an external environment is
             stopped.
         env_config: config of the creator.
+        env_wrappers: wrappers of each sub-environment, as in the config of a trainer.
         episodes: number of episodes per sub-environment.
         num_envs: number of sub-environments; ignored for an instance and for vector environments.
         max_steps: maximum number of polls.
         seed: seed of the environment and the actions.
         spaces_of: agent -> `(observation space, action space)`, if the policies define the spaces.
     Raises:
-        ConfigError: there is no such environment.
+        ConfigError: there is no such environment or wrapper, or an instance comes with wrappers.
         EnvError, SpaceError, MultiAgentError: the environment is broken.
     """
     quiet_without_screen()
     creator = env_creator(named_by_caller(env)) if isinstance(env, str) or callable(env) else None
-    check = _Check(env, creator, EnvContext(env_config), seed, spaces_of)
+    wrappers = _wrappers(env_wrappers, of_instance=creator is None)
+    check = _Check(env, creator, EnvContext(env_config), EnvSettings(wrappers=wrappers), seed, spaces_of)
     with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
@@ -83,12 +87,30 @@ def check_env(
     return EnvReport(**report, findings=(*findings_of(logged), *check.findings))
 
 
+def _wrappers(given: Sequence[Any], *, of_instance: bool) -> tuple[Any, ...]:
+    where = "check_env(env, env_wrappers=...)"
+    if of_instance and given:
+        raise ConfigError.no_effect(
+            "env_wrappers", "an instance is checked as it is", where, given, "wrappers of an environment created here"
+        ).fix("pass the instance in its wrappers, or what creates it, such as its class")
+    try:
+        return checked_wrappers(wrappers_by_caller(given))
+    except ValueError as error:
+        raise ConfigError.is_not("env_wrappers", str(error), where, given) from None
+
+
 class _Check:
     def __init__(
-        self, env: Any, creator: EnvCreator | None, context: EnvContext, seed: int, spaces_of: SpacesOf | None
+        self,
+        env: Any,
+        creator: EnvCreator | None,
+        context: EnvContext,
+        settings: EnvSettings,
+        seed: int,
+        spaces_of: SpacesOf | None,
     ) -> None:
         self.findings: list[Finding] = []
-        self._env, self._creator, self._context = env, creator, context
+        self._env, self._creator, self._context, self._settings = env, creator, context, settings
         self._seed, self._spaces_of = seed, spaces_of
         self._comparable = True
         self._draws = False
@@ -194,7 +216,7 @@ class _Check:
 
     def compare_goals(self) -> None:
         """Checks that `compute_reward` returns the same rewards as `step`, as hindsight goals require."""
-        if self._creator is None:
+        if self._creator is None or self._settings.wrappers:  # hindsight goals refuse wrappers
             return
         with self._made(1) as base:
             space = base.observation_space
@@ -262,7 +284,8 @@ class _Check:
         if self._creator is None:
             base, created = to_base_env(self._env), isinstance(self._env, ExternalEnv | ExternalMultiAgentEnv)
         else:
-            base, created = make_base_env(self._creator, self._context if context is None else context, num_envs), True
+            context = self._context if context is None else context
+            base, created = make_base_env(self._creator, context, num_envs, self._settings), True
         try:
             yield base
         finally:

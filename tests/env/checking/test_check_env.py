@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import re
@@ -88,6 +89,42 @@ def test_settings_reach_the_creator():
     assert seen[:3] == [({"speed": 3}, index) for index in range(3)]
     assert report.num_envs == 3
     assert report.episodes >= 15
+
+
+class Brief(gym.wrappers.TimeLimit):
+    """Ends episodes early, and shows the number of steps in place of the observation."""
+
+    def __init__(self, env, max_episode_steps):
+        super().__init__(env, max_episode_steps)
+        self.observation_space = spaces.Discrete(max_episode_steps + 1)
+
+    def reset(self, **keywords):
+        return 0, super().reset(**keywords)[1]
+
+    def step(self, action):
+        return self._elapsed_steps + 1, *super().step(action)[1:]
+
+
+BRIEF = f"{__name__}:Brief"
+
+
+class TestWrappers:
+    @pytest.mark.parametrize("wrapper", [(Brief, {"max_episode_steps": 3}), [BRIEF, {"max_episode_steps": 3}]])
+    def test_the_environment_is_checked_in_its_wrappers(self, wrapper):
+        report = check_env("CartPole-v1", env_wrappers=[wrapper], episodes=1, num_envs=2)
+        assert (report.observation_space, report.steps, report.findings) == (spaces.Discrete(4), 6, ())
+
+    def test_goals_are_not_compared_because_hindsight_refuses_wrappers(self):
+        report = check_env(SparseSteps, {"space": spaces.Discrete(2)}, env_wrappers=[lambda env: env], max_steps=30)
+        assert ("warning", "goal rewards") not in names(report)
+
+    def test_mistakes(self):
+        checked = functools.partial(check_env, env_wrappers=[Brief])
+        refused(ConfigError, checked, Clock(), says="env_wrappers has no effect: an instance...in its wrappers")
+        checked = functools.partial(check_env, env_wrappers=Brief)
+        refused(ConfigError, checked, Clock, says="env_wrappers is not a list of classes or functions")
+        checked = functools.partial(check_env, env_wrappers=[f"{BRIEF}er"])
+        refused(ConfigError, checked, Clock, says="cannot be imported...define Briefer in")
 
 
 class TestClosing:
