@@ -26,7 +26,7 @@ class Evaluator:
     """Evaluates a trainer's current policies; see `Trainer.evaluate`, and `recording.py` for videos and data sets.
 
     Attributes:
-        on_workers: called with the workers when they are made, at the first evaluation.
+        on_workers: called with the workers each time that they are made.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -44,7 +44,7 @@ class Evaluator:
                 "set evaluation_config={'env': ..., 'env_config': {}}, or leave the key out",
             )
         self._estimates = trainer.config.estimates(trainer) if trainer.optimizer.learns else None
-        self._workers: WorkerSet | None = None  # made at the first evaluation
+        self._workers: WorkerSet | None = None  # made at the first use
         self._evaluations = 0  # the number of evaluations in other processes so far
         self._begun: tuple[RemoteEvaluation, Mapping[str, Any]] | None = None
         if trainer.config.evaluation_interval is not None and trainer.config.evaluation_num_workers:
@@ -61,7 +61,7 @@ class Evaluator:
         return all(self._trainer.workers.foreach_worker(lambda worker: worker.env.evaluates))
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
-        """Returns the result of `num_episodes` episodes, by default `evaluation_num_episodes`, and the estimates."""
+        """Returns the result of `num_episodes` episodes, by default `evaluation_num_episodes`, with the estimates."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
         count = self.count_of(num_episodes)
@@ -120,7 +120,7 @@ class Evaluator:
         return num_episodes
 
     def result_of(self, episodes: list[EpisodeMetrics]) -> EvaluationResult:
-        """The result of an evaluation with these episodes, and of the estimates from data."""
+        """The result of an evaluation with these episodes, and with off-policy estimates if the config has any."""
         return evaluation_result(episodes, {} if self._estimates is None else self._estimates())
 
     def _copy_policies_to(self, worker: RolloutWorker) -> None:
@@ -179,8 +179,8 @@ class Evaluator:
         """
         config = self._trainer.config.for_evaluation(explore)
         envs = min(config.num_envs_per_worker, num_episodes or config.evaluation_num_episodes)
-        # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
-        # evaluation, so that a run and its restored copy evaluate the same episodes after `save(exact=True)`.
+        # Separate random streams: evaluation does not repeat training episodes. They depend on the iteration at which
+        # the workers are made, so that a run and its restored copy play the same episodes after `save(exact=True)`.
         iteration = self._trainer.iteration
         seed = config.seed
         if seed is not None:

@@ -1,6 +1,6 @@
 """Changes of the set of policies of a trainer, while it runs and when a checkpoint is restored.
 
-A trainer whose policies change is made again by its changed config, and gets its own state back, as if it had been
+A trainer whose policies change is made again from its changed config, and gets its own state back, as if it had been
 saved and opened with `from_checkpoint(..., multiagent=...)`. So workers, optimizers, replay shards and evaluation do
 not have to change in place, and a run goes on in the same way before and after it is saved.
 """

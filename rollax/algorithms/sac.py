@@ -130,7 +130,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
 
 
 class SAC(Hindsight, ReplayLearning, StateDependentExploration):
-    """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
+    """A stochastic actor, critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
     statistics = (

@@ -140,7 +140,7 @@ class Trainer(OtherNamesOfTrainer):
 
     @non_reentrant
     def train(self) -> TrainResult:
-        """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
+        """Runs one iteration: steps of the optimizer, and an evaluation if it is due. Returns the result.
 
         The keys of the result are always the same. If the call raises or is interrupted, the policies are in the state
         before or after an update, samples without an update are dropped, and the next call starts new episodes.
@@ -159,7 +159,7 @@ class Trainer(OtherNamesOfTrainer):
             episodes = self._window.summary(self.episodes)
             trained_s = time.perf_counter() - started
             evaluation = self.evaluator.finish() if parallel else self.evaluate() if due else None
-        finally:  # the steps of an iteration that raises count too
+        finally:  # an iteration that raises has made steps that count, so its time counts too
             passed_s = time.perf_counter() - started
             self.time_total_s += passed_s
         policy_rewards = episodes["policy_reward_mean"]
@@ -214,22 +214,21 @@ class Trainer(OtherNamesOfTrainer):
                 `training_iteration`, `time_total_s` and `iterations_without_improvement` (limits) -> the number that
                 ends training. With a goal for `evaluation_reward_mean` and no `evaluation_interval`, every 10th
                 iteration evaluates.
-            out: the run folder; None writes nothing. In the folder that the trainer comes from, that run continues.
-                Any other folder must be new or empty; its results begin with the results of the run that the trainer
-                comes from.
+            out: the run folder; None writes nothing. If the trainer's results so far are in this folder, its run
+                continues. Any other folder must be new or empty; its results begin with the trainer's results so far.
             checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
             keep_best: keep the best model of this run folder, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
-            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result; `evaluation` stays None
-                where `can_evaluate` is false, and if no episode has ended in the run and the environment has no time
-                limit in Gymnasium.
+            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result. There is no such
+                evaluation after a signal, where `can_evaluate` is false, and if no episode has ended in the run and the
+                environment has no time limit in Gymnasium.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" always prints lines, "none" prints nothing.
             loggers: where the numbers, pictures and videos go besides the results of the run folder: names, names with
                 settings such as `{"wandb": {"project": "mine"}}`, or instances of `Logger`; None for a TensorBoard log.
                 See `rollax docs logging`.
-            diagnose: warn, once for each, of what the rules of `rollax doctor` find while the run goes on. See
+            diagnose: warn once of each problem that the rules of `rollax doctor` find during the run. See
                 `rollax docs doctor`.
         Returns:
             The last result, the last checkpoint, and the best checkpoint with its score.
@@ -456,8 +455,8 @@ class Trainer(OtherNamesOfTrainer):
         Args:
             path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
         Raises:
-            CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other spaces or filters, or has
-                none of the policies; the trainer keeps its state but starts new episodes.
+            CheckpointError: the checkpoint is damaged, or of another format, algorithm, space or filter, or has none of
+                the policies; the trainer keeps its state, but may begin new episodes.
             PolicyError: likewise, if the checkpoint is of another model.
         """
         from rollax.algorithms import checkpoint
@@ -480,7 +479,7 @@ class Trainer(OtherNamesOfTrainer):
             changes: config keys to replace, such as `env` or keys that hold code. Keys that are left out of `model` or
                 `multiagent` keep their values from the checkpoint. `multiagent` may have more or fewer policies.
         Raises:
-            CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
+            CheckpointError: the checkpoint is damaged, of another format or algorithm, or names untrusted code.
             ConfigError: a change has no effect.
         """
         from rollax.algorithms import checkpoint
@@ -532,7 +531,7 @@ class Trainer(OtherNamesOfTrainer):
         check_returned(callbacks, "on_restore", callbacks.on_restore(trainer=self, state=of_callbacks), of_callbacks)
 
     def stop(self) -> None:
-        """Closes the environments and mapped files and ends the other processes, all of them even if one fails.
+        """Closes environments, memory-mapped files and other processes. If one fails to close, the others still do.
 
         Afterwards the trainer still acts, and `save` works; methods that play episodes raise RollaxError.
         """

@@ -16,7 +16,9 @@ from rollax.errors import EnvError, RollaxError
 
 
 def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
-    """Returns the environment in its wrappers, the first of which is the innermost; it is closed if one fails.
+    """Returns the environment in its wrappers, the first of which is the innermost.
+
+    If a wrapper fails, the environment is closed.
 
     An environment of a kind that rollax adapts to Gymnasium, such as the old Gym interface, is adapted before a wrapper
     of Gymnasium is applied.

@@ -33,7 +33,7 @@ class Halving:
             rung *= self.factor
 
     def ranked(self, scores: Mapping[Run, float | None]) -> tuple[list[Run], list[Run]]:
-        """Returns the runs that go on and the runs that stop at a rung, each with the best first.
+        """Returns the runs that go on and the runs that stop at a rung, in both lists the best first.
 
         Runs without a score are last. Of equal runs, the one that is first in `scores` is better.
         """

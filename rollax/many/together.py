@@ -54,7 +54,7 @@ def train_together(
 
     Environments, algorithms and models of the trainers must be equal, so that they can share compiled functions.
     Numbers that compiled functions get as arguments may differ: seeds, and keys that can have a schedule, such as `lr`.
-    Each run has the same numbers as alone, up to rounding if `mapped` is true.
+    Each run has the same numbers as if it trained alone, up to rounding if `mapped` is true.
 
     Args:
         make: `make(number)` returns the trainer of run 0, 1, ..., for which `is_compiled` is true. Several threads

@@ -10,7 +10,7 @@ from rollax.rollout.messages import Rollout
 class AsyncGradientsOptimizer(Optimizer):
     """Each step applies the gradients that have arrived, and sends their workers the new weights.
 
-    A gradient is computed from one fragment, so its size is the workers' `rollout_fragment_length`.
+    A gradient is computed from one fragment: `rollout_fragment_length` of the workers sets the size of its batch.
 
     Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
     """

@@ -27,7 +27,7 @@ _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling pauses
 
 
 class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
-    """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to the shards.
+    """Workers send fragments to replay shards, shards send draws to a learner, which returns TD errors to the shards.
 
     The driver passes references: rows reach the driver only when they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without

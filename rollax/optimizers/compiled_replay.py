@@ -24,13 +24,13 @@ _MOST_ROWS_DRAWN = 1 << 22  # of one call
 
 
 class CompiledReplayOptimizer(ReplayOptimizer):
-    """`SyncReplayOptimizer` whose rows stay on the device: a step makes all rounds of an iteration in one call.
+    """`SyncReplayOptimizer` whose rows stay on the device: a step makes many rounds of an iteration in one call.
 
     A round samples a fragment, stores it, and makes the due updates, in the same order and with the same schedules and
     counts as a step of `SyncReplayOptimizer`. What differs:
 
-    - Rows are drawn by other random numbers. A window of n steps can be drawn when all of its n steps are stored,
-      even where the trajectory has ended earlier.
+    - Rows are drawn by other random numbers. A row can be drawn only when n steps from it on are stored, even if its
+      trajectory ended earlier.
     - Observations are stored as `rollax.optimizers.ring_observations` says. If episodes are shorter than 4 steps on
       average and observations are large, the oldest rows cannot be drawn.
     - `timers` has the time of both sampling and learning in `learn_s`.

@@ -113,7 +113,7 @@ class CompiledRounds(ABC):
         policy: the only policy of the sampler.
         length: T, the number of steps of each sub-environment in a round.
     Attributes:
-        made: the number of rounds of the last use of `called`, including a last round that is not finite.
+        made: the number of rounds of the last call of `called`, including a last round that is not finite.
         call: the compiled function. Its third argument is donated: its memory is reused for the result.
     """
 
@@ -266,7 +266,7 @@ class CompiledRounds(ABC):
             )
             outcomes = jax.tree.map(lambda whole, part: whole.at[loop.number].set(part), loop.outcomes, found)
             goes_on, finite = loop.finite, loop.finite & finite
-            # The updates of a round with numbers that are not finite are taken back here, and made again on the host.
+            # The updates of a round with numbers that are not finite are undone here, and made again on the host.
             variables = jax.tree.map(lambda new, old: jnp.where(finite, new, old), variables, loop.variables)
             learned = jax.tree.map(lambda whole, part: whole.at[loop.number].set(part), loop.learned, learned)
             made = loop.made + goes_on
@@ -319,7 +319,7 @@ def counted_steps(sampler: CompiledSampler, config: TrainerConfig) -> int:
 
 
 def rounds_at_once(config: TrainerConfig, steps: int, *most: int) -> int:
-    """The number of rounds of this many counted steps in one call: as an iteration needs, but none of `most` more."""
+    """The number of rounds of this many counted steps in one call: as an iteration needs, at most each of `most`."""
     return max(min(-(-config.timesteps_per_iteration // steps), *most), 1)
 
 

@@ -27,7 +27,7 @@ class _Drawn(NamedTuple):
 
 
 class DeviceBatches:
-    """Samples train batches and learns from them, in one compiled call for all train batches of an iteration.
+    """Samples train batches and learns from them, in one compiled call for up to `at_once` batches of an iteration.
 
     The numbers are the same as on the host, up to rounding. `timers` has the time of both sampling and learning in
     `learn_s`.
@@ -36,6 +36,7 @@ class DeviceBatches:
         optimizer: the optimizer; `why_not` is empty for its worker.
     Attributes:
         rounds: the compiled calls.
+        at_once: the largest number of train batches in one call.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -60,7 +61,8 @@ class DeviceBatches:
             False if numbers are not finite. Earlier batches are learned from; the next batch, sampled on the host, has
             the same random numbers and raises the error.
         Raises:
-            OnlyOnHostError: see there; nothing has changed then.
+            OnlyOnHostError: the algorithm reads columns or returns statistics that are not on the device; nothing has
+                changed then.
         """
         drawn, finite = self._draw(), True
         left = len(drawn)

@@ -117,7 +117,7 @@ class LearnerThread:
 
 
 class LearnsInThread(Optimizer):
-    """An optimizer with a learner thread, which is paused between two steps; the caller broadcasts its weights."""
+    """An optimizer with a learner thread, which is paused between two steps; `step` broadcasts the thread's weights."""
 
     pauses_between_steps = False
     _learner: LearnerThread

@@ -134,7 +134,8 @@ class Optimizer(ABC):
         """Calls `step` until an iteration is complete; returns the statistics of the last call.
 
         An iteration trains on at least `timesteps_per_iteration` steps and takes at least `min_time_s_per_iteration`
-        seconds. It ends earlier with the call that reaches `stop_at`, or when a call would wait while `waits` is false.
+        seconds. It ends earlier with the call that reaches `stop_at`. If `waits` is false, there is no minimum time,
+        and the iteration ends where a call would wait.
         """
         started, steps_before, config = time.perf_counter(), self.steps, self.config
         self._iteration_ends = steps_before + config.timesteps_per_iteration
@@ -280,7 +281,7 @@ class Optimizer(ABC):
             while self.remote.requests_in_flight:
                 for index, rollout in self.remote.collect():
                     of_worker[index].append(rollout)
-        # A worker that is left out returns fewer fragments; a worker with requests of an interrupted step returns more.
+        # A worker that has failed returns fewer fragments; a worker with requests of an interrupted step returns more.
         rounds = zip_longest(*(rollouts for _, rollouts in sorted(of_worker.items())))
         return [rollout for rollouts in rounds for rollout in rollouts if rollout is not None]
 

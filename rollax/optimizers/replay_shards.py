@@ -1,4 +1,4 @@
-"""`ReplayShards`: requests to the shards of a replay memory."""
+"""`ReplayShards`: requests to the shards of a replay buffer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Drawn(NamedTuple):
 
 
 class ReplayShards(ActorPool):
-    """The shards of a replay memory, by index from 1.
+    """The shards of a replay buffer, by index from 1.
 
     All fragments of a worker are sent to one shard, so that the steps of a trajectory stay together. Shards are drawn
     in proportion to their priorities: each row has the same probability as in a single buffer with all rows. Several
-    policies share each draw; their rows have these probabilities only if all policies are spread alike over the shards.
+    policies share each draw; their rows have this probability only if all policies are spread alike over the shards.
 
     A restarted shard is empty. Exceptions in a shard are raised here, and do not count as failures of the shard.
     `seed` is the seed of `choices`, the random generator that chooses shards.

@@ -120,8 +120,8 @@ class Frames(NamedTuple):
 class ObservationsOnce:
     """Pure functions of `Frames`.
 
-    The last frames of episodes have a ring of their own, of E slots. Steps before an episode whose last frame is
-    overwritten cannot be drawn.
+    The last frames of episodes have a ring of their own, of E slots. When the last frame of an episode is overwritten,
+    no step up to the end of that episode can be drawn any more.
 
     Args:
         steps: C, the number of steps that are kept.

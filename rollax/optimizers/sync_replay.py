@@ -26,10 +26,11 @@ _MOST_UPDATES = 1024  # the most updates in one compiled call
 class SyncReplayOptimizer(ReplayOptimizer):
     """Each step stores a fragment of each worker, and then makes the due updates.
 
-    An update includes each policy that has rows to draw; a policy with late experience does not catch up. A
-    policy that learns in minibatches makes all updates of a step in one call, with rows drawn before the first update.
-    A policy without `minibatch_size` is called once per update, with rows drawn for it. With an environment in JAX,
-    the constructor returns a `CompiledReplayOptimizer` where that is possible.
+    An update includes each policy that has rows to draw; a policy whose experience begins later does not catch up. A
+    policy with `minibatch_size` makes the updates of a step in one call (or one for each 1024 updates), with rows drawn
+    before the first update of the call. A policy without `minibatch_size` is called once per update, with rows drawn
+    for this update. With an environment in JAX, the constructor returns a `CompiledReplayOptimizer` where that is
+    possible.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 

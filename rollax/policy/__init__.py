@@ -1,1 +1,1 @@
-"""Policies: observations in, actions out, and how they learn."""
+"""Policies: how they map observations to actions, and how they learn."""

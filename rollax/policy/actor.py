@@ -35,7 +35,7 @@ class Actor:
         algorithm: has the forward pass and the exploration.
         split: the model without its arrays.
         wanted: the batch columns to fetch; None for all.
-        noisy: whether the model explores in training mode.
+        noisy: whether the model itself draws random numbers to explore, in training mode.
     """
 
     algorithm: Algorithm

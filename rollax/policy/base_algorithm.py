@@ -73,7 +73,7 @@ class Values:
     statistics: Mapping[str, Any]
 
     def __call__(self, obs: Any, columns: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        """[N] or [N, H] state values for columns of N observations; `columns` are their memory, or `critic_obs`."""
+        """[N] or [N, H] state values for columns of N observations; `columns` has the memory, or `critic_obs`."""
         return self.compute_values(obs, columns)
 
 
@@ -336,8 +336,9 @@ class BaseAlgorithm(ABC):
     def changes_rows(self) -> bool:
         """Whether `prepare`, `postprocess` or `loss_columns` change rows, other than by noise.
 
-        If a class defines one of these methods but changes no rows with some configs, its own `changes_rows` returns
-        whether its methods change rows. Where no class changes rows, replay may stay on the device.
+        A class that defines one of these methods counts as changing rows, unless `traced_columns` replaces the method,
+        or the class has its own `changes_rows`, which returns False with configs for which the class changes no rows.
+        Where no class of the algorithm changes rows, replay may stay on the device.
         """
         return False
 

@@ -154,7 +154,7 @@ def _refused(where: str, name: str, misfit: Misfit) -> BatchError:
 
 
 def naming_missing_columns(method: Method) -> Method:
-    """Decorates a `method(batch)` of a policy so that it raises MissingColumnError if the loss misses a column."""
+    """Decorates a `method(batch)` of a policy: it raises MissingColumnError for a column that the loss cannot read."""
 
     @wraps(method)
     def named(self: Any, batch: SampleBatch) -> Any:

@@ -45,7 +45,7 @@ class Devices:
         return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
 
     def by_row(self, tree: Any, axis: int = 0) -> Any:
-        """Divides the rows, which are along `axis`, equally among the devices: each has rows that are side by side.
+        """Divides the rows, which are along `axis`, equally among the devices: each gets consecutive rows.
 
         The number of rows must be a multiple of `count`.
         """
@@ -110,7 +110,7 @@ class Copies:
 
 
 class ActingDevice:
-    """The arrays of a policy on the device of each call; CPU copies are renewed at the first call after an update.
+    """A policy's arrays on the device that is faster for a call; copied to the CPU for the first call after an update.
 
     Args:
         cpu: the device that `cpu_beside_gpu` returned.

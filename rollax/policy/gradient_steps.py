@@ -26,10 +26,10 @@ class Objective(Protocol):
 
     @property
     def optimizer(self) -> Any:
-        """The direction of a step; the coefficient `lr`, a number or one for each part, scales it.
+        """An Optax optimizer without learning rate: a gradient step subtracts `lr` times its result.
 
-        If `update` of the optimizer takes extra arguments, it gets `lr` too: a projection depends on the new
-        parameters.
+        `lr` is a coefficient: a number, or one for each part of the model. An optimizer whose `update` takes extra
+        arguments gets `lr` too, because a projection depends on the new parameters.
         """
         ...
 

@@ -187,7 +187,7 @@ class ModelPolicy(Policy):
         return self.algorithm.learning_rates(self.scheduled("lr"))
 
     def reported_lr(self) -> float:
-        """The statistic `cur_lr`: the learning rate of the whole model; with one rate for each part, the key `lr`."""
+        """The statistic `cur_lr`: the learning rate of the model; with a rate for each part, the config key `lr`."""
         rates = self.learning_rates()
         return self.scheduled("lr") if isinstance(rates, Mapping) else rates
 
@@ -352,7 +352,7 @@ class ModelPolicy(Policy):
         return self.reported_after({**update.statistics, **by_row}, self.learner.num_updates - before)
 
     def reported_after(self, statistics: dict[str, Any], steps: int) -> dict[str, Any]:
-        """The statistics of an update of some gradient steps, after which the algorithm's numbers adapt."""
+        """Adapts the algorithm's numbers after an update of `steps` gradient steps; returns the update's statistics."""
         taken = {name: steps for name in ("num_gradient_steps",) if name in self.statistics}
         # None: no gradient step of this batch had the statistic.
         found = {**dict.fromkeys(self.algorithm.reported), **statistics, **taken}

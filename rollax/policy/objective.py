@@ -64,7 +64,7 @@ class AlgorithmObjective:
         algorithm, split = self.algorithm, self.split
         batch, mask = self._as_rows(batch, mask)
         if self.plan.updated_targets is not None:
-            # Separate random streams make the targets of a noisy model independent of its outputs.
+            # Separate random streams make targets with random numbers, as in dropout, independent of the outputs.
             fixed = split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **algorithm.targets(fixed, target_model, batch, mask, coefficients)}

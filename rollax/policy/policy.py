@@ -40,7 +40,7 @@ class Policy(ABC):
     are recorded only if `arguments` has them."""
 
     config_class: ClassVar[Any] = None
-    """The class that validates a plain dict without a trainer; None for `TrainerConfig`."""
+    """The class that validates a config that is a plain dict, without a trainer; None for `TrainerConfig`."""
 
     arguments: frozenset[str] | None = None
     """The arguments of `compute_actions` to pass; None: all arguments that the method accepts."""
@@ -138,7 +138,7 @@ class Policy(ABC):
             info_batch: N info dicts.
             episodes: N running episodes.
             explore: False for the greedy action.
-            timestep: environment steps trained on so far.
+            timestep: steps trained on so far, in the unit of `count_steps_by`.
         Returns:
             `(actions, state_outs, extra_fetches)`: columns of N actions, the next recurrent state, and further
             columns [N, ...] of the batch.

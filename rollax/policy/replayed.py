@@ -1,4 +1,4 @@
-"""`Draw`: what a policy learns from if its experience is replayed: here single transitions."""
+"""`Draw`: how the experience of an update is drawn from a replay buffer, by default as single transitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS,
 
 @dataclass(frozen=True)
 class Draw:
-    """How the experience of an update is drawn from a replay buffer: here as single transitions.
+    """How the experience of an update is drawn from a replay buffer: this class draws single transitions.
 
     An algorithm returns a draw from `replayed`. A subclass may override the method `draw`, to change goals and rewards,
     to normalize, or to add columns. The same draw works with every buffer: uniform, prioritized, mixed, in files, and

@@ -19,8 +19,8 @@ _PARTS = {"slots": np.int64, "streams": np.int64, "sums": np.float64}
 class RunningReturns(RunningMoments):
     """Moments of the discounted sums R ← γ R + r, one sum for each slot of the sampler, after every reward.
 
-    Rewards divided by their `deviation` have the same scale in all tasks. The moments are merged over workers; the sums
-    stay in the process that samples.
+    Rewards divided by the `deviation` of these sums have a similar scale in all tasks. The moments are merged over
+    workers; the sums stay in the process that samples.
 
     Source: if `episodic`, VecNormalize of Stable-Baselines3 (Raffin et al., 2021); otherwise Burda et al. (2018),
         section 2.4, arXiv:1810.12894. Deviations: all rewards of a fragment are added before any reward is scaled.

@@ -42,7 +42,7 @@ def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.ara
     """Returns sequences [B, T, ...] as rows [B·T, ...], and their mask [B] as a mask [B·T] that is 0 on padding too.
 
     Rows of burn-in are moved to a `BurnIn`. `target_steps`, positions in a sequence, become `target_rows`, positions in
-    all rows. `arange` is the function of NumPy, JAX or PyTorch, as the sequences are.
+    all rows. `arange` is the function of the library of the sequences: NumPy, JAX or PyTorch.
     """
     sequences = with_burn_in_apart(sequences, arange)
     lengths = sequences[SampleBatch.SEQ_LENS]

@@ -21,7 +21,7 @@ class _Group:
 
 
 class SharedVariables:
-    """Assigns the shared arrays of a policy to the other policies of its group whenever they change, without copying.
+    """Assigns the shared arrays of a policy, whenever they change, to the other policies of its group, without copies.
 
     Optimizer states are not shared. All policies of a group start with the arrays of its first policy. A policy
     replaces `params` and `extra`, name -> array, as a whole, and then calls `on_new_variables`. It calls

@@ -28,7 +28,7 @@ _ROW = 16  # reward, value, log-probability and flags
 
 
 def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False) -> None:
-    """Raises ConfigError for a setting of `ActorCritic` models; `memory` allows the settings of recurrent layers."""
+    """Raises ConfigError for a setting of `ActorCritic` models; `memory` allows the settings of layers with memory."""
     for name in _OF_ACTOR_CRITICS if memory else (*_OF_MEMORY, *_OF_ACTOR_CRITICS):
         if getattr(config, name):
             raise ConfigError(

@@ -128,7 +128,7 @@ class SplitModel:
 
 
 def _has_modes(model: nnx.Module) -> bool:
-    """Whether `train` and `eval` can change the model: Flax sets attributes of its modules, or its own methods do."""
+    """Whether `train` and `eval` can change the model, through attributes of its modules or its own methods."""
     if any(getattr(type(model), name) is not getattr(nnx.Module, name) for name in ("train", "eval", "set_attributes")):
         return True
     return any(hasattr(module, name) for _, module in nnx.iter_modules(model) for name in _SET_BY_MODE)

@@ -33,7 +33,7 @@ class Steps(NamedTuple):
 class TracedColumns(Protocol):
     """An algorithm whose advantages and value targets can be computed on the device.
 
-    Its `traced_columns` has the results of `prepare`, `postprocess` and `loss_columns` together.
+    Its `traced_columns` computes what `prepare`, `postprocess` and `loss_columns` compute together.
     """
 
     def traced_columns(self, steps: Steps) -> Columns:
@@ -56,8 +56,8 @@ def class_that_changes_rows(algorithm: Any, methods: Sequence[str], replaced_in:
     Args:
         algorithm: the algorithm; see `BaseAlgorithm.changes_rows`.
         methods: names of methods.
-        replaced_in: a class that replaces these methods, of its own and of its bases. A base whose own `changes_rows`
-            is true is not replaced.
+        replaced_in: a class whose `traced_columns` replaces these methods, in the class and its bases. They are not
+            replaced in a base whose own `changes_rows` returns True.
     """
     for kind in type(algorithm).__mro__:
         if kind in (replaced_in, BaseAlgorithm) or not any(name in vars(kind) for name in methods):

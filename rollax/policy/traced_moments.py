@@ -73,7 +73,7 @@ class TracedReturns(NamedTuple):
         return cls(TracedMoments.of(returns), np.float32(returns.largest), sums.astype(np.float32))
 
     def with_rewards(self, rewards: jax.Array, ends: jax.Array, gamma: float) -> TracedReturns:
-        """The statistics after T steps, each of which makes a sum s of rewards γ s + r.
+        """The statistics after T steps, each of which replaces the sum s by γ s + r and adds it to the moments.
 
         Args:
             rewards: [R, T] float32.

@@ -105,7 +105,7 @@ class Links:
         return np.isin(slots, self._open_slots)
 
     def lasts(self, slots: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-        """[K] whether the observations at [K] slots survive when the next `count` slots are taken."""
+        """[K] whether the observations at [K] slots are still stored when the next `count` slots are taken."""
         images = self.image_slots(slots) if self._images > 1 else slots[:, None]
         return ((images - self.taken) % self.size).min(axis=1) >= count
 

@@ -128,7 +128,7 @@ class Replay(ABC):
         """The sequences of the rows in [B] slots, which `draw_slots` returned.
 
         A sequence with k drawable rows is drawn k times as often as a sequence with one, so its `weights` are divided
-        by k. The weights have a mean of 1, and the rows of all sequences count the same.
+        by k. Without priorities, the weights have a mean of 1, and the rows of all sequences count the same.
 
         Returns:
             A padded batch of B sequences of up to burn_in + T + 1 rows:
@@ -160,7 +160,7 @@ class Replay(ABC):
         return self._walk(slots, steps)[0]
 
     def _walk(self, slots: NDArray[np.int64], steps: NDArray[np.integer] | None) -> tuple[NDArray, NDArray]:
-        """[B] the rows `steps` rows later, or the last stored rows of the trajectories, and the rows walked."""
+        """[B] the rows `steps` rows later, or the last stored rows of the trajectories; and [B] how many rows later."""
         links = self._rows.links
         at, walked = slots.astype(np.int64), np.zeros(len(slots), np.int64)
         walking = np.arange(len(at))

@@ -71,8 +71,8 @@ def _weights(
 ) -> NDArray[np.float32]:
     """[B·L] the weights of the rows to learn from; 0 in other rows.
 
-    If k rows draw a sequence, it is drawn k times as often as with one row, so its weights are divided by k.
-    The weights of all rows are then multiplied by one number, so that equal drawn weights have a mean of 1.
+    A sequence that is drawn by k rows is drawn k times as often as by one row, so its weights are divided by k. The
+    weights of all rows are then multiplied by one number, so that their mean is 1 if all drawn weights are 1.
     """
     sizes, chances = learned.sum(axis=1), drawn_by.sum(axis=1)
     scale = sizes.sum() / (sizes / chances).sum() / chances
@@ -81,7 +81,7 @@ def _weights(
 
 
 def _first_rows(slots: NDArray[np.int64], stride: int, links: ReadableLinks) -> NDArray[np.int64]:
-    """[B] the slot of the first remaining row of the sequence that each slot draws."""
+    """[B] the slot of the first stored row of the sequence that each slot belongs to."""
     first, before = slots.astype(np.int64), links.number[slots] % stride
     for step in range(stride - 1):
         preceding = links.preceding[first]

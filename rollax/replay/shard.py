@@ -1,4 +1,4 @@
-"""`ReplayShard`: a part of a replay memory, for any process."""
+"""`ReplayShard`: a part of a replay buffer, for any process."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ShardSettings:
 class ReplayShard:
     """A buffer for each policy that learns, with the fragments of some of the workers.
 
-    `index` counts from 1. `generation` is the number of earlier shards with this index, which all draw different random
-    numbers.
+    `index` counts from 1. `generation` is the number of earlier shards with this index; each generation draws different
+    random numbers.
     """
 
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a replay buffer: the slots of a fragment, and its storage."""
+"""The rows of a replay buffer: which slots a fragment takes, and how its rows are stored."""
 
 from __future__ import annotations
 

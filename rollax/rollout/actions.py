@@ -1,4 +1,4 @@
-"""Maps policy actions to environment actions, scaled and clipped in Box spaces, checked in all others; and rewards."""
+"""Maps policy actions to environment actions, checks discrete actions, and maps rewards."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rollax.policy.policy import Policy
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Box leaves are scaled and clipped. Discrete and MultiDiscrete leaves are cast if their dtype cannot hold int32. If
-    the space has no such leaf, `identity` is true. The result shares no memory with the policy's actions, because an
-    environment may write into the actions that it receives, while the policy learns from its own. NaNs are not checked:
+    Box leaves are scaled and clipped. Discrete and MultiDiscrete leaves are cast if their dtype cannot hold int32. All
+    other leaves are copied; `identity` is true if the space has only such leaves. The result shares no memory with the
+    policy's actions, because an environment may write into the actions that it receives. NaNs are not checked here:
     `PolicyRunner.check_actions` refuses them.
 
     Args:

@@ -51,7 +51,7 @@ class SamplingLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Context of another thread's work, which begins when the sampling thread waits."""
+        """Context of another thread's work, which begins when the sampling thread waits or has no work."""
         counted = False
         try:  # a signal can end the wait
             with self._changed:
@@ -110,7 +110,7 @@ class BackgroundSampling(SamplingOnRequest):
     Args:
         sample: returns the next fragment; called in the thread.
         name: the name of the worker, for errors.
-        env: the environment to step; other threads may enter `turn` while the sampler polls the attribute `env`.
+        env: the environment. The attribute `env` wraps it; other threads may enter `turn` during polls of the wrapper.
         most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
         is_too_old: returns whether fragments sampled with a version of the weights are too old to learn from.
         in_pool: whether a pool of workers takes the fragments, and detects hung workers by calls that do not return.
@@ -186,7 +186,7 @@ class BackgroundSampling(SamplingOnRequest):
 
     @contextmanager
     def _paused(self, *, drops: bool) -> Iterator[None]:
-        """Halts the thread, and drops the steps that are in no fragment yet if the environment is interrupted.
+        """Halts the thread. If this interrupts a poll, the steps that are in no fragment yet are dropped.
 
         Waiting fragments, and an exception that `take` has not raised yet, are kept. With `drops` they are discarded,
         and so are the counts and episodes of fragments that were dropped earlier.

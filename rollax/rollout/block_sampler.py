@@ -31,8 +31,8 @@ class BlockSampler(Sampler):
     """Samples an environment that is `in_lockstep`. The rows are the same as with `RowSampler`.
 
     Each poll writes a few arrays. Episodes, metrics and trajectories are computed once for a block, which is one
-    fragment. In evaluations, which read metrics only, episodes are recorded after each step. A policy whose
-    `packed_acting` is not None, such as a model without memory, acts by it; others act by `PolicyRunner.act`.
+    fragment. In evaluations, which read metrics only, episodes are recorded after each step. If the policy has a
+    `PackedActing`, as most policies without memory have, it chooses the actions; otherwise `PolicyRunner.act` does.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

@@ -40,14 +40,17 @@ class Callbacks:
         """An iteration has ended; the callback may add keys to `result`."""
 
     def on_save(self, *, trainer: Trainer, state: dict[str, Any]) -> None:
-        """The trainer's state is read, as for a checkpoint; JSON values and arrays in `state` are stored with it."""
+        """The trainer collects its state, for example for a checkpoint; `state` is an empty dict.
+
+        JSON values and arrays that the callback puts into `state` are stored with the trainer's state.
+        """
 
     def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
-        """A state of the trainer is set; `state` is what `on_save` put into it, empty if nothing."""
+        """The trainer has restored a state; `state` has what `on_save` put into it when that state was collected."""
 
 
 def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any) -> None:
-    """Raises ConfigError for a returned value other than the argument `given`, which may be changed in place."""
+    """Raises ConfigError unless the callback returned None, or the argument `given`, which it may change in place."""
     if returned is not None and returned is not given:
         raise ConfigError(
             "The value that a callback returns has no effect.",

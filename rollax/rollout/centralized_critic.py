@@ -43,7 +43,9 @@ class JointRows:
         return len(self._kinds) - 1
 
     def space(self, observation_space: Space) -> spaces.Dict:
-        """The space of a joint row of an agent with this observation space; `other` is the space of one other agent.
+        """The space of a row of `critic_obs`, for a policy with this observation space.
+
+        `other` is the space of one other agent; columns of `other` are [N, K, ...], for K other agents.
 
         Raises:
             ConfigError: fewer than two agents are declared.

@@ -33,9 +33,9 @@ class PolicyCarry(NamedTuple):
 class PolicyColumns(NamedTuple):
     """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
 
-    `inputs` are the filtered observations and the memory that the policy acts on. `new_inputs` are its inputs at the
-    next step, if no episode ended. With a filter, `unfiltered` has the filter's inputs: all new observations, and the
-    first observations of episodes that begin after a row; otherwise it is None.
+    `inputs` are the filtered observations and the memory that the policy acts on. `new_inputs` are the policy's inputs
+    after the step, before ended episodes are reset. With a filter, `unfiltered` has the filter's inputs: all new
+    observations, and the first observations of episodes that begin after a row; otherwise it is None.
     """
 
     inputs: Inputs
@@ -52,7 +52,7 @@ class Played(NamedTuple):
         rewards: [N, A, T] float64.
         terminateds, truncateds: [N, T].
         episodes: [N, T] the id of the episode.
-        trajectories: [N, A, T] the number of the trajectory.
+        trajectories: [N, A, T] the id of the trajectory.
         t: [N, T] the step in the episode.
     """
 
@@ -205,7 +205,7 @@ class CompiledPolicy:
         return columns._replace(new_inputs=new_inputs, inputs=inputs)
 
     def fragment(self, columns: PolicyColumns, played: Played) -> Fragment:
-        """The rows of the policy's agents, by sub-environment, agent and time; a segment lies in one trajectory."""
+        """The rows of the policy's agents, sorted by sub-environment, agent and time."""
         over = played.over
         over[:, -1] = True
         ends = self._of_agents(over).nonzero()[0]
@@ -231,7 +231,7 @@ class CompiledPolicy:
         return Fragment(rows, ends, trees.index(columns.new_inputs, ends))
 
     def add_to_returns(self, played: Played) -> None:
-        """Adds the rewards of rows that do not come to the host to the running statistics of the policy."""
+        """Adds the rewards of rows that stay on the device to the running statistics of the policy."""
         if not self.policy.running_statistics:
             return
         rows = {

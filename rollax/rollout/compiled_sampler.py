@@ -39,7 +39,7 @@ class Carry(NamedTuple):
     """The carry between steps.
 
     Args:
-        running: the `EpisodeState` of the running episodes; () if a simulator has them.
+        running: the `EpisodeState` of the running episodes; () if a simulator holds their state.
         policies: the carry of each policy.
     """
 
@@ -76,10 +76,10 @@ class CompiledSampler(Sampler):
         agents_of = {i: [agent for agent in agents if mapped[agent] == i] for i in ids}
         self.compiled = {i: CompiledPolicy(self.runners[i], self.env, mine) for i, mine in agents_of.items() if mine}
         self._everyone = np.arange(self.env.num_envs)
-        self._trajectories = np.full(shape, -1)  # the number of each running trajectory
-        self._returns = np.zeros(shape)  # the sum of the rewards of each so far
+        self._trajectories = np.full(shape, -1)  # the id of each running trajectory
+        self._returns = np.zeros(shape)  # the sum of the rewards of each running trajectory so far
         self._begun = False
-        # Called to play; runs that train together replace it by one call for all runs.
+        # Plays steps. Runs that train together share this function, or replace it by one call for all runs.
         self.roll: Callable[..., tuple[Carry, Rows]] = jax.jit(
             self.traced_rollout, static_argnames=("steps", "learning")
         )
@@ -93,7 +93,7 @@ class CompiledSampler(Sampler):
         return fragments, played.over.size
 
     def step(self) -> None:
-        # With exploration each step draws random numbers, so surplus steps would shift the numbers of later episodes.
+        # With exploration each step draws random numbers: surplus steps would change the numbers of later episodes.
         rows = self._play(1 if self.explore else _EVALUATION_STEPS)
         for i, one in self.compiled.items():
             one.acting.fetches(rows.columns[i].packed)  # raises where the model's outputs are not finite
@@ -112,8 +112,8 @@ class CompiledSampler(Sampler):
     def begun(self, learning: frozenset[str] = frozenset()) -> Carry:
         """The carry at the start of a compiled call; fresh episodes begin if none run.
 
-        `learning` has the policies whose filter learns. A caller that advances the carry itself returns it to `played`,
-        with all rows; if it does not, because it was interrupted, fresh episodes begin at the next call.
+        `learning` has the policies whose filter learns. A caller that advances the carry itself passes the new carry to
+        `played`. If the caller is interrupted before that, fresh episodes begin at the next call.
         """
         check_unchanged(self._mapped, policies_of_agents(self.policy_of, self.env.agents, list(self.runners)))
         if not self._begun:

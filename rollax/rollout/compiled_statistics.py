@@ -20,7 +20,8 @@ Statistics = dict[str, TracedReturns]
 class CompiledStatistics:
     """Running statistics as functions that JAX traces, for statistics for which `why_only_on_host` is empty.
 
-    Within a compiled call the statistics are float32; those on the host add up the same rewards in float64 afterwards.
+    Within a compiled call the statistics are float32. After it, the statistics on the host add up the same rewards in
+    float64.
 
     Args:
         moments: the statistics on the host.
@@ -32,7 +33,7 @@ class CompiledStatistics:
         self._slots = slots
 
     def current(self, trajectories: NDArray[np.integer]) -> Statistics:
-        """The statistics on the host; [R] `trajectories` are the ids of those that run."""
+        """The statistics on the host; `trajectories` [R] are the ids of the running trajectories."""
         return {name: TracedReturns.of(one, self._slots, trajectories) for name, one in self._returns.items()}
 
     # Traced by JAX.

@@ -31,7 +31,7 @@ class EpisodeTable(Table):
     Args:
         num_envs: number of sub-environments; the table grows if an environment uses larger numbers.
         seed: seed of the run; None for unseeded environments.
-        first_env: index of the first sub-environment here, across all workers.
+        first_env: the number of this worker's first sub-environment, counted over all workers.
         first_id: episode ids count up from here.
         first_episode: initial value of `begun`, on which seeds depend.
         on_start, on_step, on_end: called with an `Episode`; None if the callback is not overridden.
@@ -259,7 +259,7 @@ class EpisodeTable(Table):
     def counting(self, env_index: np.ndarray) -> np.ndarray:
         """[K] whether the running episodes of these sub-environments would count if they ended next."""
         whole = self["whole"][env_index]
-        # The episodes of an external environment, whose num_envs is 1, have one common share.
+        # An external environment has num_envs 1: all of its sub-environments share one entry of `left`.
         return whole if self.left is None else whole & (self.left[env_index % len(self.left)] > 0)
 
     def are_played(self) -> bool:

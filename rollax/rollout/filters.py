@@ -40,7 +40,7 @@ class ObservationFilter(RunningStatistics):
 
     @staticmethod
     def filters(path: Path, leaf: spaces.Space) -> bool:
-        """Whether this leaf of the observation space is standardized, not left unchanged; by default no leaf is."""
+        """Whether this leaf of the observation space is standardized; by default no leaf is."""
         return False
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:

@@ -42,9 +42,9 @@ def with_given_actions(
 ) -> tuple[trees.Tree, dict[str, Any]]:
     """The policy's [N] `actions` and `fetches`, where the environment's actions `given` replace the rows `rows`.
 
-    `logps` (row -> log-probability) belong to actions that an earlier version of the policy has chosen. Their
-    distance from the log-probabilities of the current version is limited, because they come from outside and the
-    loss exponentiates the difference.
+    `logps` (row -> log-probability) belong to actions that an earlier version of the policy has chosen. They come from
+    clients, and the loss exponentiates their difference from the log-probabilities of the current version: the
+    difference is therefore clipped to ± `MOST_LOGP_CHANGE`.
 
     Raises:
         PolicyError: the given actions do not have the structure of the action space.

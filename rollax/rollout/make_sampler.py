@@ -44,7 +44,7 @@ def _settings(config: TrainerConfig) -> EnvSettings:
         remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
         remote_env_timeout_s=config.remote_env_timeout_s,
         restart_failed_sub_environments=config.restart_failed_sub_environments,
-        # The config has the spaces of policies, which see stacks.
+        # The config's observation space is for policies, which observe stacks of frames.
         observation_space=None if stacks else config.observation_space,
         action_space=config.action_space,
         action_repeat=config.action_repeat,
@@ -58,7 +58,10 @@ def _settings(config: TrainerConfig) -> EnvSettings:
 def env_with_spaces(
     creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
 ) -> Iterator[BaseEnv | None]:
-    """Context of an environment from which a worker without one reads spaces and agents; None if it has them."""
+    """Context of an environment from which a worker without an environment reads spaces and agent ids.
+
+    It is None if the config and the policies' specs define all spaces, and no centralized critic needs the agent ids.
+    """
     declared: dict[str, Any] = {"observation_space": config.observation_space, "action_space": config.action_space}
     known = all(
         getattr(spec, kind) is not None for kind, space in declared.items() if space is None for spec in specs.values()
@@ -133,7 +136,7 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
 
 
 def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
-    """Warns if `max_policy_lag` has no effect. This is no error, because the key may apply to another environment."""
+    """Warns if `max_policy_lag` has no effect. It is no error, because the key may apply to another environment."""
     most, on_policy = worker.config.max_policy_lag, not worker.policies.accept_off_policy
     applies = on_policy and (worker.config.sample_async or env.samples_in_background)
     if most == type(worker.config).model_fields["max_policy_lag"].default or applies or worker.worker_index > 1:
@@ -212,7 +215,7 @@ def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> 
 
 
 def _fragment_length(config: TrainerConfig, env: BaseEnv) -> int:
-    if config.num_envs_per_worker != env.num_envs:  # a vector env has its own number
+    if config.num_envs_per_worker != env.num_envs:  # a vector environment has its own number of sub-environments
         config = config.changed(num_envs_per_worker=env.num_envs)
     if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
         return -(-config.fragment_length // max(len(env.possible_agents or ()), 1))

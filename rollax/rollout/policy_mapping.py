@@ -35,7 +35,7 @@ class PolicyMapping:
 
     Attributes:
         policy_ids: the policies.
-        takes_episode: whether the user's function reads the episode.
+        takes_episode: whether the user's function has a parameter for the episode.
     """
 
     def __init__(self, function: Callable[..., str], policy_ids: list[str]) -> None:

@@ -114,7 +114,7 @@ class PolicyRunner(OtherNamesOfRunner):
         Args:
             obs: columns of N filtered observations.
             explore: False for greedy actions.
-            timestep: environment steps trained on so far.
+            timestep: steps trained on so far, in the unit of `count_steps_by`.
             context: further arguments of `compute_actions`, which are passed if the policy accepts them.
         Raises:
             PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.

@@ -31,7 +31,7 @@ def postprocess(
     episode_of: Callable[[int], Any] = lambda _: None,
     joint_rows: JointRows | None = None,
 ) -> dict[str, SampleBatch]:
-    """Each policy's fragment with the columns that the policy adds, and `new_obs` if it may be read.
+    """Each policy's fragment with the columns that the policy adds, and `new_obs` and `state_out` if it may read them.
 
     A policy that overrides `postprocess_trajectory` is called once per trajectory segment, all others once per
     fragment.

@@ -34,11 +34,11 @@ class RemoteEvaluation:
     def wait(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes, in the order of the workers.
 
-        The other workers play the episodes of a worker that is left out meanwhile.
+        If a worker fails and is not restarted, the other workers play its episodes.
 
         Raises:
             WorkerError: no worker is left.
-            Exception: the error of a worker that is neither restarted nor left out.
+            Exception: the error of a worker, if the config neither restarts nor ignores failed workers.
         """
         while True:
             while self._remote.requests_in_flight:

@@ -123,7 +123,7 @@ class RemoteWorkers(ActorPool):
 
         Raises:
             WorkerError: no worker is left.
-            Exception: the error of a worker that is neither restarted nor left out.
+            Exception: the error of a worker, if the config neither restarts nor ignores failed workers.
         """
         until = time.monotonic() + timeout_s
         while True:

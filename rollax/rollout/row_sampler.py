@@ -145,7 +145,10 @@ class RowSampler(Sampler):
     def _act_around(
         self, turn: PolicyRows, actions: trees.Tree, fetches: dict
     ) -> tuple[trees.Tree, dict, GivenActions]:
-        """Sends the policy's actions for rows without given actions; returns all actions, fetches, given actions."""
+        """Sends the policy's actions for rows without given actions.
+
+        Returns the actions of all rows, their fetches, and the given actions.
+        """
         rows = self._rows
         assert rows is not None
         assert rows.given_actions is not None

@@ -1,9 +1,9 @@
 """`Sampler`: samples for a `RolloutWorker`, on request. `make_sampler.py` chooses its class.
 
-By default an environment in JAX has a `CompiledSampler`, a simulator of PyTorch tensors has a `SimulatorSampler`, and
-an environment whose sub-environments step together, such as every Gymnasium environment, has a `BlockSampler`. All
-other environments have a `RowSampler`, and so have runs with features that these samplers lack; see `why_not_compiled`
-and `why_not_in_blocks`. The config key `sampler` sets another class.
+By default `CompiledSampler` samples an environment in JAX, `SimulatorSampler` a simulator of PyTorch tensors, and
+`BlockSampler` an environment whose sub-environments step together, such as a Gymnasium environment in the worker's
+process. `RowSampler` samples all other environments, and runs with features that these samplers lack; see
+`why_not_compiled` and `why_not_in_blocks`. The config key `sampler` sets another class.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ class Sampler(ABC):
         env: the environment.
         runners: policy id -> policy, with its observation filter and action map.
         episodes: the running episodes.
-        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode; None for a single policy.
-        fragment_length: number of env steps of each sub-environment in a fragment.
+        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode, by a `CompiledSampler` at each
+            compiled call; None for a single policy.
+        fragment_length: the least number of environment steps in a fragment, divided by the number of sub-environments.
         complete_episodes: whether a fragment has only whole episodes.
         record: keep trajectories; false if only metrics are read, as in evaluation.
         explore: whether actions are sampled from the policy's distribution.
     Attributes:
-        timestep: environment steps trained on so far.
-        recorder: writes the trajectories; None without `output`.
+        timestep: steps trained on so far, in the unit of `count_steps_by`.
+        recorder: writes the trajectories; None without the config key `output`.
         next_trajectory: the id of the next trajectory, unique across workers; part of a checkpoint.
     """
 
@@ -76,7 +77,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self) -> tuple[dict[str, Fragment], int]:
-        """`(policy id -> fragment, number of env steps)`; a policy without complete rows has no fragment.
+        """`(policy id -> fragment, number of environment steps)`; a policy without complete rows has no fragment.
 
         After a call that raised, or was interrupted, fresh episodes begin.
         """

@@ -16,7 +16,8 @@ from rollax.rollout.policy_rows import GivenActions
 class StepRecorder(Protocol):
     """Records the steps of a sampler, and writes whole episodes; an extension implements it.
 
-    For each poll: `observe` and `act` for each policy, `end` or `drop` for the episodes that end, then `polled`.
+    In each step the sampler calls `act` for each policy and polls; then it calls `drop` and `end` for episodes,
+    `observe` for each policy, and `polled`. After a reset it calls `observe` with the first observations.
     """
 
     @property

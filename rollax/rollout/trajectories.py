@@ -81,7 +81,7 @@ class Trajectories:
     def __init__(self, wanted: frozenset[str], slots: Table, name: str, *, reward_dtype: Any = np.float32) -> None:
         self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
-        self._given: Set[str] = frozenset()  # names of the columns that a policy acts with
+        self._given: Set[str] = frozenset()  # names of the columns that `append` gets
         self._dtypes = {**_BOOKKEEPING, SampleBatch.REWARDS: reward_dtype}
         self._capacity = 0
         self._size = 0
@@ -271,7 +271,7 @@ class Trajectories:
         """The next inputs after the rows at positions `ends` of the sorted order."""
         end_rows = order[ends]
         inputs = {name: rows[name] for name in _INPUTS if name in rows}
-        # An end without a last observation uses the observation of its last action.
+        # A trajectory that ends without a last observation gets the observation of its last action instead.
         following = {name: trees.index(column, end_rows) for name, column in inputs.items()}
         carried = np.flatnonzero(continues[ends])
         if len(carried):

@@ -105,7 +105,7 @@ class LongEpisodes:
 
     Args:
         waits: a sentence about the code that waits for the ends of episodes.
-        most: the number of steps after which an episode is an error; None: none.
+        most: the number of steps after which a running episode is an error; None: no limit.
     """
 
     def __init__(self, waits: str, most: int | None = None) -> None:

@@ -213,8 +213,8 @@ class RolloutWorker:
     def perform(self, task: Callable[[RolloutWorker], Result], update: Update | None = None) -> Result:
         """Returns the result of an optimizer's task, after replacing weights and filters if there is an `update`.
 
-        The task gets this worker, whose sampling halts meanwhile. The task must not change running statistics, and is
-        pickled for another process.
+        The task gets this worker, whose sampling halts meanwhile. The task must not change running statistics. For a
+        worker in another process, the task is pickled.
         """
         if update is not None:
             self.apply_update(update)
@@ -225,7 +225,8 @@ class RolloutWorker:
     def apply_update(self, update: Update) -> None:
         """Replaces weights and running statistics.
 
-        After the first update, statistics that have not been sent yet are kept, unless the statistics were set.
+        From the second update on, statistics that this worker has not sent yet are kept, unless the driver has replaced
+        them by `set_filters`.
         """
         with self._sampling.turn():
             self.set_weights(update.weights)
@@ -246,6 +247,7 @@ class RolloutWorker:
 
         Raises:
             ConfigError: `num_episodes` is not a positive whole number.
+            EnvError: an episode has not ended after 1,000,000 steps.
         """
         from rollax.rollout.whole_episodes import play_episodes  # loaded only where it is used
 
@@ -260,7 +262,7 @@ class RolloutWorker:
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The sampled episodes that finished since the last call, without those played by the other methods."""
+        """The metrics of sampled episodes since the last call, without the episodes that the other methods play."""
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
@@ -308,7 +310,7 @@ class RolloutWorker:
             self.sampler.set_state(state)
 
     def set_restarts(self, restarts: int) -> None:
-        """Begins the episodes of a worker with this number of `restarts`; fragments that wait are dropped."""
+        """Begins new episodes, with the ids and seeds after this number of `restarts`; drops fragments that wait."""
         with self._sampling.halted(drops=True):
             self.restarts = restarts
             self.sampler.begin_from(*first_ids(self.worker_index, restarts))
@@ -364,7 +366,7 @@ class RolloutWorker:
         return self._sampling.in_background
 
     def note_dropped(self, steps: int) -> None:
-        """Adds environment steps that were too old to learn from."""
+        """Counts environment steps that the optimizer dropped because they were too old to learn from."""
         self._sampling.note_dropped(steps)
 
     def is_too_old(self, version: int) -> bool:

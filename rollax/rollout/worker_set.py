@@ -124,7 +124,7 @@ class WorkerSet:
         return [self.local.apply(function)]
 
     def health(self) -> dict[str, Any]:
-        """The numbers of workers that sample and of restarts, and the last error of each worker that has failed."""
+        """The number of workers that sample, the number of restarts, and the last error of each failed worker."""
         return self.remote.health() if self._num_remote else {"healthy": 1, "restarts": 0, "last_errors": {}}
 
     def restart_episodes(self) -> None:

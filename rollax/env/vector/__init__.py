@@ -48,7 +48,10 @@ class VectorEnv:
     def vector_reset(
         self, seeds: Sequence[int | None] | None = None, options: Sequence[dict | None] | None = None
     ) -> tuple[Any, Sequence[dict]]:
-        """Resets all sub-environments; returns `(obs, infos)`, one entry each, with `obs` as a list or as columns."""
+        """Resets all sub-environments; returns `(obs, infos)`, with `obs` as a list or as columns.
+
+        Both have one entry for each sub-environment.
+        """
         pairs, name = [], self.name or type(self).__name__
         for i in range(self.num_envs):
             pair = self.reset_at(i, None if seeds is None else seeds[i], None if options is None else options[i])
@@ -91,14 +94,14 @@ class VectorEnv:
     def wrap(
         make_env: Callable[[int], gym.Env] | None = None, existing_envs: Sequence[gym.Env] = (), num_envs: int = 1
     ) -> VectorEnv:
-        """Auto-vectorizes single environments: inference is batched, the environments step one after another.
+        """Vectorizes single environments: inference is batched, the environments step one after another.
 
         Args:
             make_env: makes the sub-environment of a vector index, if it is not among the existing ones.
             existing_envs: the first sub-environments.
             num_envs: the total number.
         Returns:
-            A `VectorEnv` whose `vector_step` raises EnvError if a sub-environment is over and has not been reset.
+            A `VectorEnv` whose `vector_step` raises EnvError for a sub-environment without a running episode.
         """
         return SteppedInTurn(EnvCopies(existing_envs, make_env, num_envs))
 

@@ -1,4 +1,4 @@
-"""A `VectorEnv` as a `BaseEnv`: one row per sub-environment at every poll, without a dict."""
+"""A `VectorEnv` as a `BaseEnv`: each poll returns columns, with a row for each sub-environment that stepped."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class VectorBaseEnv(BaseEnv):
 
 
 class ActionBuffer:
-    """The actions of sub-environments that step together, until all of them have been sent."""
+    """Collects the actions of sub-environments that step together, until the next step takes all of them."""
 
     def __init__(self, everyone: np.ndarray, name: str) -> None:
         self.name = name

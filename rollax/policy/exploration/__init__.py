@@ -50,7 +50,7 @@ class Exploration(ABC):
     def noise(self, rng: np.random.Generator, rows: int, timestep: int) -> np.ndarray:
         """Draws [rows, K] float32 numbers for one acting call, by default K = 0.
 
-        `timestep` counts the environment steps trained on so far.
+        `timestep` counts the steps trained on so far, in the unit of `count_steps_by`.
         """
         return np.zeros((rows, 0), np.float32)
 
@@ -144,7 +144,7 @@ class FromDistribution(Exploration):
 def uniform_choice(outputs: Any, uniform: Any) -> Any:
     """[B] a random valid choice for each row, all with equal probability; `uniform` are random numbers [B] in [0, 1].
 
-    Invalid choices have an output of `MASKED_LOGIT`.
+    Invalid choices have an output of at most `MASKED_LOGIT`.
     """
     xp = namespace(outputs)
     valid = outputs > MASKED_LOGIT

@@ -19,7 +19,7 @@ GREEDY_ACTIONS = "greedy_actions"
 
 
 class Deterministic(Exploration):
-    """Acts greedily: the model's outputs are the flattened actions, which have this shape."""
+    """Acts greedily: the model's outputs are the actions, flattened; `shape` is the shape of an action."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
@@ -96,7 +96,7 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
 
 class RandomAtFirst(ExplorationWrapper):
-    """Draws valid actions uniformly during the first environment steps; for a Box, from [-1, 1].
+    """Draws valid actions uniformly during the first `steps` steps; for a Box, from [-1, 1].
 
     All actions of the fragment in which these steps end are random.
     """
