@@ -319,7 +319,7 @@ def counted_steps(sampler: CompiledSampler, config: TrainerConfig) -> int:
 
 
 def rounds_at_once(config: TrainerConfig, steps: int, *most: int) -> int:
-    """The number of rounds of this many counted steps in one call: as an iteration needs, at most each of `most`."""
+    """How many rounds of `steps` counted steps a call makes: those of an iteration, at most the smallest of `most`."""
     return max(min(-(-config.timesteps_per_iteration // steps), *most), 1)
 
 
