@@ -104,7 +104,7 @@ def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: 
     got, expected = f"{repr_of(dict(context))}: {type(error).__name__}: {text_of(error)}", _parameters_of(creator)
     return ConfigError(
         "The environment does not accept this env_config.", f"env_config, env {_name_of(creator)}", got
-    ).expected(expected, "correct the keys of env_config; the traceback above shows where they were rejected")
+    ).expected(expected, "correct the keys of env_config")
 
 
 def _name_of(creator: Any) -> str:
