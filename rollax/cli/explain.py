@@ -39,4 +39,4 @@ def explain(
 
     with readable_errors(traceback, imports):
         names = list(ALGORITHMS) if algo is None else [algo]
-        print("\n".join(explanation(key, {name: trainer_class_named(name).config_class for name in names})))
+        print("\n".join(explanation(key, {name: trainer_class_named(name, "--algo").config_class for name in names})))

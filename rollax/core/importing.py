@@ -145,6 +145,10 @@ def current_folder() -> str | None:
 def import_module(path: str, where: str) -> ModuleType:
     """Returns the module of a path "module:Name"; raises ConfigError like `import_object`."""
     if not isinstance(path, ImportPath):
+        if ":" not in path:
+            raise ConfigError.is_not("The name of code", "module:Name", where, path).fix(
+                "pass the class or function itself, or its path, such as my_module:MyClass"
+            )
         raise ConfigError(
             "The name of code is not one that the caller wrote, so its module is not imported.", where, path
         ).expected(

@@ -27,7 +27,9 @@ def checked_wrappers(value: Any) -> tuple[Any, ...]:
         ValueError: it is no such list.
     """
     if not isinstance(value, list | tuple) or not all(map(_is_wrapper, value)):
-        raise ValueError("a list of classes or functions, their paths 'module:Class', or [one of these, {keywords}]")
+        raise ValueError(
+            "a list of classes or functions or their paths, each alone or as [['module:Class', {keywords}]]"
+        )
     return tuple(one if callable(one) or isinstance(one, str) else (one[0], dict(one[1])) for one in value)
 
 

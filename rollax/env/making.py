@@ -113,8 +113,9 @@ def _name_of(creator: Any) -> str:
 
 def _parameters_of(creator: Any) -> str:
     made_by = getattr(creator, "entry_point", creator)
+    of_gymnasium = ", or those of gymnasium.make, such as max_episode_steps" if hasattr(creator, "env_id") else ""
     try:
-        return f"{getattr(made_by, '__qualname__', made_by)}{signature_of(made_by)}"
+        return f"{getattr(made_by, '__qualname__', made_by)}{signature_of(made_by)}{of_gymnasium}"
     except (TypeError, ValueError):
         return "the keywords of its constructor"
 

@@ -22,6 +22,9 @@ _CREATORS_BY_PREFIX = {
     "pettingzoo/": "rollax.env.multi_agent.pettingzoo_env:pettingzoo_creator",
 }
 
+_REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+"""Beginning of an id -> the package that registers such ids when it is imported."""
+
 
 class EnvContext(dict[str, Any]):
     """The dict `env_config`, with the worker and the copy that the environment is made for.
@@ -170,6 +173,9 @@ def id_without_module(env_id: Any, where: str) -> str:
 def _fix_of_unknown(env_id: str) -> str:
     if game := _OLD_ATARI.fullmatch(env_id):
         return f"write 'ALE/{game[1]}-v5', which is preprocessed; see {page('atari-and-video')}"
+    for prefix, module in _REGISTERED_BY.items():
+        if env_id.startswith(prefix):
+            return f"write '{module}:{env_id}', or correct the name"
     module, dot, name = env_id.rpartition(".")
     if dot and all(part.isidentifier() for part in env_id.split(".")):
         return f"write '{module}:{name}' for a class in a module, or correct the name"

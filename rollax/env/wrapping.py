@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,22 +13,21 @@ from rollax.core.frozen import thawed
 from rollax.core.importing import import_object
 from rollax.env import checks
 from rollax.env.adapters import adapted
-from rollax.errors import EnvError, RollaxError
+from rollax.errors import ConfigError, EnvError, RollaxError, text_of
 
 
 def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
     """Returns the environment in its wrappers, the first of which is the innermost.
 
-    If a wrapper fails, the environment is closed.
-
-    An environment of a kind that rollax adapts to Gymnasium, such as the old Gym interface, is adapted before a wrapper
-    of Gymnasium is applied.
+    If a wrapper fails, the environment is closed. An environment of a kind that rollax adapts to
+    Gymnasium, such as the old Gym interface, is adapted before a wrapper of Gymnasium is applied.
 
     Args:
         env: an environment of any kind, as the creator returned it.
         wrappers: each a class or function of one environment, or its `ImportPath`; or a pair with keyword arguments.
     Raises:
-        ConfigError: a path that does not import, or that was read from a file without trust.
+        ConfigError: a path that does not import, or that was read from a file without trust; or keyword arguments that
+            a wrapper does not accept.
         EnvError: a wrapper raised, or did not return an environment.
     """
     for wrapper in wrappers:
@@ -47,6 +47,11 @@ def _in_wrapper(env: Any, wrapper: Any, keywords: Any) -> Any:
         raise
     except Exception as error:
         name = f"wrapper {_name_of(wrapper)}"
+        if keywords and isinstance(error, TypeError):
+            got = f"{dict(keywords)}: {type(error).__name__}: {text_of(error)}"
+            raise ConfigError(f"The {name} does not accept these keywords.", "config key 'env_wrappers'", got).expected(
+                f"those of {_name_of(wrapper)}{_signature(wrapper)}", "correct the keywords"
+            ) from error
         raise EnvError.raised(f"The {name}", error, checks.env_name(env), "an environment in the wrapper").fix(
             checks.fix_of(error, name)
         ) from error
@@ -59,3 +64,10 @@ def _in_wrapper(env: Any, wrapper: Any, keywords: Any) -> Any:
 
 def _name_of(wrapper: Any) -> str:
     return getattr(wrapper, "__qualname__", None) or repr(wrapper)
+
+
+def _signature(wrapper: Any) -> str:
+    try:
+        return str(inspect.signature(wrapper))
+    except (TypeError, ValueError):  # a builtin
+        return ""

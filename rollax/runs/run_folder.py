@@ -268,7 +268,8 @@ def newest_checkpoint(path: Path) -> Path:
         CheckpointError: there is no such folder, or it has no checkpoint, or it is a folder of several seeds.
     """
     if not os.path.isdir(path):
-        raise CheckpointError("The checkpoint does not exist.", None, str(path)).expected(
+        what = "The checkpoint is a file, not a folder." if os.path.isfile(path) else "The checkpoint does not exist."
+        raise CheckpointError(what, None, str(path)).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )
     if os.path.isfile(path / storage.MANIFEST):

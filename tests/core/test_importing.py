@@ -140,6 +140,8 @@ def test_a_plain_string_is_not_imported(tmp_path, monkeypatch):
     for text in made_from_it:
         with pytest.raises(ConfigError, match=r"trust_code=True"):
             import_object(text, "here")
+    with pytest.raises(ConfigError, match="is not module:Name"):
+        import_object("json", "here")
     sent = pickle.loads(pickle.dumps(path))  # noqa: S301
     for kept in (sent, copy.deepcopy(path), named_by_caller(str(path))):
         with pytest.raises(ConfigError, match="SystemExit"):

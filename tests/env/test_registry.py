@@ -78,6 +78,7 @@ def test_unknown_id(monkeypatch):
     refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
     refused(ConfigError, env_creator, "my_package.envs.Corridor", says="write 'my_package.envs:Corridor' for a class")
+    refused(ConfigError, env_creator, "MiniGrid-NoSuch-v0", says="write 'minigrid:MiniGrid-NoSuch-v0'")
     for old in ("BreakoutNoFrameskip-v4", "BreakoutDeterministic-v0"):
         monkeypatch.delitem(gym.registry, old, raising=False)  # of ale-py, if another test has imported it
         refused(ConfigError, env_creator, old, says="write 'ALE/Breakout-v5'")

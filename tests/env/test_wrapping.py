@@ -211,7 +211,7 @@ def test_other_values_are_refused(value):
     [
         (raising, "The wrapper raising raised ValueError: no such thing.*fix: +correct the wrapper raising"),
         (forgetful, "forgetful"),
-        ((Scaled, {"factr": 1}), "Scaled.*factr"),
+        ((Scaled, {"factr": 1}), "The wrapper Scaled does not accept.*'env_wrappers'.*factr.*factor"),
         (f"{HERE}:NoSuch", "NoSuch"),
     ],
 )
