@@ -56,5 +56,5 @@ def sum_of_squares(values: np.ndarray) -> float:
     """Returns the sum of the squared elements, without a temporary array and without a warning where it overflows."""
     flat = values.ravel()
     if flat.size <= _ONE_THREAD:
-        return np.vdot(flat, flat)
-    return np.einsum("i,i->", flat, flat)
+        return float(np.vdot(flat, flat))
+    return float(np.einsum("i,i->", flat, flat))
