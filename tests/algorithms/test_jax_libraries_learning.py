@@ -82,7 +82,7 @@ CARTPOLE_BALANCE: dict[str, Any] = {
 
 RUNS = {
     "pqn_minatar_breakout": Run(PQNTrainer, "jax:gymnax/Breakout-MinAtar", 60, STEPS, PQN_BREAKOUT),
-    "ppo_minatar_breakout": Run(PPOTrainer, "jax:gymnax/Breakout-MinAtar", 60, 4_000_000, PPO_BREAKOUT),
+    "ppo_minatar_breakout": Run(PPOTrainer, "jax:gymnax/Breakout-MinAtar", 60, STEPS, PPO_BREAKOUT),
     "ppo_simple_spread": Run(PPOTrainer, "jax:jaxmarl/MPE_simple_spread_v3", -60, 1_000_000, SIMPLE_SPREAD),
     "ppo_cartpole_balance": Run(PPOTrainer, "jax:playground/CartpoleBalance", 900, 2_000_000, CARTPOLE_BALANCE),
 }
