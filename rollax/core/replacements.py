@@ -62,6 +62,7 @@ RUNNER: dict[str, str] = {
     **{name: TRAINER[name] for name in ("predict", "compute_action")},
     **each("learn train fit", "the trainer's, which Trainer.from_checkpoint(path) opens"),
     **each("get_weights set_weights get_parameters", "policy.get_weights() and policy.set_weights(weights)"),
+    **each("observation_space action_space", "policy.observation_space and policy.action_space"),
 }
 """Attribute of another library's loaded policy -> its replacement."""
 

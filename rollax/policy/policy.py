@@ -163,9 +163,9 @@ class Policy(ABC):
         Raises:
             EnvError, NonFiniteError: the observation does not fit the observation space.
         """
-        from rollax.policy.raw_observations import columns_of_one  # loaded only where it is used
+        from rollax.policy.raw_observations import columns_for  # loaded only where it is used
 
-        columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
+        columns = columns_for(self, obs, one=True)
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
         states = None if state is None else [np.asarray(part)[None] for part in state]
         prev_rewards = None if prev_reward is None else np.array([prev_reward], np.float32)

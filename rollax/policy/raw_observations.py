@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.core import trees
 from rollax.core.spaces import Path, bounds, in_dtype, of_each, path_text, walk
-from rollax.errors import EnvError, NonFiniteError
+from rollax.errors import EnvError, NonFiniteError, page
+
+if TYPE_CHECKING:
+    from rollax.policy.policy import Policy
+
+_STACKS = "stacks-of-observations-and-repeated-actions"
+
+
+def columns_for(policy: Policy, observations: Any, *, one: bool = False) -> trees.Tree:
+    """Returns columns of N observations for a policy, or of one; see `columns_of` and `columns_of_one`.
+
+    With the config key `frame_stack`, the error for observations that do not fit says what to stack.
+    """
+    convert, what = (columns_of_one, "an observation") if one else (columns_of, "the observations")
+    try:
+        return convert(policy.observation_space, observations, f"{what} for policy {policy.name!r}")
+    except EnvError as error:
+        if (count := getattr(policy.config, "frame_stack", 1)) > 1:
+            stacks = "the stack" if one else "stacks"
+            error.fix(
+                f"pass {stacks} of the last {count} observations of the environment, the newest last, because the "
+                f"policy was trained with frame_stack={count}: see {page('environments', _STACKS)}"
+            )
+        raise
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:

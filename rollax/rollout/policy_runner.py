@@ -154,8 +154,9 @@ class PolicyRunner(OtherNamesOfRunner):
         Batches are padded to a power of two, so batches of up to N observations compile at most 1 + ⌈log2 N⌉ versions.
 
         Args:
-            observations: a list of N observations, as the environment returns them; or columns of them, an array
-                [N, ...], or for a Dict or Tuple space a dict or tuple of arrays.
+            observations: a list of N observations, as the environment returns them, or with the config key
+                `frame_stack` of N stacks of them; or columns of these, an array [N, ...], or for a Dict or Tuple space
+                a dict or tuple of arrays.
             states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
                 the start of all N episodes.
             explore: False for greedy actions.
@@ -167,10 +168,9 @@ class PolicyRunner(OtherNamesOfRunner):
         Raises:
             EnvError, NonFiniteError: observations outside the observation space.
         """
-        from rollax.policy.raw_observations import columns_of  # loaded only where it is used
+        from rollax.policy.raw_observations import columns_for  # loaded only where it is used
 
-        where = f"the observations for policy {self.policy.name!r}"
-        columns = columns_of(self.policy.observation_space, observations, where)
+        columns = columns_for(self.policy, observations)
         memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
         return self._actions(columns, explore, memory)
 
@@ -186,7 +186,7 @@ class PolicyRunner(OtherNamesOfRunner):
         """The environment action for one raw observation; for many, `compute_actions` is faster.
 
         Args:
-            obs: one observation, as the environment returns it.
+            obs: one observation, as the environment returns it; with the config key `frame_stack`, a stack of them.
             state: the `state_out` of the step before; None for a policy without memory, or at the start of a
                 trajectory.
             explore: False for the greedy action.
@@ -197,9 +197,9 @@ class PolicyRunner(OtherNamesOfRunner):
         Raises:
             EnvError, NonFiniteError: an observation outside the observation space.
         """
-        from rollax.policy.raw_observations import columns_of_one  # as in `compute_actions`
+        from rollax.policy.raw_observations import columns_for  # as in `compute_actions`
 
-        columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
+        columns = columns_for(self.policy, obs, one=True)
         states = None if state is None else [np.asarray(part)[None] for part in state]
         previous = (None if part is None else [part] for part in (prev_action, prev_reward))
         memory = self._memory(1, states, *previous)

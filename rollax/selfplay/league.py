@@ -14,7 +14,7 @@ import numpy as np
 from rollax.core.numbers import is_finite
 from rollax.core.stored_values import read_count, read_dict, read_list, read_number, wrong_value
 from rollax.env.base_env import BaseEnv, in_order
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, corrected
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.episode import Episode
 from rollax.rollout.worker import RolloutWorker
@@ -109,8 +109,9 @@ class League(Callbacks):
         """The config keys of a league: `multiagent` and `callbacks`.
 
         Raises:
-            ConfigError: an attribute of the class has a wrong value.
+            ConfigError: an attribute of the class is unknown or has a wrong value.
         """
+        cls._check_names()
         cls._check()
         multiagent = {
             "policies": [LEARNER, *cls.slots()],
@@ -125,17 +126,18 @@ class League(Callbacks):
         return [f"past_{number}" for number in range(cls.size)]
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
-        seed = self._seed if worker.config.seed is None else worker.config.seed
-        rng = np.random.default_rng((seed, episode.episode_id))
-        if not self._chances or rng.random() < self.self_share:
-            return
-        agents = list(in_order(base_env.possible_agents or ()))
-        if len(agents) < 2:
+        known = base_env.possible_agents or ()
+        if len(known) < 2:  # refused in the first iteration, too, in which no opponent plays
             raise ConfigError(
                 "A league requires an environment of several agents that are known.",
                 "config key 'callbacks', League",
                 f"possible_agents={base_env.possible_agents}",
             ).expected("at least two agents", "set possible_agents of the environment, or use no League")
+        seed = self._seed if worker.config.seed is None else worker.config.seed
+        rng = np.random.default_rng((seed, episode.episode_id))
+        if not self._chances or rng.random() < self.self_share:
+            return
+        agents = list(in_order(known))
         opponent = str(rng.choice([*self._chances], p=[*self._chances.values()]))
         seat = agents[episode.episode_id % len(agents)]
         episode.user_data[_SEATS] = {agent: LEARNER if agent == seat else opponent for agent in agents}
@@ -206,6 +208,20 @@ class League(Callbacks):
         }
         score = float(np.mean(self._recent)) if self._recent else None
         return {"rating": self.rating, "score": score, "snapshots": self.snapshots, "opponents": opponents}
+
+    @classmethod
+    def _check_names(cls) -> None:
+        """Refuses public values of a subclass that are no settings; methods and properties may have any name."""
+        settings = League.__annotations__
+        for owner in (one for one in cls.__mro__ if issubclass(one, League) and one is not League):
+            for name, value in vars(owner).items():
+                if name.startswith("_") or name in settings or callable(value) or hasattr(value, "__get__"):
+                    continue
+                near = corrected(name, settings)
+                raise ConfigError("Unknown setting of the league.", f"class {owner.__name__}", name).expected(
+                    f"one of {', '.join(settings)}",
+                    f"rename it to {near or 'one of these'}; names of your own values must begin with _",
+                )
 
     @classmethod
     def _check(cls) -> None:

@@ -37,7 +37,13 @@ def test_methods_of_trainers(trainer, name, ours):
     assert not hasattr(trainer, name)
 
 
-@pytest.mark.parametrize(("name", "ours"), [("predict", "compute_single_action(obs)"), ("learn", "from_checkpoint")])
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        *(("predict", "compute_single_action(obs)"), ("learn", "from_checkpoint")),
+        ("observation_space", "policy.observation_space"),
+    ],
+)
 def test_methods_of_a_loaded_policy(trainer, name, ours):
     runner = trainer.worker.runners["default_policy"]
     with pytest.raises(AttributeError, match=f"'PolicyRunner' object has no attribute '{name}'.*{re.escape(ours)}"):

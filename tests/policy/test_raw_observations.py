@@ -10,6 +10,9 @@ from gymnasium import spaces
 
 from rollax import EnvError, NonFiniteError
 from rollax.policy.raw_observations import columns_of, columns_of_one
+from rollax.rollout.filters import make_filter
+from rollax.rollout.policy_runner import PolicyRunner
+from tests.policy.small_ppo import make
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -96,3 +99,16 @@ def test_a_list_equals_its_rows():
         columns_of(BOX, np.zeros(2), "here")
     with pytest.raises(NonFiniteError, match="here, key 'pos', row 1"):
         columns_of(SEEN, [FITS, {**FITS, "pos": [0, np.nan]}], "here")
+
+
+def test_the_error_of_a_policy_for_stacks_says_what_to_stack():
+    space = spaces.Box(-1, 1, (8,), np.float32)
+    for count, says in ((4, "stacks? of the last 4 .*rollax docs environments#stacks"), (1, "environment returns")):
+        policy = make(space, frame_stack=count)
+        runner = PolicyRunner.of(policy, policy.config, make_filter("NoFilter", space))
+        for compute in (policy.compute_single_action, runner.compute_single_action):
+            assert compute(np.zeros(8)) in policy.action_space
+            with pytest.raises(EnvError, match=rf"got: +shape \(2,\)\n(.|\n)*fix: .*{says}"):
+                compute(np.zeros(2))
+        with pytest.raises(EnvError, match=f"fix: .*{says}"):
+            runner.compute_actions([np.zeros(2)])

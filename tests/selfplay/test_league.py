@@ -12,6 +12,7 @@ from rollax import Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
 from rollax.errors import CheckpointError, ConfigError
 from rollax.selfplay.league import LEARNER, Opponent
 from tests.algorithms.checkpoints import continue_training, to_plain
+from tests.env.refused import refused
 
 SEEN: list[dict] = []
 
@@ -174,6 +175,29 @@ def test_wrong_settings_are_refused(name, value):
         type("Wrong", (League,), {name: value}).config()
 
 
+def test_unknown_settings_are_refused():
+    class Own(Small):
+        _kept = 1
+
+        @property
+        def best(self):
+            return max(self.opponents)
+
+        def worst(self):
+            return min(self.opponents)
+
+    assert Own.config()["callbacks"] is Own
+
+    class Misspelled(Own):
+        siz = 3
+
+    class Below(Misspelled):
+        games = 10
+
+    for league in (Misspelled, Below):
+        refused(ConfigError, league.config, says="class Misspelled...siz...one of size...rename it to size")
+
+
 @pytest.mark.long
 def test_fewer_opponents_at_a_restore(tmp_path):
     class Smaller(Small):
@@ -215,11 +239,11 @@ def test_in_other_processes(small_ray):
     assert result["policy_reward_mean"]["past_0"] is not None
 
 
-def test_an_environment_without_known_agents_is_refused():
-    class Unknown(Guess):
-        possible_agents = None
+class Unknown(Guess):
+    possible_agents = None
 
-    with PPOTrainer(Unknown, CONFIG) as trainer:
+
+@pytest.mark.parametrize("env", [Unknown, "CartPole-v1"], ids=["without known agents", "with one agent"])
+def test_an_environment_without_several_known_agents_is_refused_in_the_first_iteration(env):
+    with PPOTrainer(env, CONFIG) as trainer, pytest.raises(ConfigError, match="possible_agents"):
         trainer.train()
-        with pytest.raises(ConfigError, match="possible_agents"):
-            trainer.train()
