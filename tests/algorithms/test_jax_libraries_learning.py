@@ -33,7 +33,7 @@ PQN_BREAKOUT: dict[str, Any] = {
 }
 # PureJaxRL's `ppo.py` (Lu et al. 2022), but with the convolution of PQN's paper, a lower learning rate and a larger
 # weight of the entropy: with 0.01 the ball circles around the last of the 30 bricks, and scores stay at 29 up to 7M.
-# Evaluations draw actions, as the published training episodes do: the environment is deterministic, so that the ball of a
+# Evaluations draw actions, as the published training episodes do: the environment is deterministic, so the ball of a
 # greedy policy can circle for ever.
 PPO_BREAKOUT: dict[str, Any] = {
     "num_envs_per_worker": 64,
