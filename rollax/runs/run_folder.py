@@ -243,6 +243,8 @@ class RunFolder:
         except RollaxError:
             return
         except OSError as error:
+            with suppress(OSError):
+                (self.path / CURVE).unlink()  # it would be a part of a picture
             with suppress(OSError):  # a full disk may hold the file of stderr too
                 print(f"The learning curve was not drawn: {error}", file=sys.stderr)
 

@@ -232,6 +232,18 @@ def test_an_error_of_saving_may_have_no_message(tmp_path):
             folder.save(trainer)
 
 
+def test_no_part_of_a_curve_remains(tmp_path, monkeypatch, capsys):
+    def fails(runs, out, title):
+        out.write_bytes(b"part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rollax.runs.run_folder.draw_curves", fails)
+    with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
+        folder.append(FakeTrainer({}).train())
+    assert "No space left" in capsys.readouterr().err
+    assert not (tmp_path / "curve.png").exists()
+
+
 def test_a_disk_that_is_full_for_the_curve_and_its_warning_leaves_no_lock(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path, EXPERIMENT, None, None)
     with folder:
