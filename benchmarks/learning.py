@@ -60,7 +60,8 @@ def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "### Learning results",
         "",
-        "The best of ten greedy evaluations within the budget, of 20 episodes each unless the test states otherwise: "
+        "The best of ten greedy evaluations within the budget, of 20 episodes each unless the test states otherwise "
+        "(PPO draws its actions in MinAtar): "
         "the mean over the seeds, the value of each seed, and the mean of the last evaluations. `make learning` "
         "repeats the runs; the settings are in the tests and in the zoo ([docs/zoo.md](docs/zoo.md)), whose last "
         "evaluation is the score after training.",
