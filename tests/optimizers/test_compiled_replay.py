@@ -111,8 +111,8 @@ CASES = {
     ),
     "SimBa": (SACTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "model": BLOCKS}),
     "FlashSAC": (FlashSACTrainer, "jax:Pendulum-v1", FLASH_SAC_KEYS),
-    # With plain layers, a bias before a normalization has a gradient of rounding errors alone, which Adam scales up with
-    # the usual epsilon.
+    # With plain layers, a bias before a normalization has a gradient of rounding errors alone.
+    # Adam with a small epsilon would scale it up.
     "XQC": (
         FlashSACTrainer,
         "jax:Pendulum-v1",
