@@ -2,6 +2,7 @@
 
 import sys
 
+import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_one_env():
 @pytest.mark.parametrize(("game", "sticky"), [(PONG, 0.25), (BREAKOUT, 0.0)])
 def test_single_environments_equal_gymnasiums(game, sticky):
     """Frames and rewards equal those of Gymnasium's preprocessing and stacking; a stack begins black."""
-    gym.register_envs(pytest.importorskip("ale_py"))
+    gym.register_envs(ale_py)
     bare = gym.make(game, frameskip=1, repeat_action_probability=sticky)
     reference = gym.wrappers.AtariPreprocessing(bare, noop_max=30, frame_skip=4, screen_size=84)
     reference = gym.wrappers.FrameStackObservation(reference, 4, padding_type="zero")
