@@ -218,8 +218,6 @@ SYNONYMS: dict[str, str] = {
     **each("attention_memory_inference attention_memory_training memory_length", "model.attention_memory"),
     **each("attention_use_n_prev_actions", "model.lstm_use_prev_action"),
     **each("attention_use_n_prev_rewards", "model.lstm_use_prev_reward"),
-    "log_std_init": "model.free_log_std: true trains one vector of log standard deviations, which begins at 0; "
-    "with use_sde the key is sde_log_std_init",
 }
 _UNNORMALIZED = (
     "this algorithm does not normalize rewards: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward "

@@ -37,6 +37,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         # A centralized critic has the default layers, also if the actor is a custom model.
         _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
         "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
+        "model.log_std_init": {"model.free_log_std": True},
         "model.lstm_cell_size": _RECURRENT,
         _OF_ATTENTION: {"model.use_attention": True},
         "model.normalize_before_activation": {"model.normalization": ENABLED},

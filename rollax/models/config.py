@@ -130,6 +130,9 @@ class ModelConfig(LayersConfig):
         description="whether the log standard deviations of a diagonal Gaussian are one trained vector, instead of a "
         "function of the observation",
     )
+    log_std_init: float = Field(
+        default=0.0, ge=-20, le=2, description="the initial log standard deviation of free_log_std"
+    )
     use_lstm: bool = Field(default=False, description="an LSTM between the hidden layers and the heads")
     use_gru: bool = Field(default=False, description="a GRU instead of the LSTM")
     use_attention: bool = Field(default=False, description="a gated transformer (GTrXL) instead of the LSTM")

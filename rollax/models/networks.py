@@ -112,7 +112,8 @@ class ActorCritic(nnx.Module):
         self.policy_head = make_policy_head(observation_space, features, head_outputs, gain=POLICY_GAIN, rngs=rngs)
         self.value_shape = value_shape
         self.value_head = dense(features, math.prod(value_shape), gain=VALUE_GAIN, rngs=rngs)
-        self.log_std = nnx.Param(jnp.asarray(np.zeros(head_outputs, np.float32))) if config.free_log_std else None
+        initial = np.full(head_outputs, config.log_std_init, np.float32)
+        self.log_std = nnx.Param(jnp.asarray(initial)) if config.free_log_std else None
 
     def __call__(self, obs: Any) -> Outputs:
         hidden = self.policy_trunk(obs)

@@ -87,7 +87,7 @@ class ActorCritic(nn.Module):
         self.policy_head = make_policy_head(observation_space, features, outputs, gain=POLICY_GAIN)
         self.value_shape = value_shape
         self.value_head = dense(features, math.prod(value_shape), gain=VALUE_GAIN)
-        self.log_std = nn.Parameter(torch.zeros(outputs)) if config.free_log_std else None
+        self.log_std = nn.Parameter(torch.full((outputs,), config.log_std_init)) if config.free_log_std else None
 
     def forward(self, obs: Any) -> Outputs:
         hidden = self.policy_trunk(obs)

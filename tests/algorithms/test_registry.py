@@ -116,7 +116,7 @@ HINTS = [
     ("TD3", "n_sampled_goal", "in rollax it is 'hindsight_goals'"),
     ("DQN", "goal_selection_strategy", "in rollax it is 'hindsight_strategy'"),
     ("PPO", "replay_buffer_kwargs", "this algorithm has no replay buffer"),
-    ("PPO", "model.log_std_init", "in rollax it is 'free_log_std'"),
+    ("PPO", "log_std_init", "it is a key of 'model'"),
     ("TD3", "use_sde", "no state-dependent exploration"),
     ("PPO", "full_std", "each hidden feature and action element"),
     ("A2C", "use_rms_prop", "unless make_optimizer of a policy of your own returns another; 'opt_type' is a key of"),

@@ -57,6 +57,7 @@ CASES = [
     (APPOConfig, {}, {"kl_coeff": 0.5}, {"use_kl_loss": True}),
     (APPOConfig, {"vtrace": False}, {"target_update_frequency": 5}, {"vtrace": True}),
     (IMPALAConfig, {}, {"decay": 0.5}, {"opt_type": "rmsprop"}),
+    (PPOConfig, {}, {"model": {"log_std_init": -2.0}}, {"model": {"log_std_init": -2.0, "free_log_std": True}}),
     (IMPALAConfig, {}, {"replay_buffer_num_slots": 5}, {"replay_proportion": 0.5}),
     (DQNConfig, {"epsilon_schedule": POINTS}, {"initial_epsilon": 0.5}, {"epsilon_schedule": None}),
     (DQNConfig, {"epsilon_schedule": POINTS}, {"final_epsilon": 0.5}, {"epsilon_schedule": None}),

@@ -86,6 +86,10 @@ class TestForwardByHand:
         # h = relu(x) = [1, 2], [3, 0], [0, 0]
         np.testing.assert_allclose(jax.jit(model)(self.OBS)[1], [21.25, 3.25, 0.25], rtol=1e-6)
 
+    def test_free_log_std_begins_at_its_initial_value(self):
+        model = model_of(spaces.Box(-9, 9, (2,), np.float32), 4, fcnet_hiddens=(), free_log_std=True, log_std_init=-2.0)
+        np.testing.assert_array_equal(jax.jit(model)(self.OBS)[0][:, 2:], np.full((3, 2), -2.0))
+
     def test_free_log_std_follows_the_means(self):
         model = model_of(spaces.Box(-9, 9, (2,), np.float32), 4, fcnet_hiddens=(), free_log_std=True)
         assert model.log_std is not None

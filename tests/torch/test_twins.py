@@ -294,6 +294,11 @@ class TestModels:
         twin = networks.make_model(space, VECTOR, 6, sizes)
         same_outputs_and_gradients(ours, twin, {"obs": seen(space, B)})
 
+    def test_log_standard_deviations_begin_at_their_initial_value(self):
+        sizes = ModelConfig(fcnet_hiddens=(8,), free_log_std=True, log_std_init=-2.0)
+        model = networks.make_model(VECTOR, VECTOR, 6, sizes)
+        np.testing.assert_array_equal(model.get_parameter("log_std").detach().numpy(), np.full(3, -2, np.float32))
+
     @pytest.mark.parametrize("kind", ["layer", "batch_renorm"])
     def test_normalization(self, kind):
         sizes = ModelConfig(fcnet_hiddens=(8, 5), normalization=kind)
