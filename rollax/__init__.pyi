@@ -55,6 +55,9 @@ from rollax.algorithms.qmix import VDNTrainer as VDNTrainer
 from rollax.algorithms.sac import SAC as SAC
 from rollax.algorithms.sac import SACConfig as SACConfig
 from rollax.algorithms.sac import SACTrainer as SACTrainer
+from rollax.algorithms.td7 import TD7 as TD7
+from rollax.algorithms.td7 import TD7Config as TD7Config
+from rollax.algorithms.td7 import TD7Trainer as TD7Trainer
 from rollax.algorithms.tqc import TQC as TQC
 from rollax.algorithms.tqc import TQCConfig as TQCConfig
 from rollax.algorithms.tqc import TQCTrainer as TQCTrainer

@@ -48,7 +48,9 @@ class Pair(MultiAgentEnv):
 
 
 ENVIRONMENTS = {
-    **dict.fromkeys(("SAC", "FlashSAC", "TQC", "CrossQ", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC"), "Pendulum-v1"),
+    **dict.fromkeys(
+        ("SAC", "FlashSAC", "TQC", "CrossQ", "TD7", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC"), "Pendulum-v1"
+    ),
     **dict.fromkeys(("QMIX", "VDN"), lambda _: Pair().with_agent_groups({"pair": ["left", "right"]})),
 }
 

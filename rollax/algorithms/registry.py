@@ -34,6 +34,7 @@ _OF_THE_CORE = {
     "Rainbow": "rollax.algorithms.dqn:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
     "TD3": "rollax.algorithms.ddpg:TD3Trainer",
+    "TD7": "rollax.algorithms.td7:TD7Trainer",
     "TQC": "rollax.algorithms.tqc:TQCTrainer",
     "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }

@@ -18,7 +18,7 @@ DATA_ALGORITHMS = {"BC"}
 """Algorithms that learn from recorded data only."""
 SEARCH_ALGORITHMS = {"ARS", "ES"}
 """Algorithms that learn from the returns of whole episodes only."""
-CONTINUOUS = {"DDPG", "TD3", "FlashSAC", "TQC", "CrossQ", "APEX_DDPG", "TD3BC", "CQL"}
+CONTINUOUS = {"DDPG", "TD3", "TD7", "FlashSAC", "TQC", "CrossQ", "APEX_DDPG", "TD3BC", "CQL"}
 
 SMALL: dict[str, Any] = {
     "learning_starts": 20,

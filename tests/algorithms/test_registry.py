@@ -157,7 +157,7 @@ HINTS = [
     ("PPO", "nmu_workers", "did you mean 'num_workers'?"),
     ("PPO", "evaluation_steps", "similar keys: evaluation_interval, evaluation_num_episodes, evaluation_num_workers, "),
     # Keys of other algorithms
-    ("PPO", "policy_delay", "leave it out; it is a key of CQL, SAC, TD3, TQC, "),
+    ("PPO", "policy_delay", "leave it out; it is a key of CQL, SAC, TD3, TD7, TQC, "),
     ("PPO", "buffer_size", "has no replay buffer; it is a key of BC, CQL, DQN, IQL, SAC, TD3, "),
     ("SAC", "clip_param", "leave it out; it is a key of PPO, APPO"),
     ("DQN", "sgd_minibatch_size", "in rollax it is 'train_batch_size'"),

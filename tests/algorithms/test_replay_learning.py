@@ -1,4 +1,4 @@
-"""DQN, R2D2, Rainbow, SAC, TQC, FlashSAC, TD3, DDPG and Ape-X reach published scores within published budgets."""
+"""DQN, R2D2, Rainbow, SAC, TQC, FlashSAC, TD7, TD3, DDPG and Ape-X reach published scores within published budgets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rollax import (
     RainbowTrainer,
     SACTrainer,
     TD3Trainer,
+    TD7Trainer,
     TQCTrainer,
 )
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum, StatelessPendulum
@@ -320,6 +321,7 @@ RUNS = {
     "xqc_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, XQC_PENDULUM),
     "simba_pendulum": Run(SACTrainer, "Pendulum-v1", -200, 10_000, SIMBA_PENDULUM),
     "td3_pendulum": Run(TD3Trainer, "Pendulum-v1", -200, 20_000, PENDULUM),
+    "td7_pendulum": Run(TD7Trainer, "Pendulum-v1", -200, 10_000, {"learning_starts": 1000, "random_steps": 1000}),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),
     "ddpg_mountain_car": Run(DDPGTrainer, "MountainCarContinuous-v0", 90, 20_000, DDPG_MOUNTAIN_CAR),

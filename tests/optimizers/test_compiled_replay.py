@@ -25,6 +25,7 @@ from rollax import (
     RainbowTrainer,
     SACTrainer,
     TD3Trainer,
+    TD7Trainer,
     TQCTrainer,
 )
 from rollax.algorithms.dqn import DQN
@@ -101,6 +102,7 @@ CASES = {
     "Rainbow": (RainbowTrainer, "jax:CartPole-v1", RAINBOW_KEYS),
     "SAC": (SACTrainer, "jax:Pendulum-v1", SAC_KEYS),
     "TD3": (TD3Trainer, "jax:Pendulum-v1", TD3_KEYS),
+    "TD7": (TD7Trainer, "jax:Pendulum-v1", {**TD3_KEYS, "embedding_dim": 8, "prioritized_replay": False}),
     "DDPG": (DDPGTrainer, "jax:Pendulum-v1", {**TD3_KEYS, **OU_NOISE}),
     "TQC": (TQCTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "num_quantiles": 5}),
     "CrossQ": (CrossQTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "model": RENORM, "critic_model": RENORM}),

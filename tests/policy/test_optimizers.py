@@ -16,6 +16,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.policy.gradient_transforms import by_part, clipped
 from rollax.policy.projected_optimizer import with_projection
 from rollax.policy.update_plan import rate_of
+from tests.algorithms.replayed import CONTINUOUS
 
 OBS, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 
@@ -90,15 +91,17 @@ def of_each_algorithm():
         # The steps of ARS and ES are taken elsewhere; ε counts from the sixth step of PQN on: tests of PQN.
         if name not in ("ARS", "ES", "PQN"):
             kinds = {"QMIX": pair, "VDN": pair}.get(name, [OBS, CHOICES])
-            continuous = name in ("APEX_DDPG", "CQL", "CrossQ", "DDPG", "FlashSAC", "IQL", "SAC", "TD3", "TD3BC", "TQC")
+            continuous = name in CONTINUOUS | {"IQL"}
             in_short = name in ("PPO", "DQN", "SAC", "QMIX")
             marks = () if in_short else pytest.mark.long
             yield pytest.param(policy_class, [OBS, BOX] if continuous else kinds, id=name, marks=marks)
 
 
 # The first step of Adam is g / (|g| + ε) for each gradient g, whatever its decay rates: 1/2 where g = ε.
-@pytest.mark.short("DQN", "PPO", "TorchPPO-kinds24")
-@pytest.mark.parametrize(("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPO, [OBS, CHOICES])])
+@pytest.mark.short("DQN", "PPO", "TorchPPO")
+@pytest.mark.parametrize(
+    ("policy_class", "kinds"), [*of_each_algorithm(), pytest.param(TorchPPO, [OBS, CHOICES], id="TorchPPO")]
+)
 def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
     policy = policy_class.make_policy(*kinds, {"adam_epsilon": 0.25, "grad_clip": None, "seed": 0})
     before, rates = policy.get_weights(), policy.learning_rates()
@@ -106,8 +109,8 @@ def test_the_epsilon_of_adam_is_a_key_of_every_algorithm(policy_class, kinds):
         {name: np.full_like(value, 0.25) for name, value in before.items() if value.dtype.kind == "f"}
     )
     # Matrices only: numbers may be bounded, or no parameters. Those of FlashSAC's layers move on a sphere; others are
-    # batch statistics, of FlashSAC and CrossQ.
-    bound = ("unit_", "_norm.", ".norms.")
+    # batch statistics, of FlashSAC and CrossQ, or copies of TD7's encoder.
+    bound = ("unit_", "_norm.", ".norms.", "fixed_encoder.", "target_encoder.")
     free = {n: v for n, v in policy.get_weights().items() if v.ndim == 2 and not any(word in n for word in bound)}
     steps = {name: before[name] - value for name, value in free.items()}
     assert steps

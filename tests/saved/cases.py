@@ -58,6 +58,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pqn": ("PQN", {**_EPOCHS, "env": "CartPole-v1"}),
     "ppo_bonuses": ("PPO", {**_EPOCHS, "env": "CartPole-v1", "exploration_bonus": "rnd", "bonus_hiddens": (4,)}),
     "td3": ("TD3", {**_REPLAY, "env": "Pendulum-v1"}),
+    "td7": ("TD7", {**_REPLAY, "env": "Pendulum-v1", "embedding_dim": 3}),
     "marwil": ("MARWIL", {**_REPLAY, "buffer_size": 128, "timesteps_per_iteration": 80, "env": "CartPole-v1"}),
     "ars": ("ARS", {"env": "CartPole-v1", "seed": 3, "num_directions": 2, "directions_used": 1}),
 }

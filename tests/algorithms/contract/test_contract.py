@@ -128,8 +128,9 @@ def with_state(name: str, kind: str) -> dict[str, Any]:
         config |= {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
     if has_replay(name):
         prioritized = kind != "recurrent" and name != "MARWIL"
-        config |= {"store_buffer_in_checkpoints": True, "n_step": 2, "prioritized_replay": prioritized}
-    if kind == "continuous" and name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ"):
+        config |= {"store_buffer_in_checkpoints": True, "prioritized_replay": prioritized}
+        config |= {} if name == "TD7" else {"n_step": 2}
+    if kind == "continuous" and name in ("DDPG", "TD3", "TD7", "SAC", "FlashSAC", "TQC", "CrossQ"):
         config["exploration"] = "OrnsteinUhlenbeckNoise"
     return config
 
@@ -194,7 +195,7 @@ def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "continuous") for name in ("DDPG", "TD3", "SAC", "FlashSAC", "TQC", "CrossQ")),
+        *((name, "continuous") for name in ("DDPG", "TD3", "TD7", "SAC", "FlashSAC", "TQC", "CrossQ")),
         ("QMIX", "recurrent"),
         ("SAC", "recurrent"),
     ],

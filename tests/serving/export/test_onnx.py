@@ -71,6 +71,7 @@ LONG_CASES = {
     "SAC, discrete": (rollax.SAC, MASKED, spaces.Discrete(5), {}),
     "DDPG": (rollax.DDPG, VECTOR, BOUNDED, {"normalize_actions": True}),
     "TD3": (rollax.TD3, NESTED, BOUNDED, {"normalize_actions": True, "observation_filter": "MeanStdFilter"}),
+    "TD7": (rollax.TD7, VECTOR, BOUNDED, {"model": {"fcnet_hiddens": (4,)}, "embedding_dim": 3}),
     "CrossQ": (rollax.CrossQ, VECTOR, BOUNDED, {"critic_model": {"normalization": "batch"}}),
     "TQC": (rollax.TQC, VECTOR, BOUNDED, {"num_quantiles": 4}),
     "FlashSAC": (rollax.FlashSAC, VECTOR, BOUNDED, {"model": {"fcnet_hiddens": (4,)}, "actor_hiddens": (4, 4)}),
