@@ -42,7 +42,7 @@ class StateActionEncoder(nnx.Module):
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Box,
+        action_space: spaces.Space,
         width: int,
         config: ModelConfig,
         *,
@@ -51,7 +51,7 @@ class StateActionEncoder(nnx.Module):
         self.encoder = Encoder(observation_space, config, rngs=rngs)
         self.of_states = MLP(self.encoder.features, (*config.fcnet_hiddens,), "elu", rngs=rngs)
         self.states_head = dense(self.of_states.features, width, gain=VALUE_GAIN, rngs=rngs)
-        self.of_pairs = MLP(width + math.prod(action_space.shape), (*config.fcnet_hiddens,), "elu", rngs=rngs)
+        self.of_pairs = MLP(width + math.prod(action_space.shape or ()), (*config.fcnet_hiddens,), "elu", rngs=rngs)
         self.pairs_head = dense(self.of_pairs.features, width, gain=VALUE_GAIN, rngs=rngs)
 
     def states(self, obs: Any) -> Float[Array, "B Z"]:
@@ -86,14 +86,14 @@ class EmbeddingActionValue(nnx.Module):
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Box,
+        action_space: spaces.Space,
         width: int,
         config: ModelConfig,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
-        inputs = self.encoder.features + math.prod(action_space.shape)
+        inputs = self.encoder.features + math.prod(action_space.shape or ())
         self.first = dense(inputs, width, gain=HIDDEN_GAIN, rngs=rngs)
         self.mlp = MLP(3 * width, config.fcnet_hiddens, "elu", rngs=rngs)
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
