@@ -128,8 +128,8 @@ class EachOptionOnce(typer.core.TyperCommand):
         except Exception as error:  # the class of the error for an unknown option is not public
             self._refuse_setting(str(getattr(error, "option_name", "")))
             raise
-        if rest and "=" in rest[0] and not any(parameter.param_type_name == "argument" for parameter in self.params):
-            self._refuse_setting(rest[0])
+        if rest and not any(parameter.param_type_name == "argument" for parameter in self.params):
+            self._refuse_setting(rest[0]) if "=" in rest[0] else self._refuse_arguments(rest)
         for parameter, count in Counter(given).items():
             once = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
             if once and count > 1:
@@ -157,6 +157,15 @@ class EachOptionOnce(typer.core.TyperCommand):
             fix = f"did you mean {near[0]}?"
         with readable_errors(show_traceback=False):
             raise ConfigError("There is no such option.", where=f"rollax {self.name}", got=option, fix=fix)
+
+
+    def _refuse_arguments(self, given: list[str]) -> None:
+        """Raises an error for arguments without the name of an option, if this command has `--run` and `--env`."""
+        if {"--run", "--env"} <= {name for parameter in self.params for name in parameter.opts}:
+            with readable_errors(show_traceback=False):
+                raise ConfigError("The command takes options only.", f"rollax {self.name}", " ".join(given)).fix(
+                    "name each value, as in --run=PPO --env=CartPole-v1; -f FILE reads them from a file"
+                )
 
 
 def _with_home(arg: str) -> str:

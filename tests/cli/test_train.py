@@ -337,6 +337,12 @@ def test_an_unknown_option(rollax, given, fix):
     assert fix in done.output
 
 
+def test_values_without_names_of_options(rollax):
+    done = rollax("train", "PPO", "CartPole-v1", code=2)
+    assert "got:      PPO CartPole-v1" in done.output
+    assert "--run=PPO --env=CartPole-v1" in done.output
+
+
 @pytest.mark.parametrize("given", ["--run", "--stop-iterations", "--set", "--traceback=3"])
 def test_a_known_option_without_its_value(rollax, given):
     done = rollax("train", "--env=CartPole-v1", given, code=2)
