@@ -86,7 +86,8 @@ class Exploration(ABC):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         """Returns `action_logp` and `action_dist_inputs` of actions with exploration, as far as they are known.
 
-        The names are the same at every call. `fetches` are the columns of `fetched`, in NumPy.
+        The names are the same at every call. `fetches` are the columns of `fetched` in NumPy, of width 1 as [N] (but
+        `action_dist_inputs` always as [N, width]).
         """
         return {}
 
