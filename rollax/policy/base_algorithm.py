@@ -274,7 +274,7 @@ class BaseAlgorithm(ABC):
         return self.make_plan()
 
     def check_model(self, model: Any) -> None:  # noqa: B027  by default all models are supported
-        """Raises PolicyError if the loss cannot use this model, whose `Outputs` are already checked."""
+        """Raises PolicyError if the loss cannot use this model; without an own `forward`, its `Outputs` are checked."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
         """Returns how batches are drawn from a replay buffer: by default as single transitions."""

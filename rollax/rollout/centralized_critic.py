@@ -66,7 +66,7 @@ class JointRows:
 
         The columns after a segment have the agent's own next observation. For every other agent they have its
         observation and action one env step after the segment's last row. If it has no row at that step, they have its
-        latest action and the observation after it.
+        latest action and the observation that led to it, or the one after it if its segment ends there.
 
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.

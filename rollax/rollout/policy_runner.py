@@ -117,7 +117,8 @@ class PolicyRunner(OtherNamesOfRunner):
             timestep: steps trained on so far, in the unit of `count_steps_by`.
             context: further arguments of `compute_actions`, which are passed if the policy accepts them.
         Raises:
-            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
+            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths, or a discrete
+                action is outside the action space.
             NonFiniteError: a NaN or infinite action.
         """
         kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
