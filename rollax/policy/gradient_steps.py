@@ -35,7 +35,7 @@ class Objective(Protocol):
 
     @property
     def plan(self) -> UpdatePlan:
-        """How target parameters are updated, and what ends an update."""
+        """How target parameters are updated, which parts make each step, and what ends an update."""
         ...
 
     def loss(

@@ -76,7 +76,7 @@ class Policy(ABC):
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
     custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
-    """Attributes with networks or JAX arrays that an override of `get_state` stores. The names of all base classes are
+    """Attributes with networks or JAX arrays that an override of `get_state` stores. The sets of all base classes are
     added to this set; `own_arrays` stores all other attributes."""
 
     running_statistics: Mapping[str, RunningMoments] = MappingProxyType({})

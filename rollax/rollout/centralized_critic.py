@@ -110,7 +110,7 @@ class JointRows:
         known = found >= 0
         acts = known & (table.t[found] >= table.t[rows][:, None])
         presence = np.where(acts, ACTS_NOW, np.where(known, SEEN_BEFORE, ABSENT))
-        # An agent without a row at the next step has received an observation since its last action.
+        # Agents without a row at the next step: `take` uses the observation after their last row if it ends a segment.
         since = known & (table.t[found] < table.t[rows][:, None] + ahead) if ahead else np.zeros_like(known)
         parts = [
             columns.take(table.place[found], known & (table.kind[found] == kind), since)

@@ -177,7 +177,7 @@ class CompiledPolicy:
     # On the host.
 
     def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
-        """Checks columns and converts them to the dtypes of the host; adds new observations to the host's filter.
+        """Checks columns and converts them to the dtypes of the host; if `learns`, the host's filter learns from them.
 
         `over` [N, T] is true where episodes have ended.
         """

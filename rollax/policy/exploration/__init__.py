@@ -25,8 +25,8 @@ class Exploration(ABC):
 
     Attributes:
         num_inputs: width of the model's outputs.
-        fetched: the columns that the exploration adds to the rows, name -> width. If the outputs are not finite, the
-            first of these columns is not finite either.
+        fetched: the columns that the exploration adds to the rows, name -> width. If the outputs define no action, for
+            example because they are NaN, the first of these columns is not finite.
     """
 
     num_inputs: int
