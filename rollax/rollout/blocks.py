@@ -174,7 +174,7 @@ class BlockColumns:
         """Allocates the columns, in the first poll; raises PolicyError if a later poll has other columns."""
         if self._columns:
             raise PolicyError(
-                "A policy returns other columns than at its first call.",
+                "The columns of a policy differ from the columns of its first call.",
                 where="extra_fetches of compute_actions",
                 got=sorted(columns),
                 expected=sorted(self._columns),
