@@ -111,8 +111,7 @@ class Segments(NamedTuple):
     def rows(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`(positions, steps)` of the R rows of the segments `order`, as arrays [R].
 
-        Positions are in flat arrays [T · N, ...]. Steps count from 0 at the first poll of a segment, and a segment has
-        consecutive polls.
+        Positions are in flat arrays [T · N, ...]. Steps count from 0 in each segment, whose polls are consecutive.
         """
         lengths = self.length[order]
         total = int(lengths.sum())
@@ -150,7 +149,7 @@ class BlockColumns:
         self._polls *= 2
 
     def begin(self) -> None:
-        """Begins a block: until the sampler writes something else, each poll is a step that ends no episode."""
+        """Begins a block; until outcomes are written, each poll is a step that ends no episode."""
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
@@ -206,13 +205,13 @@ class BlockColumns:
 
 
 def following(segments: Segments, chosen: np.ndarray, finals: list[trees.Tree], current: trees.Tree) -> trees.Tree:
-    """What the policy would act on after the last row of each chosen segment: name -> [K, ...], as in `Fragment.after`.
+    """The policy's inputs after the last row of each chosen segment: name -> [K, ...].
 
     Args:
         segments: the segments of the block.
         chosen: [K] the chosen segments.
-        finals: such inputs after the ends of episodes, in the order of the ends.
-        current: such inputs [N, ...] after the block, for segments that go on.
+        finals: the inputs after the ends of episodes, in the order of the ends.
+        current: the inputs [N, ...] after the block, for segments that go on.
     """
     after = {name: trees.index(column, segments.env_index[chosen]) for name, column in current.items()}
     if finals:
