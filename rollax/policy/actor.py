@@ -1,4 +1,4 @@
-"""`Actor`: the forward passes of a policy's model: actions, values and log-probabilities, called or traced."""
+"""`Actor`: computes actions, values and log-probabilities with the model of a policy, in compiled functions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 class Actor:
     """Acts with the model of an algorithm. An actor has no arrays: equal actors share compiled functions.
 
-    Methods take the model's arrays `params` and `extra`, and padded columns [S, ...] as for `run_model`. Methods named
-    `traced_...` are called in other compiled functions.
+    `params` and `extra` are the model's arrays. `columns` are inputs of `run_model`, padded to S rows. Methods named
+    `traced_...` are called inside compiled functions.
 
     Attributes:
         algorithm: has the forward pass and the exploration.
         split: the model without its arrays.
-        wanted: the batch columns to fetch; None for all.
+        wanted: the columns to fetch, besides the exploration's first one, which is always fetched; None for all.
         noisy: whether the model itself draws random numbers to explore, in training mode.
     """
 
@@ -64,8 +64,8 @@ class Actor:
     ) -> tuple[trees.Tree, list[np.ndarray], dict[str, np.ndarray]]:
         """`(actions, state_out, fetches)` of the first `rows` rows.
 
-        `noise` is [S, K], from `Exploration.noise`; None for the greedy actions. `noise_seed` is [] uint32, the seed of
-        a noisy model that explores.
+        `noise` [S, K] is the result of `Exploration.noise`, or of `Exploration.advance` if the exploration has a state;
+        None for the greedy actions. `noise_seed` is [] uint32, the seed of a noisy model that explores.
         """
         actions, packed, states = self._act(params, extra, columns, noise, noise_seed)
         actions = trees.tree_map(lambda leaf: np.array(leaf)[:rows], actions)  # writable, unlike arrays of JAX
@@ -76,9 +76,9 @@ class Actor:
         return {name: packed[:, place] for name, place in self._fetched.items()}
 
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> trees.Tree | None:
-        """The greedy actions of the first `rows` rows, without memory; None if a row's outputs define no action.
+        """The greedy actions of the first `rows` rows, for a model without memory.
 
-        NaN, for example, defines no action.
+        None if the outputs of one of them, for example NaN, define no action.
         """
         actions = self._modes(params, extra, {SampleBatch.OBS: obs})
         if isinstance(actions, jax.Array):  # the common case
@@ -99,7 +99,7 @@ class Actor:
     def _modes(self, params: Columns, extra: Columns, columns: Columns) -> Any:
         """The greedy actions; the first leaf is marked in the rows whose outputs define no action.
 
-        To return these rows as a second array would take as long as a small layer.
+        A second returned array, with a flag for each row, would take as long as a small layer.
         """
         note_trace(self)
         actions, finite = self.traced_checked_greedy(params, extra, columns)
@@ -117,7 +117,7 @@ class Actor:
 
     @partial(jax.jit, static_argnums=0)
     def values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
-        """[S] state values; if there is a column `critic_obs`, the centralized critic estimates them."""
+        """[S] or [S, H] state values, of the model's `critic` if there is a column `critic_obs`."""
         note_trace(self)
         model = self.split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:

@@ -26,8 +26,8 @@ def add_advantages(
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:
-        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; the new columns are added
-            to it.
+        fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`, and with `slot` if not all
+            heads are episodic; the new columns are added to it.
         values: computes the value after each segment, and, if the fragment has `critic_obs`, the value of every row.
         gamma, lambda_, rewards, episodic: as for `generalized_advantages`.
     Raises:

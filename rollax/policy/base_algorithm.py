@@ -208,8 +208,8 @@ class BaseAlgorithm(ABC):
         """The columns to record while sampling; None records every column except `infos`.
 
         By default these are the columns in `reads`; for a column that rollax computes after sampling, such as
-        advantages, they are the columns that rollax computes it from. If `reads` has a column that rollax does not
-        define, every column is sampled.
+        advantages, they are the columns that rollax computes it from. With replay, those of transitions are added. If
+        `reads` has a column that rollax does not define, every column except `infos` is recorded.
         """
         replayed = self.config.replays
         columns: set[str] = {*TRANSITION_SAMPLED} if replayed else set()
@@ -226,7 +226,7 @@ class BaseAlgorithm(ABC):
 
     @property
     def learns_values(self) -> bool:
-        """Whether learning with this config reads values of the model."""
+        """Whether learning with this config is known to read values of the model; false if `samples` is None."""
         return self.reads_values or SampleBatch.VF_PREDS in (self.samples or ())
 
     @property
@@ -274,7 +274,7 @@ class BaseAlgorithm(ABC):
         return self.make_plan()
 
     def check_model(self, model: Any) -> None:  # noqa: B027  by default all models are supported
-        """Raises PolicyError if the loss cannot use this model, whose `Outputs` are already checked."""
+        """Raises PolicyError if the loss cannot use this model; without an own `forward`, its `Outputs` are checked."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
         """Returns how batches are drawn from a replay buffer: by default as single transitions."""
@@ -369,8 +369,8 @@ class BaseAlgorithm(ABC):
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: numbers that change between updates: `lr`, each config key that can have a schedule, the
                 numbers of `first_numbers`, and `num_updates`, the number of gradient steps before this one. If there
-                are running statistics, `running_statistics` maps each name to `mean` and `deviation`, for
-                `RunningReturns` also `largest`. `parts` is a frozenset of the parts of the model that make this
+                are running statistics, `running_statistics` maps each name to a dict of `mean`, `deviation` and, for
+                `RunningReturns`, `largest`. `parts` is a frozenset of the parts of the model that make this
                 gradient step, by the plan's `every`; the loss may leave out the terms and statistics of other parts.
         """
 

@@ -35,7 +35,7 @@ class Objective(Protocol):
 
     @property
     def plan(self) -> UpdatePlan:
-        """How target parameters are updated, and what ends an update."""
+        """How target parameters are updated, which parts make each step, and what ends an update."""
         ...
 
     def loss(
@@ -66,7 +66,7 @@ def means_of_last_epoch(
 
     Args:
         sums, counts: as `GradientSteps.run_plan` returns them.
-        last: the last minibatch that was computed, counted over all epochs.
+        last: the last minibatch that was computed, counted from 0 over all epochs.
         per_epoch: the number of minibatches of an epoch.
     """
     steps = {**dict.fromkeys(sums, last % per_epoch + 1), **counts}
@@ -75,7 +75,7 @@ def means_of_last_epoch(
 
 @dataclass(frozen=True)
 class GradientSteps:
-    """Compiled functions of `Variables`. It has no arrays: equal objects share compiled functions."""
+    """Compiled functions of `Variables`. An object has no arrays: equal objects share compiled functions."""
 
     objective: Objective
     devices: Devices = field(default_factory=Devices)
@@ -130,7 +130,8 @@ class GradientSteps:
         - `counts` are for statistics that only some steps have: in how many steps of that epoch they were.
         - `rows` are the statistics by row.
         - `finite` is false if a loss, gradient or new parameter was not finite. The loop then ends. `taken` does not
-          count this step. The variables include it, but not if the plan has `stops`.
+          count this step. The variables include it, but not if the plan has `stops`. A step before which `stops` ends
+          the loop is neither counted nor included.
         """
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one_gradient = jax.jit(self._one_gradient, inline=True)
@@ -190,7 +191,7 @@ class GradientSteps:
     def _gradient_without(
         self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns, waiting: frozenset[str]
     ) -> Gradients:
-        """The gradients of one minibatch, with the parameters and other state of the `waiting` parts constant."""
+        """The gradients of one minibatch; `waiting` are the parts that, with their state, do not change."""
         params = variables.params
         learned = {name: value for name, value in params.items() if part_of(name) not in waiting}
         now = {**coefficients, "num_updates": variables.num_updates, "parts": frozenset(map(part_of, learned))}
@@ -249,7 +250,7 @@ class Gradients(NamedTuple):
     """The results of one minibatch."""
 
     loss: jax.Array
-    gradients: Columns  # name of a parameter -> gradient; zeros for parts that wait
+    gradients: Columns  # name of a parameter -> gradient; zeros for parts that do not make the step
     statistics: Columns
     extra: Columns  # after the forward pass
     found: Columns  # name of a statistic that only some steps have -> [] whether this step has it
@@ -260,7 +261,8 @@ def by_due_parts(
 ) -> Gradients:
     """Returns the gradients of the step after `updates_before` other steps.
 
-    A version is compiled for each set of waiting parts; it computes nothing for the waiting parts.
+    The parts that do not make the step are called waiting. A version is compiled for each set of waiting parts; it
+    computes no gradients for them.
 
     Args:
         every: part of the model -> k, for a part that makes only every k-th step.
@@ -301,8 +303,8 @@ Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
     """Returns the means over all valid rows of K microbatches, and the state from the last one with valid rows.
 
-    mean = Σ_k n_k mean_k / Σ_k n_k. Microbatches without valid rows are skipped, even if their means are NaN; if no row
-    is valid, the means are 0. `rows` are [K, M] row indices.
+    mean = Σ_k n_k · mean_k / Σ_k n_k. Microbatches without valid rows are skipped, even if their means are NaN; if no
+    row is valid, the means are 0. `rows` are [K, M] row indices.
     """
     shapes = jax.eval_shape(part, state, rows[0])[0]
     zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)

@@ -25,7 +25,7 @@ def by_part(
 ) -> optax.GradientTransformation:
     """Returns an optimizer with a separate optimizer for each part of the model, by name of the attribute.
 
-    With `every` of an `UpdatePlan`, the steps and the state of a part change at every k-th update only.
+    With `every` of an `UpdatePlan`, a part makes a step, and changes its optimizer state, at every k-th update only.
     """
     own: Any = {part: _every(every[part], one) if part in every else one for part, one in optimizers.items()}
     return optax.partition(own, lambda params: {name: part_of(name) for name in params})

@@ -253,7 +253,7 @@ class JaxPolicy(ModelPolicy):
 
     @naming_missing_columns
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
-        """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
+        """[N] the loss's statistic `td_error` for N transitions, with the parameters in place of the targets."""
         columns, size = self._checked_columns(batch), training_bucket(len(batch))
         columns, mask = trees.pad(columns, size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}

@@ -97,7 +97,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
 
 
 def refuse_nested_masks(observation_space: Space, action_space: Space, where: str, fix: str) -> None:
-    """Raises SpaceError if masks of discrete choices are only in nested parts of observations, without effect there."""
+    """Raises SpaceError if masks of choices are only in nested parts of observations, where they have no effect."""
     if has_mask(observation_space) or not choices(action_space):
         return
     for path, _ in leaves(observation_space):

@@ -161,7 +161,7 @@ class ModelPolicy(Policy):
         return None if wanted is None else wanted | self.recorded_columns
 
     def _check_model_size(self) -> None:
-        """Raises PolicyError for a model that is larger than its stored weights; a custom model is not checked."""
+        """Raises PolicyError if a loaded model is much larger than its stored weights; not for a custom model."""
         if self.config.model.custom_model is None:
             check_model_size(self._weight_shapes, self.label)
 
@@ -289,7 +289,7 @@ class ModelPolicy(Policy):
 
     @abstractmethod
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        """[N] state values for columns of N observations.
+        """[N] or [N, H] state values for columns of N observations.
 
         `memory` has the columns that a policy with memory requires, as in `Fragment.after`, or `critic_obs`.
         """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlgorithmObjective:
-    """What an algorithm minimizes, for `GradientSteps`. It has no arrays: equal objectives share compiled functions.
+    """An algorithm's loss and optimizer, for `GradientSteps`. It has no arrays: equal ones share compiled functions.
 
     Attributes:
         algorithm: has the loss, the targets, the plan and the optimizer.
@@ -64,7 +64,7 @@ class AlgorithmObjective:
         algorithm, split = self.algorithm, self.split
         batch, mask = self._as_rows(batch, mask)
         if self.plan.updated_targets is not None:
-            # Separate random streams make targets with random numbers, as in dropout, independent of the outputs.
+            # Each model has its own random stream, so that random targets, as with dropout, are independent of outputs.
             fixed = split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **algorithm.targets(fixed, target_model, batch, mask, coefficients)}
@@ -80,14 +80,14 @@ class AlgorithmObjective:
     def td_errors(
         self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> jax.Array:
-        """[B] the statistic `td_error` of the loss, with the parameters as their own targets."""
+        """[B] the statistic `td_error` of the loss, with the parameters in place of the target parameters."""
         note_trace(self)
         now = {**coefficients, "parts": frozenset(map(part_of, params))}
         statistics = self.loss(params, params, extra, batch, mask, now)[1][0]
         return td_error_of(statistics, len(mask), f"{self.algorithm.label}, td_errors")
 
     def _as_rows(self, batch: Columns, mask: jax.Array) -> tuple[Columns, jax.Array]:
-        """Sequences as rows, if the policy learns from sequences; exploration state is left out of `state_in`."""
+        """Turns sequences, if the policy learns from them, into rows, and drops the exploration state in `state_in`."""
         if self.state_parts is None:
             return batch, mask
         from rollax.policy.sequences_as_rows import as_rows  # loaded only where it is used

@@ -20,7 +20,7 @@ _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are a
 
 
 def check_own_optimizer(objective: AlgorithmObjective, params: Columns) -> None:
-    """Raises PolicyError for an optimizer whose steps are against the gradient, or that moves a waiting part."""
+    """Raises PolicyError for an optimizer that steps against the gradient, or moves parts whose step is not due."""
     first, total = _first_steps(objective, params)
     _check_direction(total, objective.algorithm.label)
     _check_waiting(first, objective.plan.every, objective.algorithm.label)
@@ -58,12 +58,12 @@ def _check_direction(steps: Any, where: str) -> None:
 
 
 def _check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
-    """Raises PolicyError if the first step of an optimizer moves a part that waits in this step, by `every`."""
+    """Raises PolicyError if the first step of an optimizer moves a part with k > 1 in `every`, which is not due yet."""
     if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
         raise PolicyError(
-            "The optimizer moves parts of the model in gradient steps in which the plan lets them wait.",
+            "The optimizer moves parts of the model in gradient steps that the plan skips for these parts.",
             where=f"{where}, make_optimizer",
             got=f"a first step of {moved}, and a plan with every={dict(every)}",
-            expected="an optimizer for each part, which waits as the plan says",
+            expected="an optimizer for each part, which moves it only in the steps of the plan",
             fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
         )

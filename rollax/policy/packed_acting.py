@@ -48,16 +48,16 @@ class _Form(NamedTuple):
 
 
 _forms: WeakKeyDictionary[Actor, dict[Any, _Form]] = WeakKeyDictionary()
-"""Actor -> (shape of an observation, whether it explores) -> form. Equal actors share forms and need no tracing."""
+"""Actor -> (shape of an observation, `explore`) -> form. Equal actors share forms, and are traced only once."""
 
 
 class PackedActing:
     """`compute_actions` of a policy without memory, for observations that the environment's adapter has checked.
 
-    Each array that a compiled call takes or returns costs as much as a small layer. This class therefore joins arrays:
-    observations and random numbers into one array, a row for each observation; actions and fetched columns into one
-    array, which `columns_of` splits; and the parameters of a small model, once after each update. The numbers are the
-    same as from `compute_actions`.
+    Each array that a compiled call takes or returns costs as much as a small layer. This class therefore joins arrays
+    where their dtypes allow it: observations and random numbers into one array, a row for each observation; actions and
+    fetched columns into one array, which `columns_of` splits; and the parameters of a small model, once after each
+    update. The numbers are the same as from `compute_actions`.
 
     Args:
         policy: a `JaxPolicy`.

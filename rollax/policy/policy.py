@@ -76,7 +76,7 @@ class Policy(ABC):
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
     custom_state_attributes: ClassVar[frozenset[str]] = frozenset()
-    """Attributes with networks or JAX arrays that an override of `get_state` stores. The names of all base classes are
+    """Attributes with networks or JAX arrays that an override of `get_state` stores. The sets of all base classes are
     added to this set; `own_arrays` stores all other attributes."""
 
     running_statistics: Mapping[str, RunningMoments] = MappingProxyType({})
@@ -295,8 +295,8 @@ class Policy(ABC):
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: nested dicts of arrays, numbers, strings, lists and None.
 
-        It contains networks, optimizer states and JAX arrays in attributes; CheckpointError is raised if they cannot
-        be stored. An override adds NumPy arrays and counters.
+        Networks, optimizer states and JAX arrays in attributes are included; CheckpointError is raised if they cannot
+        be stored. NumPy arrays and counters in attributes are not: an override adds them.
         """
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
         return {**state, "own": self._own_arrays()}
@@ -304,7 +304,8 @@ class Policy(ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of an equal policy returned.
 
-        Raises CheckpointError for a missing or wrong value, or attributes with other networks or arrays.
+        Raises CheckpointError for a missing or wrong value, or attributes with other networks or arrays, and
+        PolicyError for weights of another model.
         """
         where = f"policy {self.name!r}"
         timestep, acting = read_count(state, "timestep", where), read_dict(state, "acting", where)

@@ -40,8 +40,8 @@ def columns_for(policy: Policy, observations: Any, *, one: bool = False) -> tree
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
     """Returns columns of one observation in the space's dtypes, without keys that are not in the space.
 
-    Raises EnvError for a missing key, a wrong length or shape, or a discrete value outside of its bounds, and
-    NonFiniteError for a NaN, or for an infinity in a bounded space.
+    Raises EnvError for a missing key, values that are not numbers, a wrong length or shape, or a discrete value outside
+    of its bounds, and NonFiniteError for a NaN, or for an infinity in a bounded space.
     """
     return _columns(space, obs, where, one=True)
 

@@ -81,7 +81,7 @@ class RecurrentColumns:
         return columns
 
     def _check_previous(self, columns: Columns, rows: int, where: str) -> None:
-        """Raises PolicyError unless previous actions and rewards have one row per observation; padding hides this."""
+        """Raises PolicyError unless previous actions and rewards have N rows: padding would hide missing ones."""
         for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS):
             shapes = [np.shape(leaf) for leaf in trees.leaves(columns.get(name, ()))]
             numbers = name == SampleBatch.PREV_REWARDS
@@ -105,7 +105,7 @@ class RecurrentColumns:
         return {**columns, SampleBatch.STATE_IN: columns[SampleBatch.STATE_IN][: len(self.initial_state)]}
 
     def check(self, memory: Columns, where: str) -> None:
-        """Raises PolicyError if the model has memory and its columns are missing."""
+        """Raises PolicyError if the model has memory and its columns are missing, but not if there is `critic_obs`."""
         missing = [name for name in self.columns if name not in memory]
         if missing and SampleBatch.CRITIC_OBS not in memory:
             raise PolicyError(

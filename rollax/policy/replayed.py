@@ -17,8 +17,8 @@ TRANSITION = (
     *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS),
     SampleBatch.NEW_OBS,
 )
-"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`, the positions in the sequence of
-the rows to bootstrap from; a loss reads `target_rows`, their positions in its batch."""
+"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`: for each row, the position in its
+sequence of the observation to bootstrap from. A loss reads `target_rows`, the positions in its whole batch."""
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
 

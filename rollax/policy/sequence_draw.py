@@ -30,7 +30,7 @@ class SequenceDraw(Draw):
 
     Args:
         length: T, the number of rows of a sequence to learn from; a sequence has fewer rows if the trajectory ends, or
-            if the next row is not stored yet.
+            if some of its rows are not stored yet, or are overwritten.
         burn_in: the number of rows before a sequence that only advance the recurrent state, without a gradient.
         overlap: the number of rows that a sequence has in common with the next sequence.
         columns: as for `Draw`; with `state_in`, a sequence begins with the state in which the policy acted, otherwise

@@ -42,7 +42,7 @@ def check_layers(config: ModelConfig, policy_class: str, *, memory: bool = False
 
 
 def check_convolutions(config: ModelConfig, observation_spaces: Iterable[Space], where: str) -> None:
-    """Raises ConfigError for a setting of convolutions if no observation space of any policy has an image."""
+    """Raises ConfigError for a setting of convolutions if none of the observation spaces has an image."""
     default = ModelConfig()
     given = next((name for name in _OF_IMAGES if getattr(config, name) != getattr(default, name)), None)
     boxes = [leaf for space in observation_spaces for _, leaf in leaves(space) if isinstance(leaf, spaces.Box)]

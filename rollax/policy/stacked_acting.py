@@ -42,7 +42,7 @@ class StackedActing:
     ) -> None:
         self._shapes, self._greedy = shapes, greedy
         self._copies = None if device is None else Copies(device)
-        # On the host: `device_put` compiles nothing.
+        # Zeros of NumPy, because `device_put` compiles nothing.
         self.blocks = [
             {n: jax.device_put(np.zeros((BLOCK, *shape), np.float32), device) for n, shape in self._shapes.items()}
             for _ in range(-(-slots // BLOCK))

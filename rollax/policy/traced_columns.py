@@ -1,4 +1,4 @@
-"""`TracedColumns`: algorithms that compute what they learn from inside of compiled functions."""
+"""`TracedColumns`: algorithms that compute advantages and value targets inside compiled functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ON_HOST = ("prepare", "postprocess", "add_advantages", "loss_columns")
 
 
 class Steps(NamedTuple):
-    """Arrays [R, T] of JAX: R trajectories of T steps. If an episode ends inside of a trajectory, the next one begins.
+    """Arrays [R, T] of JAX: R trajectories of T steps. If an episode ends in the middle, the next episode follows.
 
     Args:
         rewards: float32.

@@ -52,7 +52,7 @@ class TracedMoments(NamedTuple):
 
 
 class TracedReturns(NamedTuple):
-    """`RunningReturns` of R trajectories that run at a time.
+    """`RunningReturns` of R trajectories that run at the same time.
 
     Args:
         moments: the moments of all sums so far.
@@ -73,7 +73,7 @@ class TracedReturns(NamedTuple):
         return cls(TracedMoments.of(returns), np.float32(returns.largest), sums.astype(np.float32))
 
     def with_rewards(self, rewards: jax.Array, ends: jax.Array, gamma: float) -> TracedReturns:
-        """The statistics after T steps, each of which replaces the sum s by γ s + r and adds it to the moments.
+        """The statistics after T steps, each of which replaces the sum s by γ · s + r and adds it to the moments.
 
         Args:
             rewards: [R, T] float32.

@@ -127,7 +127,7 @@ class UpdateResult(NamedTuple):
 
     statistics: dict[str, float]  # name -> mean in the last epoch that began, over the steps that have the statistic
     rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
-    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
+    error: NonFiniteError | None  # the failure that ended the update; None also where `stops` ended it
 
 
 def check_whole(value: Any, where: str) -> None:
@@ -150,7 +150,7 @@ def check_every(parts: Collection[str], every: Mapping[str, int], rates: Any, wh
 
 
 def due_parts(parts: Collection[str], every: Mapping[str, int], updates_before: int) -> frozenset[str]:
-    """Returns the parts of the model that make a step in the gradient step after `updates_before` others."""
+    """Returns the parts of the model that change in the gradient step after `updates_before` other steps."""
     return frozenset(part for part in parts if (updates_before + 1) % every.get(part, 1) == 0)
 
 

@@ -26,7 +26,7 @@ class ActionMap:
 
     Args:
         action_space: the environment's action space, nested or not.
-        clip_actions: clip every element to its bounds.
+        clip_actions: clip every element to its bounds; elements of integer Boxes are always clipped.
         normalize_actions: scale [-1, 1] to [low, high] in the elements that have both bounds, and clip them; other
             elements do not change.
     """

@@ -17,7 +17,7 @@ from rollax.rollout.metrics import EpisodeList
 from rollax.rollout.sampler import SamplingOnRequest
 
 MOST_EPISODES = 100_000
-"""The most episodes of dropped fragments that are kept for the metrics."""
+"""The largest number of episodes, from dropped fragments, that are kept for the metrics."""
 
 
 class SamplingLock:
@@ -30,7 +30,7 @@ class SamplingLock:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Context of the sampling thread's work."""
+        """Context in which the sampling thread samples; no other thread enters `held` meanwhile."""
         self._enter()
         try:
             yield
@@ -39,8 +39,8 @@ class SamplingLock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context of a wait. If the wait is inside `sampling`, other threads can enter `held` meanwhile."""
-        if self._sampling is not threading.current_thread():  # a fragment or an evaluation on request
+        """Context in which a thread waits; if it is the thread inside `sampling`, others can enter `held` meanwhile."""
+        if self._sampling is not threading.current_thread():  # it samples a fragment or evaluates, on request
             yield
             return
         self._leave()
@@ -51,11 +51,11 @@ class SamplingLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Context of another thread's work, which begins when the sampling thread waits or has no work."""
+        """Context in which another thread works; entering it blocks until the sampling thread waits or has no work."""
         counted = False
         try:  # a signal can end the wait
             with self._changed:
-                self._held += 1  # first, so that the sampling thread does not always win the race
+                self._held += 1  # before the wait, because `_enter` then lets this thread go first
                 counted = True
                 self._changed.wait_for(lambda: not self._sampling)
             yield
@@ -90,7 +90,7 @@ class YieldingEnv(EnvWrapper):
 
     @property
     def waits(self) -> bool:
-        """Whether a poll is running that may wait long for external clients, and that can be interrupted."""
+        """Whether a poll is running that can be interrupted, because it may wait long for external clients."""
         return self.polling and getattr(self.env.interrupt, "__func__", None) is not BaseEnv.interrupt
 
     def poll_rows(self) -> Rows:
@@ -104,14 +104,14 @@ class YieldingEnv(EnvWrapper):
 class BackgroundSampling(SamplingOnRequest):
     """Keeps the fragments of a sampling thread until they are taken.
 
-    If fragments are taken too slowly, the oldest are dropped and counted, because sampling never waits. An exception in
+    Sampling never waits: if fragments are taken too slowly, the oldest are dropped, and counted. An exception in
     the thread is raised once, by the next `take`; the following call of `take` starts the thread again.
 
     Args:
         sample: returns the next fragment; called in the thread.
         name: the name of the worker, for errors.
         env: the environment. The attribute `env` wraps it; other threads may enter `turn` during polls of the wrapper.
-        most_waiting: maximum number of waiting environment steps; at least one fragment is kept.
+        most_waiting: maximum number of environment steps in all kept fragments; the newest fragment is always kept.
         is_too_old: returns whether fragments sampled with a version of the weights are too old to learn from.
         in_pool: whether a pool of workers takes the fragments, and detects hung workers by calls that do not return.
     """
@@ -135,7 +135,7 @@ class BackgroundSampling(SamplingOnRequest):
         self._waiting: deque[Rollout] = deque()
         # The steps and episodes of dropped fragments, which the next fragment that is taken reports:
         self._dropped, self._episodes = 0, EpisodeList()
-        self._statistics: Rollout | None = None  # the last dropped fragment, with the statistics of all dropped ones
+        self._statistics: Rollout | None = None  # the last dropped one, without rows, with the statistics of all
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None
@@ -150,10 +150,11 @@ class BackgroundSampling(SamplingOnRequest):
         return nullcontext() if self.runs_here else self._lock.held()
 
     def take(self, timeout_s: float | None = None, most: int | None = None) -> list[Rollout]:
-        """The `most` oldest waiting fragments (None: all); blocks until one waits, and returns [] after the timeout.
+        """The `most` oldest fragments (None: all), without those that are too old; blocks until there is one.
 
-        In a pool, the call blocks beyond the timeout if no poll has returned and the environment does not wait for
-        clients, so that the pool notices that the worker hangs. The thread starts with the first call.
+        After the timeout the result is []. In a pool, however, the call keeps blocking if no poll has returned and the
+        environment does not wait for clients, so that the pool notices that the worker hangs. The first call starts
+        the thread.
         """
         polls = self.env.polls
         with self._changed:

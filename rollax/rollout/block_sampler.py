@@ -134,7 +134,7 @@ class BlockSampler(Sampler):
         return self._runner.filter(obs, self.record and self._runner.learns)
 
     def _act(self, poll: int) -> None:
-        """Sends actions to the waiting sub-environments, and writes the observations and the policy's outputs."""
+        """Sends actions to the sub-environments that act next; writes the observations and the policy's outputs."""
         chosen = self._acting
         if chosen is not None and not len(chosen):
             return
@@ -201,7 +201,7 @@ class BlockSampler(Sampler):
         self._acting = observing = None
         if np.count_nonzero(rows.acts) < len(self._everyone):
             self._acting, seen = rows.env_index[rows.acts], rows.observing()
-            if np.count_nonzero(seen) < len(seen):  # an episode that ends with its reset has no row
+            if np.count_nonzero(seen) < len(seen):  # an episode that ends with its reset is left out
                 observing = seen.nonzero()[0]
         obs = self._filtered(rows.obs if observing is None else trees.index(rows.obs, observing))
         if observing is None and rows.in_order:

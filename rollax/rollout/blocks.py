@@ -15,10 +15,10 @@ class Outcomes(NamedTuple):
     """The outcomes of the actions of a block.
 
     Args:
-        rewards: [T, N, A] float64, of A agents of each sub-environment; 0 where there was no step.
-        terminateds, truncateds: [T, N] whether the episode ended.
+        rewards: [T, N, A] float64, one for each of the A agents of a sub-environment; 0 where there was no step.
+        terminateds, truncateds: [T, N] whether the step terminated or truncated the episode.
         begins: [T, N] whether an episode begins after the poll.
-        steps: [T, N] whether the poll was a step of an episode, not a reset; None: all were.
+        steps: [T, N] true for steps of episodes, false for resets, missing rows and dropped episodes; None: all true.
     """
 
     rewards: np.ndarray
@@ -45,10 +45,10 @@ class Segments(NamedTuple):
         place: [T, N] the segment of each poll.
         first: [N] the first segment of each sub-environment: it continues the episode of the previous block.
         last: [N] the last segment of each sub-environment.
-        ended: the segments that end in the block, in the order of their ends.
-        begun: the segments that begin in the block, in the order of their beginnings.
+        ended: the segments whose episode ends in the block, in the order of the ends.
+        begun: the segments whose episode begins in the block, in the order of the beginnings.
         env_index: [S] the sub-environment of each segment.
-        start: [S] the first poll of each segment.
+        start: [S] the first poll of each segment; T if its episode begins after the last poll.
         length: [S] the number of steps of each segment in the block.
     """
 
@@ -109,9 +109,9 @@ class Segments(NamedTuple):
         return numbers, end
 
     def rows(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The positions [R] of the rows of the segments `order`, in flat arrays [T N, ...]; and [R] their steps.
+        """`(positions, steps)` of the R rows of the segments `order`, as arrays [R].
 
-        A step counts from the beginning of its segment. The steps of a segment are consecutive polls.
+        Positions are in flat arrays [T · N, ...]. Steps count from 0 in each segment, whose polls are consecutive.
         """
         lengths = self.length[order]
         total = int(lengths.sum())
@@ -149,7 +149,7 @@ class BlockColumns:
         self._polls *= 2
 
     def begin(self) -> None:
-        """Begins a block in which every poll is a step, and no episode ends."""
+        """Begins a block; until outcomes are written, each poll is a step that ends no episode."""
         self.steps[:], self.terminateds[:], self.truncateds[:], self.begins[:] = True, False, False, False
 
     def put(self, poll: int, obs: trees.Tree, selection: np.ndarray | None, columns: dict[str, Any]) -> None:
@@ -163,17 +163,17 @@ class BlockColumns:
         for name, values in columns.items():
             column = self._columns[name]
             if selection is not None:
-                trees.put(trees.index(column, poll), selection, values)  # in the view of this poll
+                trees.put(trees.index(column, poll), selection, values)  # writes into a view of the column
             elif isinstance(column, np.ndarray):
                 column[poll] = values
             else:
                 trees.put(column, poll, values)
 
     def _make(self, obs: trees.Tree, columns: dict[str, Any]) -> None:
-        """Allocates the columns of the first poll; raises PolicyError if a later poll has others."""
+        """Allocates the columns, in the first poll; raises PolicyError if a later poll has other columns."""
         if self._columns:
             raise PolicyError(
-                "The columns of a policy differ from the columns of its first rows.",
+                "The columns of a policy differ from the columns of its first call.",
                 where="extra_fetches of compute_actions",
                 got=sorted(columns),
                 expected=sorted(self._columns),
@@ -199,13 +199,13 @@ class BlockColumns:
         return Outcomes(self.rewards[:polls, :, None], *flags, None if all_are_steps else steps)
 
     def rows_of(self, rows: np.ndarray) -> dict[str, trees.Tree]:
-        """Copies of some rows of all columns; `rows` [R] are their positions in flat arrays [T N, ...]."""
+        """Copies of some rows of all columns; `rows` [R] are their positions in flat arrays [T · N, ...]."""
         columns = {SampleBatch.OBS: self._obs, **self._columns}
         return trees.tree_map(lambda leaf: np.take(leaf.reshape(-1, *leaf.shape[2:]), rows, axis=0), columns)
 
 
 def following(segments: Segments, chosen: np.ndarray, finals: list[trees.Tree], current: trees.Tree) -> trees.Tree:
-    """The inputs [K, ...] after the last row of each of the chosen segments.
+    """The policy's inputs after the last row of each chosen segment: name -> [K, ...].
 
     Args:
         segments: the segments of the block.

@@ -66,7 +66,7 @@ class JointRows:
 
         The columns after a segment have the agent's own next observation. For every other agent they have its
         observation and action one env step after the segment's last row. If it has no row at that step, they have its
-        latest action and the observation after it.
+        latest action and the observation that led to it, or the one after it if its segment ends there.
 
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
@@ -110,7 +110,7 @@ class JointRows:
         known = found >= 0
         acts = known & (table.t[found] >= table.t[rows][:, None])
         presence = np.where(acts, ACTS_NOW, np.where(known, SEEN_BEFORE, ABSENT))
-        # An agent without a row at the next step has received an observation since its last action.
+        # Agents without a row at the next step: `take` uses the observation after their last row if it ends a segment.
         since = known & (table.t[found] < table.t[rows][:, None] + ahead) if ahead else np.zeros_like(known)
         parts = [
             columns.take(table.place[found], known & (table.kind[found] == kind), since)

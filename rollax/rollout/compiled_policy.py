@@ -24,14 +24,14 @@ from rollax.rollout.policy_runner import PolicyRunner
 
 
 class PolicyCarry(NamedTuple):
-    """The carry of a policy between steps: its next inputs, [N k, ...], and the statistics of its filter."""
+    """The carry of a policy between steps: its next inputs, [N · k, ...], and the statistics of its filter."""
 
     inputs: Inputs
     moments: Any
 
 
 class PolicyColumns(NamedTuple):
-    """The rows of one policy, [N k T, ...]: T of each of k agents in each of N sub-environments, in time order.
+    """The rows of one policy, [N · k · T, ...]: T of each of k agents in each of N sub-environments, in time order.
 
     `inputs` are the filtered observations and the memory that the policy acts on. `new_inputs` are the policy's inputs
     after the step, before ended episodes are reset. With a filter, `unfiltered` has the filter's inputs: all new
@@ -74,7 +74,7 @@ class _Memory:
 
     Args:
         runner: the policy.
-        rows: N, the number of trajectories that run at a time.
+        rows: N, the number of trajectories that run at the same time.
     Attributes:
         initial: [N, ...] the columns at the start of trajectories.
     """
@@ -156,7 +156,7 @@ class CompiledPolicy:
             carry: the carry before the step.
             decided: the policy's outputs in the step.
             outcome: the outcome of the step.
-            begun: the observations after ended episodes have been replaced by new ones.
+            begun: the observations to act on next; where an episode has ended, that of the next episode.
             over: [N] whether an episode has ended and a new one begun.
             learns: whether the filter learns.
         """
@@ -177,7 +177,7 @@ class CompiledPolicy:
     # On the host.
 
     def on_host(self, columns: PolicyColumns, over: np.ndarray, learns: bool) -> PolicyColumns:
-        """Checks columns and converts them to the dtypes of the host; adds new observations to the host's filter.
+        """Checks columns and converts them to the dtypes of the host; if `learns`, the host's filter learns from them.
 
         `over` [N, T] is true where episodes have ended.
         """
@@ -248,5 +248,5 @@ class CompiledPolicy:
         return played.trajectories[:, self.places].ravel()
 
     def _of_agents(self, column: np.ndarray) -> np.ndarray:
-        """Repeats [N, T] values of sub-environments for each row, [N k T]."""
+        """Repeats [N, T] values of sub-environments for each row, [N · k · T]."""
         return np.repeat(column, len(self.agents), axis=0).ravel()

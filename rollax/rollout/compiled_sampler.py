@@ -88,7 +88,7 @@ class CompiledSampler(Sampler):
         rows = self._play(self.fragment_length)
         played = self._record(rows)
         fragments = {i: one.fragment(rows.columns[i], played) for i, one in self.compiled.items()}
-        self.episodes.take_finished()  # drops the list, which only `complete_episodes` uses and which would grow
+        self.episodes.take_finished()  # empties the list of finished episodes, which this sampler does not use
         self._begun = True
         return fragments, played.over.size
 
@@ -106,7 +106,7 @@ class CompiledSampler(Sampler):
 
     @property
     def runs(self) -> bool:
-        """Whether episodes run that go on at the next call."""
+        """Whether there are running episodes, which the next call continues."""
         return self._begun
 
     def begun(self, learning: frozenset[str] = frozenset()) -> Carry:
@@ -136,7 +136,7 @@ class CompiledSampler(Sampler):
         return played
 
     def trajectories_of(self, policy_id: str) -> np.ndarray:
-        """[N k] the ids of the running trajectories of a policy."""
+        """[N · k] the ids of the running trajectories of the k agents of a policy."""
         return self._trajectories[:, self.compiled[policy_id].places].ravel()
 
     def _advanced(self, carry: Carry) -> None:
@@ -163,7 +163,7 @@ class CompiledSampler(Sampler):
         return rows
 
     def _needed(self, rows: Rows) -> Rows:
-        """The steps up to the end of the last episode that counts; an evaluation then drops the running episodes."""
+        """The rows; in an evaluation, only those up to the end of the last episode that counts."""
         left, over = self.episodes.left, rows.terminateds | rows.truncateds
         ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
         if not ended[:-1].any():
@@ -259,7 +259,7 @@ class CompiledSampler(Sampler):
     ) -> tuple[dict[str, PolicyCarry], Rows]:
         """The carries of the policies after a step, and the rows of the step; traced by JAX.
 
-        `begun` has the observations after ended episodes have been replaced by new ones.
+        `begun` has the observations to act on next; where an episode has ended, that of the next episode.
         """
         over = outcome.terminated | outcome.truncated
         carries, columns = {}, {}
@@ -269,7 +269,7 @@ class CompiledSampler(Sampler):
 
 
 def _by_row(column: jax.Array) -> jax.Array:
-    """[T, R, ...] -> [R T, ...]."""
+    """[T, R, ...] -> [R · T, ...]."""
     return jnp.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])
 
 

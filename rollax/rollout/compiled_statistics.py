@@ -25,7 +25,7 @@ class CompiledStatistics:
 
     Args:
         moments: the statistics on the host.
-        slots: [R] the slots of the trajectories that run at a time.
+        slots: [R] the slots of the trajectories that run at the same time.
     """
 
     def __init__(self, moments: Mapping[str, RunningMoments], slots: NDArray[np.integer]) -> None:

@@ -309,7 +309,7 @@ class EpisodeTable(Table):
         self._finished, self.finished_steps = [], 0
 
     def take_finished(self) -> tuple[np.ndarray, int]:
-        """The ids of the episodes finished since the last call, and their environment steps."""
+        """The ids of the episodes to train on that finished since the last call, and their environment steps."""
         finished = np.concatenate(self._finished) if self._finished else NO_ENVS
         steps, self.finished_steps, self._finished = self.finished_steps, 0, []
         return finished, steps

@@ -14,7 +14,7 @@ from rollax.models.features import ImageLayout, is_of_floats
 
 
 class ObservationFilter(RunningStatistics):
-    """Standardizes leaves of observations with the mean and deviation of all observations so far.
+    """Standardizes leaves of observations with the mean and standard deviation of all observations so far.
 
     Each element of a leaf has its own statistics: a leaf has `RunningMoments`. Each poll is one update with all of its
     rows, before they are standardized. Until two rows have been counted, only the mean is subtracted. Rows that are not
@@ -27,7 +27,7 @@ class ObservationFilter(RunningStatistics):
     """
 
     clip = 10.0
-    """Results are clipped to [-clip, clip] deviations; elements that rarely change would otherwise be unbounded."""
+    """Results are clipped to [-clip, clip]; for elements that rarely change they would otherwise be unbounded."""
 
     def __init__(self, observation_space: spaces.Space) -> None:
         self._space = observation_space
@@ -74,9 +74,9 @@ class NoFilter(ObservationFilter):
 
 
 class MeanStdFilter(ObservationFilter):
-    """Standardizes the floating-point Box leaves of observations with their running mean and deviation.
+    """Standardizes the floating-point Box leaves of observations with their running mean and standard deviation.
 
-    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
+    Other leaves (images, integers, Discrete, ...) and the keys `action_mask` and `avail_actions` are not
     changed.
     """
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.sampling")
 
 MOST_WAITING_STEPS = 10_000
-"""Maximum number of environment steps that wait for an off-policy learner."""
+"""Maximum number of environment steps that a background thread keeps for an off-policy learner."""
 
 
 def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:

@@ -117,7 +117,8 @@ class PolicyRunner(OtherNamesOfRunner):
             timestep: steps trained on so far, in the unit of `count_steps_by`.
             context: further arguments of `compute_actions`, which are passed if the policy accepts them.
         Raises:
-            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
+            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths, or a discrete
+                action is outside the action space.
             NonFiniteError: a NaN or infinite action.
         """
         kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
@@ -154,9 +155,9 @@ class PolicyRunner(OtherNamesOfRunner):
         Batches are padded to a power of two, so batches of up to N observations compile at most 1 + ⌈log2 N⌉ versions.
 
         Args:
-            observations: a list of N observations, as the environment returns them, or with the config key
-                `frame_stack` of N stacks of them; or columns of these, an array [N, ...], or for a Dict or Tuple space
-                a dict or tuple of arrays.
+            observations: a list of N observations as the environment returns them (with the config key `frame_stack`,
+                of N stacks of them), or columns of these: an array [N, ...], for a Dict or Tuple space a dict or tuple
+                of arrays.
             states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
                 the start of all N episodes.
             explore: False for greedy actions.

@@ -25,8 +25,8 @@ class Exploration(ABC):
 
     Attributes:
         num_inputs: width of the model's outputs.
-        fetched: the columns that the exploration adds to the rows, name -> width. If the outputs are not finite, the
-            first of these columns is not finite either.
+        fetched: the columns that the exploration adds to the rows, name -> width. If the outputs define no action, for
+            example because they are NaN, the first of these columns is not finite.
     """
 
     num_inputs: int
@@ -86,7 +86,8 @@ class Exploration(ABC):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         """Returns `action_logp` and `action_dist_inputs` of actions with exploration, as far as they are known.
 
-        The names are the same at every call. `fetches` are the columns of `fetched`, in NumPy.
+        The names are the same at every call. `fetches` are the columns of `fetched` in NumPy, of width 1 as [N] (but
+        `action_dist_inputs` always as [N, width]).
         """
         return {}
 

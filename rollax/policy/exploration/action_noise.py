@@ -58,10 +58,10 @@ class GaussianNoise(ExplorationWrapper):
 
 
 class OrnsteinUhlenbeckNoise(GaussianNoise):
-    """Autocorrelated noise: one process for each trajectory, which starts at 0 and reverts to it.
+    """Autocorrelated noise: one process for each trajectory, which starts at 0 and is drawn back to 0.
 
     Source: Lillicrap et al. (2016), section 3 and supplement 7, arXiv:1509.02971; Uhlenbeck and Ornstein (1930):
-        x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ dt and σ for σ √dt.
+        x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ · dt and σ for σ · √dt.
     """
 
     def __init__(

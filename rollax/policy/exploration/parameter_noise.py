@@ -20,16 +20,16 @@ _STEPS = 50  # steps between adaptations
 
 
 class ParameterNoise(ExplorationWrapper):
-    """Acts with parameters θ + σ n, with normal numbers n that are drawn again about once per episode.
+    """Acts with parameters θ + σ · n, with normal numbers n that are drawn again about once per episode.
 
-    Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ if
-        d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and by
+    Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α · σ
+        if d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and by
         default models have no layer normalization; sub-environments of one process share n; d is measured after a
-        fragment, on its observations; n is drawn again when at least as many trajectories have ended as are running.
+        fragment, on its first rows; n is drawn again when at least as many trajectories have ended as are running.
 
     Args:
         inner: the exploration to perturb.
-        distance: `distance(outputs, perturbed)` returns d for outputs [N, num_inputs] with θ and with θ + σ n.
+        distance: `distance(outputs, perturbed)` returns d for outputs [N, num_inputs] with θ and with θ + σ · n.
         scale: `scale(timestep)` returns δ.
         sigma: the initial σ.
     """
@@ -118,9 +118,9 @@ def epsilon_distance(epsilon: float, num_actions: int) -> float:
 
 
 def action_distance(actions: np.ndarray, perturbed: np.ndarray) -> float:
-    """Returns the root mean square difference of actions [N, width], on the scale of the deviation of action noise.
+    """Returns the root mean square difference of actions [N, W], in the units of the σ of action noise.
 
-    Source: Plappert et al. (2018), appendix C.2, arXiv:1706.01905:  d = √(1/N Σ_i E[(π(s)_i - π̃(s)_i)²]),  δ = σ.
+    Source: Plappert et al. (2018), appendix C.2, arXiv:1706.01905:  d = √(1/W Σ_i E[(π(s)_i - π̃(s)_i)²]),  δ = σ.
     """
     return float(np.sqrt(np.square(actions - perturbed).mean()))
 

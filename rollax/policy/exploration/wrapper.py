@@ -12,7 +12,7 @@ from rollax.policy.exploration import Exploration
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards to another exploration, `inner`, and appends `own_numbers` columns to the noise of `inner`."""
+    """Forwards the choice of actions to `inner`; a subclass appends `own_numbers` columns to the noise of `inner`."""
 
     own_numbers = 0
 
