@@ -29,7 +29,7 @@ from rollax.rollout.worker_policies import make_policies, resolved_config, specs
 
 Result = TypeVar("Result")
 PATIENCE_S = 0.5
-"""The longest wait for a fragment of a background thread, whose external clients may have paused or not started."""
+"""Seconds to wait for a fragment of a background thread, whose external clients may have paused or not started."""
 
 
 class RolloutWorker:
@@ -46,7 +46,7 @@ class RolloutWorker:
         restarts: the number of earlier workers of this index that failed; this worker plays other episodes.
         record: whether to keep trajectories; false for evaluation only.
         samples: false for a worker without an environment, such as the local worker of a run with remote workers. If
-            the config gives no spaces, the worker makes an environment, reads its spaces and closes it.
+            neither config nor specs give spaces, such a worker makes an environment, reads its spaces and closes it.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
@@ -135,7 +135,7 @@ class RolloutWorker:
             num_gpus: GPUs that each process reserves.
             resources: further Ray resources by name.
         Raises:
-            ConfigError: Ray is not installed.
+            ConfigError: Ray is not installed, or does not start.
         """
         from rollax.processes.cluster import started_ray
         from rollax.rollout.remote_workers import ray_worker_class
@@ -262,7 +262,7 @@ class RolloutWorker:
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The metrics of sampled episodes since the last call, without the episodes that the other methods play."""
+        """The metrics of sampled episodes since the last call, without those of `evaluate` and `write_episodes`."""
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:

@@ -60,7 +60,7 @@ class WorkerPolicies(dict[str, Policy]):
 
     @property
     def accept_off_policy(self) -> bool:
-        """Whether all policies learn from actions of other policies."""
+        """Whether each policy may get actions of other policies: it learns from them too, or does not learn."""
         return all(runner.accepts_off_policy for runner in self.runners.values())
 
     def get_policy(self, policy_id: str) -> Policy:
