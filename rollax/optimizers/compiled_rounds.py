@@ -328,7 +328,7 @@ def _is_float(leaf: jax.Array) -> bool:
 
 
 def _joined(part: np.ndarray) -> np.ndarray:
-    """[K, N, ..., T] -> [N, ..., K T]."""
+    """[K, N, ..., T] -> [N, ..., K · T]."""
     moved = np.moveaxis(part, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
