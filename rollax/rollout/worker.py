@@ -127,8 +127,8 @@ class RolloutWorker:
     ) -> Any:
         """The Ray actor class of this class: `as_remote().remote(...)` has the arguments of the class.
 
-        Each process uses one thread, and no accelerator unless it reserves one. Environments registered in this process
-        by `register_env` are registered there too. Ray is started if it is not running.
+        Each process computes in one thread, and on the CPU unless it reserves a GPU. Environments registered in this
+        process by `register_env` are registered there too. Ray is started if it is not running.
 
         Args:
             num_cpus: CPUs that each process reserves.
@@ -146,7 +146,8 @@ class RolloutWorker:
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One postprocessed fragment: a `SampleBatch` for a single policy, else a `MultiAgentBatch`.
 
-        A worker that samples in the background halts meanwhile, and keeps the fragments that wait.
+        A worker that samples in the background halts meanwhile, and keeps the fragments that wait. Raises ConfigError
+        if the worker was made with `record=False` or `samples=False`.
         """
         with self._sampling.halted():
             sampler = self.sampler
