@@ -107,7 +107,7 @@ class RemoteWorkers(ActorPool):
     def request(self, index: int, method: str, *arguments: Any) -> None:
         """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the result of `perform`.
 
-        The last update, if it is new, is sent as the last argument.
+        The last update is sent as the last argument, if this worker has not received it yet.
         """
         self.send(index, method, *arguments)
 
