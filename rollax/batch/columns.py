@@ -30,7 +30,7 @@ class MissingColumnError(BatchError, KeyError):
 
 
 def as_column(name: str, value: Any) -> trees.Tree:
-    """Returns the value as a column: lists of numbers become arrays; raises BatchError for a value without rows."""
+    """Returns the value as a column; lists of numbers become arrays. BatchError for a scalar or for unequal rows."""
     if isinstance(value, list) and name == INFOS:
         return np.fromiter(value, dtype=object, count=len(value))
     if isinstance(value, list) and not any(np.ndim(leaf) for leaf in trees.leaves(value)):

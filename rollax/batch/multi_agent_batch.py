@@ -29,7 +29,7 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
 
     @property
     def agent_steps(self) -> int:
-        """Number of real rows of all the policies."""
+        """Number of rows of all the policies that are steps, neither padding nor bootstrap."""
         return sum(batch.agent_steps for batch in self.policy_batches.values())
 
     @property

@@ -39,7 +39,7 @@ def n_step_windows(
     """Returns the discounted rewards of `n_step` steps from each row on, and the position of the next observation.
 
     Source: Sutton (1988), "Learning to predict by the methods of temporal differences", in the form of Hessel et al.
-        (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k r_{t+k}, to which the learner adds
+        (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k · r_{t+k}, to which the learner adds
         γ^n times the value of s_{t+n}. Deviations: the trajectory may end after m < n steps. Then the sum has m terms,
         and the factor of the value is 0 if the trajectory terminated; it is γ^m if the trajectory was truncated, or if
         its next step is not available.

@@ -5,7 +5,7 @@ The core works without their folders. `rollax.EXTENSIONS` names the packages, wh
 | table | content |
 |---|---|
 | `ALGORITHMS` | name -> "module:Trainer" |
-| `FIELDS` | name of a class in `rollax.config.contributed` -> "module:Group" of the fields that it adds to the class |
+| `FIELDS` | name of a class in `rollax.config.contributed` -> paths "module:Group" of the fields that it gets |
 | `MOVED` | module of an earlier version -> its name in this version, for the classes that checkpoints name |
 """
 

@@ -1,7 +1,7 @@
 """Import of objects by path, "module:Class", and the rules for which paths are imported.
 
 All imports by a name that is not a constant go through `import_object` and `import_module`. Both refuse plain strings,
-because names from files and requests are plain strings.
+because names from files and requests are plain strings. Only `named_by_file` imports modules of rollax by such names.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: the text is not valid, is nested too deep, has too many nodes, or repeats a key.
+        ValueError: a value is not valid, such as the date 2001-99-99.
     """
     return yaml.load(text, Loader=_Loader)
 

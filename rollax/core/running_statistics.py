@@ -27,7 +27,7 @@ class RunningMoments:
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
         n_a + n_b = n rows, their means m and sums of squared deviations S:
-            m = m_a + (m_b - m_a) n_b / n,  S = S_a + S_b + (m_b - m_a)² n_a n_b / n
+            m = m_a + (m_b - m_a) · n_b / n,  S = S_a + S_b + (m_b - m_a)² · n_a · n_b / n
         The variance is the population's, S / n.
 
     Args:
@@ -171,7 +171,7 @@ class RunningStatistics:
         return delta
 
     def merge(self, delta: Mapping[str, NDArray]) -> None:
-        """Adds the statistics of another process. The order of merging does not matter."""
+        """Adds the statistics of another process. The order of merging does not matter, up to rounding."""
         self._add(delta, recent=False)
 
     def sync(self, state: Mapping[str, NDArray]) -> None:

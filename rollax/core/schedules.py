@@ -23,13 +23,15 @@ class Schedule:
         points: a number (constant), or `[[timestep, value], ...]` with increasing timesteps.
         where: the name of the scheduled value, for errors.
     Raises:
-        ConfigError: there are no points, a point is invalid, or the timesteps do not increase.
+        ConfigError: neither a number nor a list of points, an invalid point, or timesteps that do not increase.
     """
 
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:
         pairs = [[0, points]] if is_number(points) else points
         if not isinstance(pairs, Sequence) or isinstance(pairs, str) or not pairs:
-            raise ConfigError("The schedule has no points.", where, points).expected(_FORM, "give at least one point")
+            raise ConfigError(
+                "The schedule has no points: it is neither a number nor a non-empty list.", where, points
+            ).expected(_FORM, "give a number or a list of points")
         for pair in pairs:
             _check_point(pair, where)
         self.timesteps = tuple(float(timestep) for timestep, _ in pairs)

@@ -254,7 +254,7 @@ def channels_come_first(shape: tuple[int, ...]) -> bool:
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:
-    """Returns whether two spaces are equal for a policy; Box bounds may differ in the last digit."""
+    """Returns whether two spaces are equal for a policy; Box bounds may differ by about 1e-5 of their size."""
     if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False

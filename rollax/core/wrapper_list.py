@@ -28,7 +28,7 @@ def checked_wrappers(value: Any) -> tuple[Any, ...]:
     """
     if not isinstance(value, list | tuple) or not all(map(_is_wrapper, value)):
         raise ValueError(
-            "a list of classes or functions or their paths, each alone or as [['module:Class', {keywords}]]"
+            "a list of classes or functions or their paths, each alone or as a pair ['module:Class', {keywords}]"
         )
     return tuple(one if callable(one) or isinstance(one, str) else (one[0], dict(one[1])) for one in value)
 

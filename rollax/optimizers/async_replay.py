@@ -117,7 +117,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
 
         Raises:
             CheckpointError: a shard's state does not fit, or the number of shards differs; nothing has changed then.
-            ConfigError: a buffer does not fit into the memory; nothing has changed then.
+            ConfigError: a buffer does not fit into the memory (nothing has changed then), or all together do not.
             WorkerError: a shard cannot be called.
         """
         num_updates = read_count(state, "num_updates", "optimizer")
@@ -143,7 +143,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
     def _broadcast_newest(self) -> None:
         super()._broadcast_newest()
         if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
-            # Without updates there is no broadcast of weights, which would bring timestep and filters to the workers.
+            # Without updates no weights are broadcast, so that timestep and filters would not reach the workers.
             self._synced_steps = self.steps
             self._publish(self.version, self.local_worker.get_weights())
 

@@ -25,9 +25,9 @@ class AsyncSamplesOptimizer(LearnsInThread):
     """Remote workers sample fragments while a thread learns from earlier fragments.
 
     Samples come from policies that are some updates old. The lag is bounded by the requests in flight and the queue,
-    both of fixed size, and is reported. When the queue is full, sampling waits; no sample is dropped. Between two steps
-    the learner is paused, and its state may be read and written. Without remote workers a step samples and learns in
-    turn, in the caller's thread.
+    both of fixed size, and is reported. When the queue is full, sampling waits, so no sample is dropped; workers that
+    sample in the background do not wait, and drop their oldest samples. Between two steps the learner is paused, and
+    its state may be read and written. Without remote workers a step samples and learns in turn, in the caller's thread.
 
     Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
     """

@@ -114,7 +114,8 @@ class CompiledRounds(ABC):
         length: T, the number of steps of each sub-environment in a round.
     Attributes:
         made: the number of rounds of the last call of `called`, including a last round that is not finite.
-        call: the compiled function. Its third argument is donated: its memory is reused for the result.
+        call: `traced_run`, compiled, or for a simulator `_stepped_run`. The third argument is donated: its memory is
+            reused for the result.
     """
 
     def __init__(self, sampler: CompiledSampler, policy: JaxPolicy, length: int) -> None:
@@ -328,7 +329,7 @@ def _is_float(leaf: jax.Array) -> bool:
 
 
 def _joined(part: np.ndarray) -> np.ndarray:
-    """[K, N, ..., T] -> [N, ..., K T]."""
+    """[K, N, ..., T] -> [N, ..., K · T]."""
     moved = np.moveaxis(part, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 

@@ -59,7 +59,7 @@ class DeviceBatches:
 
         Returns:
             False if numbers are not finite. Earlier batches are learned from; the next batch, sampled on the host, has
-            the same random numbers and raises the error.
+            the same random numbers and raises the error. With a simulator, it has fresh episodes, and may be finite.
         Raises:
             OnlyOnHostError: the algorithm reads columns or returns statistics that are not on the device; nothing has
                 changed then.

@@ -23,7 +23,7 @@ def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -
     if remote and streams:
         raise inexact(
             got=f"num_workers={len(remote)}, whose samples stream in while others are learned from",
-            expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
+            expected="num_workers=0 for this algorithm: with workers, timing decides what a run learns from",
         )
     replies = remote.call_all("apply", _difference, raises=True).values() if remote else (_difference(local),)
     for difference in filter(None, replies):

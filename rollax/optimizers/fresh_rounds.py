@@ -40,7 +40,7 @@ class FreshRounds(CompiledRounds):
         self._fragments = fragments
 
     def draw(self) -> Round:
-        """Draws the numbers of the next round: the random numbers of the loss, and the rows of each gradient step."""
+        """Draws the random numbers of the next round: for actions, the loss, and the rows of each gradient step."""
         policy, plan, rows = self.policy, self.policy.plan, self.rows_of_round
         noise = self.draw_noise()
         columns = policy.algorithm.noise_columns(rows, policy.learning_rng)
@@ -86,7 +86,7 @@ class FreshRounds(CompiledRounds):
         return variables, stored, Learned(made, planned, per_epoch, sums, counts), finite & self.traced_sound(played)
 
     def _steps(self, variables: Variables, played: Played, values: Any, following: Any) -> Steps:
-        """The steps as trajectories [R F, T / F]."""
+        """The steps as trajectories [R · F, T / F]."""
         terminated, truncated = self.traced_flags(played)
         over = terminated | truncated
 
@@ -100,7 +100,7 @@ class FreshRounds(CompiledRounds):
         return Steps(rewards, values, self._next_values(variables, values, following, over), terminated, over)
 
     def _next_values(self, variables: Variables, values: jax.Array, following: Any, over: jax.Array) -> jax.Array:
-        """The value after each step: of the next row, but after the end of an episode or of a fragment."""
+        """The value after each step: that of the next row, but of `following` where an episode or a fragment ends."""
 
         def values_of(obs: Any) -> jax.Array:
             return self.policy.actor.values(variables.params, variables.extra, {SampleBatch.OBS: obs})
@@ -115,7 +115,7 @@ class FreshRounds(CompiledRounds):
         return lax.cond((over[:, :-1]).any(), of_all, of_last)
 
     def _in_order(self, column: jax.Array) -> jax.Array:
-        """[R T, ...] -> the rows in the order of fragments, as they are on the host."""
+        """[R · T, ...] -> the rows in the order of fragments, as they are on the host."""
         if self._fragments == 1:
             return column
         parts = column.reshape(self.places, self._fragments, -1, *column.shape[1:])

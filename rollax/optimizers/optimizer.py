@@ -65,7 +65,8 @@ class Optimizer(ABC):
         env_steps, agent_steps: steps learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy without data are None.
         stop_at: steps after which the run ends; an iteration ends there too.
-        waits: if false, a step ends with a WaitEndedError instead of waiting for external clients.
+        waits: if false, a step ends with a WaitEndedError instead of waiting for external clients. `iterate` sets it to
+            true when it returns.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`; a key is unknown or has a wrong value; or a
             key that only workers or policies read differs from the config of the local worker.
@@ -128,7 +129,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> Stats:
-        """Learns from at least one batch; returns the statistics of each policy that learns."""
+        """Samples, and learns if enough is sampled; returns the latest statistics of each policy that learns."""
 
     def iterate(self) -> Stats:
         """Calls `step` until an iteration is complete; returns the statistics of the last call.

@@ -35,7 +35,7 @@ from rollax.rollout.compiled_sampler import Rows as Played
 log = logging.getLogger("rollax.optimizers")
 
 LARGE_OBSERVATION = 512
-"""Observations of at least this number of bytes are stored once. Smaller ones are faster to store twice."""
+"""Bytes. On one device, observations of this size or more are stored once; smaller ones are faster to store twice."""
 
 
 class Stored(NamedTuple):
@@ -53,7 +53,7 @@ class ReplayRounds(CompiledRounds):
 
     Args:
         sampler, policy: as for `CompiledRounds`.
-        capacity: the number of rows to store.
+        capacity: the number of rows to store, rounded down to whole rounds; at least the rows of `n_step` steps.
         updates: U, the largest number of updates of a round.
         seed: the seed of the draws.
     Attributes:
@@ -81,7 +81,7 @@ class ReplayRounds(CompiledRounds):
         self._cut = jax.jit(self._traced_cut, donate_argnums=0)
 
     def _observations(self, steps: int, n_step: int) -> ObservationPairs | ObservationsOnce:
-        """How observations are stored: the form follows from their size, and devices share pairs."""
+        """How observations are stored: large ones once, but on several devices always as pairs."""
         env, space = self.sampler.env, self.policy.observation_space
         if _bytes(walk(_empty, space)) < LARGE_OBSERVATION or self.devices.count > 1:
             return ObservationPairs(steps)
@@ -103,8 +103,8 @@ class ReplayRounds(CompiledRounds):
         """Draws the numbers of the round that is `number` rounds after the next one, with this number of updates.
 
         `Round.learning` is `(updates, drawn, noise)`, in which only the first `updates` · B rows count. `drawn` are
-        steps and trajectories [U B, 2], or with priorities numbers [U B] for `RingPriorities.drawn`. `noise` [U B, ...]
-        are the random numbers of the loss.
+        steps and trajectories [U · B, 2]; with priorities, they are numbers [U · B] for `RingPriorities.drawn`. `noise`
+        [U · B, ...] are the random numbers of the loss.
         """
         policy, size = self.policy, self.most_updates * self._batch_size
         noise = self.draw_noise()
@@ -125,7 +125,7 @@ class ReplayRounds(CompiledRounds):
             rounds: at most `at_once` of them.
             at_once: the number for which the call is compiled.
         Raises:
-            EnvError: observations or rewards are not finite.
+            EnvError: observations or rewards are not finite, or an action mask allows no action.
             NonFiniteError: outputs of the model, a loss, a gradient or a new parameter are not finite. The updates
                 before it are kept.
         """
@@ -215,6 +215,7 @@ class ReplayRounds(CompiledRounds):
 
         Raises:
             CheckpointError: the rows do not fit; nothing has changed then.
+            ConfigError: the buffer does not fit into the memory; nothing has changed then.
         """
         stored, taken = None, 0
         if state:
@@ -266,7 +267,7 @@ class ReplayRounds(CompiledRounds):
         return variables, self._shared(stored), Learned(made, updates, per_epoch, sums, counts), finite
 
     def _traced_batch(self, stored: Stored, learning: Any, taken: jax.Array) -> tuple[Columns, Any]:
-        """`(batch [U B, ...], steps and trajectories of its rows, or None without priorities)`, after `taken` steps."""
+        """`(batch [U · B, ...], steps and trajectories of its rows; None without priorities)`, after `taken` steps."""
         updates, drawn, noise = learning
         if self._priorities is None:
             steps = self._ring.drawable_steps(stored.rows, drawn[:, 0], taken)
@@ -278,7 +279,7 @@ class ReplayRounds(CompiledRounds):
         return {**batch, SampleBatch.WEIGHTS: weights, **noise}, (steps, places)
 
     def _new_rows(self, played: Played) -> Steps:
-        """The rows [T, R, ...] of a round, whose columns are [R T, ...]."""
+        """The rows [T, R, ...] of a round, whose columns are [R · T, ...]."""
         columns: PolicyColumns = played.columns[self.policy_id]
 
         def by_step(leaf: jax.Array) -> jax.Array:

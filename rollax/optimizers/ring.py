@@ -121,8 +121,8 @@ class Ring:
         """B transitions from their numbers of steps [B] and trajectories [B]; traced by JAX.
 
         Returns:
-            `obs`, `actions`; `rewards`, the sum of γ^k r_k over n steps or up to the end of the episode; `new_obs`, the
-            observation after them; `discounts`, γ^m for m steps, 0 where the episode terminated; `weights`, all 1.
+            `obs`, `actions`; `rewards`, the sum of γ^k · r_k over n steps or up to the end of the episode; `new_obs`,
+            the observation after them; `discounts`, γ^m for m steps, 0 where the episode terminated; `weights`, all 1.
         """
         total = jnp.zeros(step.shape, jnp.float32)
         discount, last, running = jnp.ones_like(total), step, jnp.ones(step.shape, bool)

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | before step s | row s | row s |
 | after step s | row s of another array | row s + 1; the last one of an episode in a row of its own |
-| stack of k | whole | the frames of k steps, or of fewer and copies at the beginning of an episode |
+| stack of k | whole | the frames of k steps; early in an episode, copies of its first frame replace missing ones |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax import lax
 from rollax.env.stacking import joined, latest
 
 STEPS_PER_END = 4
-"""`ObservationsOnce` keeps the last observation of one episode for this number of rows."""
+"""`ObservationsOnce` has room for the last observation of one episode per this number of rows."""
 
 
 class Pairs(NamedTuple):
@@ -98,7 +98,7 @@ class Frames(NamedTuple):
     """Stored frames: whole observations, or of stacked observations the newest part.
 
     Args:
-        slots: trees of arrays [E + M R, ...]: the last frames of E episodes, then the frames before M steps.
+        slots: trees of arrays [E + M · R, ...]: the last frames of E episodes, then the frames before M steps.
         ends: [C, R] the slot of the last frame, where an episode ended with the step.
         ages: [C, R] the number of earlier frames of the episode, at most k - 1.
         next_age: [R] the age of the next step.
@@ -275,5 +275,5 @@ class ObservationsOnce:
 
 
 def _flat(rows: jax.Array) -> jax.Array:
-    """[T, R, ...] -> [T R, ...]."""
+    """[T, R, ...] -> [T · R, ...]."""
     return rows.reshape(-1, *rows.shape[2:])

@@ -88,7 +88,7 @@ class SyncSamplesOptimizer(Optimizer):
         return rollouts
 
     def _round(self, wanted: int) -> list[Rollout]:
-        """At least `wanted` fragments, the same number from each worker."""
+        """One fragment of the local worker, or about `wanted` fragments of the remote workers; see `_gather`."""
         if not self.remote:
             return [self._awaited(self.local_worker.sample_fragment)]
         return self._gather(-(-wanted // len(self.remote)))

@@ -38,7 +38,7 @@ class Timings:
         broadcast_s: broadcasts of weights.
 
     Attributes:
-        lags: for each fragment learned from, the number of updates made after the weights that sampled it.
+        lags: for each fragment learned from, the number of updates since the weights that sampled it.
         queue_depths: the length of the learner's queue, whenever a train batch or draw is added.
         dropped_steps: environment steps that were sampled but dropped, as too old or too many.
     """

@@ -67,7 +67,7 @@ class RemoteWorkers(ActorPool):
 
     @classmethod
     def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
-        """A pool of existing Ray actors, which it does not stop; a pool is returned unchanged.
+        """A pool of existing Ray actors, whose processes it does not end; a pool is returned unchanged.
 
         Raises ConfigError for workers that are not Ray actors.
         """
@@ -89,7 +89,7 @@ class RemoteWorkers(ActorPool):
 
     @property
     def sample_in_background(self) -> bool:
-        """Whether the workers sample in background threads; see `BackgroundSampling`."""
+        """Whether the workers sample in background threads (`BackgroundSampling`); false for a pool made by `of`."""
         return any(actor.made is True for actor in self._live.values())
 
     @property
@@ -107,7 +107,7 @@ class RemoteWorkers(ActorPool):
     def request(self, index: int, method: str, *arguments: Any) -> None:
         """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the result of `perform`.
 
-        The last update, if it is new, is sent as the last argument.
+        The last update is sent as the last argument, if this worker has not received it yet.
         """
         self.send(index, method, *arguments)
 
@@ -117,7 +117,7 @@ class RemoteWorkers(ActorPool):
         return [index for number in range(count) for index in self.indices if pending[index] <= number]
 
     def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
-        """The available replies; waits for at least one while a request is pending.
+        """The available replies; waits up to `timeout_s` seconds for the first one, while a request is pending.
 
         If a worker has no result yet, its request is repeated, so that it can execute other calls in between.
 
@@ -222,7 +222,8 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
         worker_class: `RolloutWorker` or a subclass.
         arguments: arguments of its constructor, without `worker_index` and `restarts`.
     Raises:
-        ConfigError: the arguments cannot be pickled, or the cluster lacks CPUs, GPUs or resources.
+        ConfigError: Ray does not start; the arguments cannot be pickled; or the cluster is this machine alone, which
+            lacks CPUs, GPUs, resources or memory.
     """
     from rollax.processes.cluster import check_processes_fit, refuse_lacking, started_here, started_ray
     from rollax.processes.ray_actors import RayActors, stored

@@ -323,7 +323,7 @@ class RowSampler(Sampler):
     def _remember_outcomes(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
     ) -> None:
-        """Adds rewards to the memories, and keeps the final contents of ended trajectories."""
+        """Adds rewards to the memories, and keeps the final inputs from the memory of each ended trajectory."""
         self._final_memories = {}
         chosen = np.arange(len(rows)) if outcomes is None else outcomes
         for number, (policy_id, memory) in enumerate(self._memories.items()):

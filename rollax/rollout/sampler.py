@@ -2,8 +2,8 @@
 
 By default `CompiledSampler` samples an environment in JAX, `SimulatorSampler` a simulator of PyTorch tensors, and
 `BlockSampler` an environment whose sub-environments step together, such as a Gymnasium environment in the worker's
-process. `RowSampler` samples all other environments, and runs with features that these samplers lack; see
-`why_not_compiled` and `why_not_in_blocks`. The config key `sampler` sets another class.
+process. `RowSampler` samples all other environments. If a run has a feature that a sampler lacks (`why_not_compiled`,
+`why_not_in_blocks`), `BlockSampler` or else `RowSampler` takes its place. The config key `sampler` sets another class.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sampler(ABC):
         fragment_length: the least number of environment steps in a fragment, divided by the number of sub-environments.
         complete_episodes: whether a fragment has only whole episodes.
         record: keep trajectories; false if only metrics are read, as in evaluation.
-        explore: whether actions are sampled from the policy's distribution.
+        explore: whether the policies explore; otherwise actions are greedy.
     Attributes:
         timestep: steps trained on so far, in the unit of `count_steps_by`.
         recorder: writes the trajectories; None without the config key `output`.

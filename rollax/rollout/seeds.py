@@ -25,7 +25,7 @@ def env_seed(seed: int, env: int, episode: int) -> int:
 
 
 def policy_seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
-    """The seed of a policy; it is the config's seed for the first policy of the first process."""
+    """The seed of a policy: the config's seed for the first policy of the first process, before a restart."""
     if seed is None or not (number or process or restarts):
         return seed
     return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])

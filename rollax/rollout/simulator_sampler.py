@@ -1,4 +1,4 @@
-"""`SimulatorSampler`: samples step by step on the device, for simulators there that are not written in JAX."""
+"""`SimulatorSampler`: samples a simulator that runs on the device but is not written in JAX, step by step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger("rollax.sampling")
 
 
 class SimulatorSampler(CompiledSampler):
-    """A `CompiledSampler` whose environment, a `TorchBaseEnv`, is called between the compiled calls of two steps.
+    """A `CompiledSampler` for a `TorchBaseEnv`: single steps are compiled, not a whole fragment.
 
     Each step is a compiled call that acts, a step of the simulator, and a compiled call that writes a row. The rows of
-    a fragment stay on the device; rewards and flags are fetched once for each fragment.
+    a fragment are collected on the device; none is fetched before the last step.
     """
 
     env: TorchBaseEnv  # type: ignore[assignment]
@@ -46,7 +46,7 @@ class SimulatorSampler(CompiledSampler):
             rows = self._on_host(jax.tree.map(np.asarray, latest), frozenset())
             for i, one in self.compiled.items():
                 one.acting.fetches(rows.columns[i].packed)
-        log.warning("A simulator cannot take back steps: a train batch is dropped, and fresh episodes begin.")
+        log.warning("The steps of a simulator cannot be undone: a train batch is dropped, and fresh episodes begin.")
 
     def _advanced(self, carry: Carry) -> None:
         super()._advanced(carry)
@@ -105,7 +105,7 @@ class SimulatorSampler(CompiledSampler):
         carry, row = self._traced_row(carry, decided, received, learning)
 
         def put(column: jax.Array, part: jax.Array) -> jax.Array:
-            """[R T, ...], with [R, ...] written at the step of each of R trajectories."""
+            """The column [R · T, ...] of R trajectories, with `part` [R, ...] written at the step of each."""
             by_step = column.reshape(len(part), -1, *part.shape[1:])
             return by_step.at[:, step].set(part).reshape(column.shape)
 

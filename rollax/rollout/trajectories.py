@@ -107,7 +107,7 @@ class Trajectories:
             slots: [K] the acting slots.
             trajectories: [K] the id of each trajectory.
             episodes: [K] the id of each episode; -1 if it is not trained on.
-            columns: columns of K rows; the same names at every call.
+            columns: columns of K rows; PolicyError unless the names are the same at every call.
             off_policy: indices of the rows with actions that the policy has not chosen.
         """
         count, start = len(trajectories), self._size

@@ -1,4 +1,4 @@
-"""Exact numbers of whole episodes, for evaluations and recordings; warnings and errors of episodes that never end."""
+"""Exact numbers of whole episodes, for evaluations and recordings; warnings and errors about endless episodes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class LongEpisodes:
             raise EnvError("An episode does not end.", f"sub-environment {slot}", f"{longest[slot]:,} steps").expected(
                 f"an end within {self._most:,} steps",
                 "return truncated=True from step() at a time limit, or wrap the environment in "
-                "gymnasium.wrappers.TimeLimit; for evaluations in a Gymnasium id: "
+                "gymnasium.wrappers.TimeLimit; for evaluations with a Gymnasium id, set "
                 "evaluation_config={'env_config': {'max_episode_steps': 1000}}",
             )
         if longest[slot] >= _LONG_EPISODE and not self._has_warned:

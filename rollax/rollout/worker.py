@@ -29,7 +29,7 @@ from rollax.rollout.worker_policies import make_policies, resolved_config, specs
 
 Result = TypeVar("Result")
 PATIENCE_S = 0.5
-"""The longest wait for a fragment of a background thread, whose external clients may have paused or not started."""
+"""Seconds to wait for a fragment of a background thread, whose external clients may have paused or not started."""
 
 
 class RolloutWorker:
@@ -46,7 +46,7 @@ class RolloutWorker:
         restarts: the number of earlier workers of this index that failed; this worker plays other episodes.
         record: whether to keep trajectories; false for evaluation only.
         samples: false for a worker without an environment, such as the local worker of a run with remote workers. If
-            the config gives no spaces, the worker makes an environment, reads its spaces and closes it.
+            neither config nor specs give spaces, such a worker makes an environment, reads its spaces and closes it.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
@@ -127,15 +127,15 @@ class RolloutWorker:
     ) -> Any:
         """The Ray actor class of this class: `as_remote().remote(...)` has the arguments of the class.
 
-        Each process uses one thread, and no accelerator unless it reserves one. Environments registered in this process
-        by `register_env` are registered there too. Ray is started if it is not running.
+        Each process computes in one thread, and on the CPU unless it reserves a GPU. Environments registered in this
+        process by `register_env` are registered there too. Ray is started if it is not running.
 
         Args:
             num_cpus: CPUs that each process reserves.
             num_gpus: GPUs that each process reserves.
             resources: further Ray resources by name.
         Raises:
-            ConfigError: Ray is not installed.
+            ConfigError: Ray is not installed, or does not start.
         """
         from rollax.processes.cluster import started_ray
         from rollax.rollout.remote_workers import ray_worker_class
@@ -146,7 +146,8 @@ class RolloutWorker:
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One postprocessed fragment: a `SampleBatch` for a single policy, else a `MultiAgentBatch`.
 
-        A worker that samples in the background halts meanwhile, and keeps the fragments that wait.
+        A worker that samples in the background halts meanwhile, and keeps the fragments that wait. Raises ConfigError
+        if the worker was made with `record=False` or `samples=False`.
         """
         with self._sampling.halted():
             sampler = self.sampler
@@ -262,7 +263,7 @@ class RolloutWorker:
             return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
-        """The metrics of sampled episodes since the last call, without the episodes that the other methods play."""
+        """The metrics of sampled episodes since the last call, without those of `evaluate` and `write_episodes`."""
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:

@@ -38,7 +38,8 @@ class WorkerPolicies(dict[str, Policy]):
         joint_rows: joins the rows of all agents for a centralized critic; None without one.
         shared_variables: as `multiagent.shared_variables`.
     Attributes:
-        filters_set: policy id -> how often its running statistics were set, here or in the process of the last update.
+        filters_set: policy id -> how often `set_filters` has set its running statistics; an update of the driver brings
+            the driver's counts.
     Raises:
         ConfigError, PolicyError: the policies cannot share these variables.
     """
@@ -60,7 +61,7 @@ class WorkerPolicies(dict[str, Policy]):
 
     @property
     def accept_off_policy(self) -> bool:
-        """Whether all policies learn from actions of other policies."""
+        """Whether each policy may get actions of other policies: it learns from them too, or does not learn."""
         return all(runner.accepts_off_policy for runner in self.runners.values())
 
     def get_policy(self, policy_id: str) -> Policy:

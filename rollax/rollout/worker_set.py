@@ -61,7 +61,7 @@ class WorkerSet:
 
     @property
     def has_open_files(self) -> bool:
-        """Whether this process writes `output`; a forked process does not."""
+        """Whether these workers write `output` and are not stopped; false in a forked process."""
         return getattr(self, "_records", False) and self._process == os.getpid()
 
     def __del__(self) -> None:
