@@ -31,8 +31,8 @@ class HindsightFields(ConfigHooks):
     )
     hindsight_strategy: Literal["future", "final"] = Field(
         default="future",
-        description="the new goal: future, one that was reached in the row or a later one, with equal probability; "
-        "final, the last one",
+        description="the new goal: future, one that was reached at this row or at a later one, with equal probability; "
+        "final, the one reached last",
     )
 
     def check(self) -> None:
@@ -112,7 +112,7 @@ class AsyncReplayFields(StreamFields, ReplayFields):
         description="mean number of steps that a worker samples between two broadcasts of the weights",
     )
     worker_epsilon: float = Field(
-        default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α (i - 1)/(N - 1))"
+        default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α · (i - 1)/(N - 1))"
     )
     worker_epsilon_alpha: float = Field(
         default=7.0, ge=0, description="α of this formula: larger values make workers more different"
@@ -169,8 +169,8 @@ class RepeatedNoiseFields(FieldGroup):
         default=1,
         ge=1,
         le=10_000,
-        description="largest number k of steps with the same exploration noise, of which shorter ones are more likely, "
-        "as 1/k²; 1: new noise at each step",
+        description="largest number of steps for which exploration keeps its noise; it is kept for k steps with a "
+        "probability proportional to 1/k²; 1: new noise at each step",
     )
 
 

@@ -96,8 +96,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     action_repeat: int = Field(
         default=1,
         ge=1,
-        description="environment steps for which each action is taken, or until the episode ends; their rewards are "
-        "summed, and count as one step",
+        description="environment steps for which each action is taken, or until the episode ends; together they count "
+        "as one step, with the sum of their rewards",
     )
     frame_stack: int = Field(
         default=1,
