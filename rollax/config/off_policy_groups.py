@@ -104,12 +104,13 @@ class AsyncReplayFields(StreamFields, ReplayFields):
     learner_queue_size: int = Field(
         default=4,
         ge=1,
-        description="largest number of requested or waiting samples from the shards; at this number, the workers wait",
+        description="largest number of draws that are requested from the shards or wait for the learner; at this "
+        "number, sampling pauses while updates are due",
     )
     max_weight_sync_delay: int = Field(
         default=400,
         ge=1,
-        description="mean number of steps that a worker samples between two broadcasts of the weights",
+        description="number of steps of each worker, on average, after which the next update broadcasts the weights",
     )
     worker_epsilon: float = Field(
         default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α · (i - 1)/(N - 1))"

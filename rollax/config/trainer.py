@@ -194,7 +194,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         default=0,
         ge=0,
         le=10**9,
-        description="minimum number of steps in environments of one train(); 0: one call of the optimizer",
+        description="minimum number of steps that one train() adds to timesteps_total; 0: one call of the optimizer",
     )
     min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")
     gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
