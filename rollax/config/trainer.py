@@ -208,8 +208,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     grad_clip: float | None = Field(
         default=None,
         gt=0,
-        description="bound on the global norm of the gradient; in SAC, DDPG, TD3, IQL, CQL and their variants on that "
-        "of each network; None: no bound",
+        description="bound on the global norm of the gradient; in SAC, DDPG, TD3, IQL, CQL and their variants on the "
+        "norm of each part, such as the actor or all critics together; None: no bound",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="keys of the network of every policy")
     multiagent: MultiAgentConfig = Field(
