@@ -116,7 +116,7 @@ class AsyncReplayFields(StreamFields, ReplayFields):
         default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α · (i - 1)/(N - 1))"
     )
     worker_epsilon_alpha: float = Field(
-        default=7.0, ge=0, description="α of this formula: larger values make workers more different"
+        default=7.0, ge=0, description="α in the exponent of worker_epsilon: larger values make workers more different"
     )
 
     def check(self) -> None:

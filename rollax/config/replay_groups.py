@@ -45,7 +45,8 @@ class SequenceFields(BurnInFields, TrainerConfig):
     places = {("zero_init_states", "overlap", "priority_eta"): ("policy",)}
 
     zero_init_states: bool = Field(
-        default=False, description="whether sequences begin with a state of zeros instead of the state used when acting"
+        default=False,
+        description="whether sequences begin with the model's initial state instead of the state used when acting",
     )
     overlap: int = Field(
         default=0, ge=0, description="rows that a sequence has in common with the next one; less than max_seq_len"

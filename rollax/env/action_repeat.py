@@ -18,8 +18,8 @@ from rollax.env.rows import Rows
 class RepeatedSteps(gym.Wrapper):
     """Takes each action a number of times, or until the episode ends; the reward is the sum over these steps.
 
-    `ActionRepeat` does the same for any kind of environment. `RepeatedSteps` is three times as fast, and its copies
-    step together.
+    `ActionRepeat` does the same for any kind of environment. `RepeatedSteps` is three times as fast, and
+    sub-environments with it stay in lockstep.
 
     Args:
         times: steps for which each action is taken.
