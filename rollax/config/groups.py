@@ -106,11 +106,11 @@ class StateDependentExplorationFields(FieldGroup):
 
     use_sde: bool = Field(
         default=False,
-        description="whether the noise of continuous actions is a function of the observation (gSDE), which stays the "
-        "same for several steps",
+        description="whether the noise of continuous actions is a random function of the observation (gSDE), which is "
+        "kept for several steps",
     )
     sde_sample_freq: int | None = Field(
-        default=None, ge=1, le=2**24, description="steps until this function is drawn again; None: the whole trajectory"
+        default=None, ge=1, le=2**24, description="steps until a new function is drawn; None: one for each trajectory"
     )
     sde_log_std_init: float = Field(
         default=-2.0, description="initial log σ of the noise for each hidden feature and action element"
@@ -129,7 +129,9 @@ class ExplorationBonusFields(FieldGroup):
         "predict yet; None: no bonuses",
     )
     bonus_coeff: float = Field(
-        default=0.5, ge=0, description="weight of bonuses, which have the deviation of their discounted sums as unit"
+        default=0.5,
+        ge=0,
+        description="weight of bonuses, which are divided by the running standard deviation of their discounted sums",
     )
     bonus_hiddens: Annotated[tuple[Width, ...], Field(min_length=1, max_length=MOST_LAYERS)] = Field(
         default=(128, 64),

@@ -1,7 +1,7 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
 A value that JSON lacks is a dict whose first key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
-{"$tuple": [...]}. {"$code": null} is code without an import path, or another object. The fields that hold a class or
+{"$tuple": [...]}. {"$code": null} is code without an import path, or any other object. The fields that hold a class or
 function (`env`, `env_wrappers`, `callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn`, the
 policies of `multiagent.policies`, and further `NAMES_IN_SECTIONS` of `field_types.py`) also accept its path as a plain
 string.
@@ -68,7 +68,8 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
         trust: which named code is imported besides rollax's own policies: none, the code in fields that hold code, or
             all code. The rest becomes `StoredCode`.
     Raises:
-        ConfigError, SpaceError: a tag is unknown or malformed, or trusted code does not import.
+        ConfigError, SpaceError: a tag is unknown or malformed, the levels are too many or the spaces too large, or
+            trusted code does not import.
     """
     refuse_large(_elements_in(data), _MAX_CONFIG_ELEMENTS, "stored config")
     return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
@@ -174,9 +175,9 @@ def _encode_object(value: Any) -> dict[str, Any]:
 
 
 def _padded(strings: Any, dtype: np.dtype) -> bool:
-    """Whether an array of strings (of any shape) would take far more memory than they have characters.
+    """Whether an array of strings (of any shape) would take far more memory than their characters need.
 
-    A short file could then fill the memory: each string is padded to the width of the dtype.
+    A short file could then fill the memory, because each string is padded to the width of the dtype.
     """
     if dtype.kind != "U":
         return False

@@ -39,7 +39,7 @@ class MultiAgentConfig(FrozenModel):
     policy_mapping_fn: Callable[..., str] | None = Field(
         default=None,
         description="a function of (agent id) or (agent id, episode) that returns a policy id, called once per agent "
-        "and episode; optional with one policy",
+        "and episode (in compiled sampling: per agent and compiled call); optional with one policy",
     )
     policies_to_train: tuple[str, ...] | None = Field(
         default=None, description="ids of the policies that learn; None: all policies"

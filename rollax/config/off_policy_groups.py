@@ -31,8 +31,8 @@ class HindsightFields(ConfigHooks):
     )
     hindsight_strategy: Literal["future", "final"] = Field(
         default="future",
-        description="the new goal: future, one that was reached in the row or a later one, with equal probability; "
-        "final, the last one",
+        description="the new goal: future, one that was reached at this row or at a later one, with equal probability; "
+        "final, the one reached last",
     )
 
     def check(self) -> None:
@@ -104,18 +104,19 @@ class AsyncReplayFields(StreamFields, ReplayFields):
     learner_queue_size: int = Field(
         default=4,
         ge=1,
-        description="largest number of requested or waiting samples from the shards; at this number, the workers wait",
+        description="largest number of draws that are requested from the shards or wait for the learner; at this "
+        "number, sampling pauses while updates are due",
     )
     max_weight_sync_delay: int = Field(
         default=400,
         ge=1,
-        description="mean number of steps that a worker samples between two broadcasts of the weights",
+        description="number of steps of each worker, on average, after which the next update broadcasts the weights",
     )
     worker_epsilon: float = Field(
-        default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α (i - 1)/(N - 1))"
+        default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α · (i - 1)/(N - 1))"
     )
     worker_epsilon_alpha: float = Field(
-        default=7.0, ge=0, description="α of this formula: larger values make workers more different"
+        default=7.0, ge=0, description="α in the exponent of worker_epsilon: larger values make workers more different"
     )
 
     def check(self) -> None:
@@ -169,8 +170,8 @@ class RepeatedNoiseFields(FieldGroup):
         default=1,
         ge=1,
         le=10_000,
-        description="largest number k of steps with the same exploration noise, of which shorter ones are more likely, "
-        "as 1/k²; 1: new noise at each step",
+        description="largest number of steps for which exploration keeps its noise; it is kept for k steps with a "
+        "probability proportional to 1/k²; 1: new noise at each step",
     )
 
 

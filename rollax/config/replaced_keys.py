@@ -10,7 +10,7 @@ from rollax.config.json_form import GIVEN
 REPLACED: dict[str, str | None] = {}
 """Config key of an earlier version, such as `model.old_key` -> the key that replaces it; None: the key was removed.
 
-A key is renamed or removed in all algorithms at once, and stays here for as long as format 3 is read.
+A key is renamed or removed in all algorithms at once, and stays here while checkpoints of format 3 are read.
 """
 
 

@@ -45,7 +45,8 @@ class SequenceFields(BurnInFields, TrainerConfig):
     places = {("zero_init_states", "overlap", "priority_eta"): ("policy",)}
 
     zero_init_states: bool = Field(
-        default=False, description="whether sequences begin with a state of zeros instead of the state used when acting"
+        default=False,
+        description="whether sequences begin with the model's initial state instead of the state used when acting",
     )
     overlap: int = Field(
         default=0, ge=0, description="rows that a sequence has in common with the next one; less than max_seq_len"
@@ -93,7 +94,7 @@ class ReplayFields(FieldsOfReplay, TrainerConfig):
         description="rows of one update; of a model with memory, train_batch_size // max_seq_len sequences",
     )
     buffer_size: int = Field(
-        default=50_000, ge=1, description="capacity of the replay buffer in rows (of all shards together)"
+        default=50_000, ge=1, description="capacity of each policy's replay buffer in rows (of all shards together)"
     )
     learning_starts: int = Field(default=1000, ge=0, description="steps before the first update")
     training_intensity: float = Field(
@@ -121,8 +122,8 @@ class ReplayFields(FieldsOfReplay, TrainerConfig):
     )
     frame_stack_axis: int | None = Field(
         default=None,
-        description="axis along which the environment's observations are stacks of images, 0 or -1; each image is then "
-        "stored once, as with frame_stack. None stores whole observations",
+        description="axis along which the environment's observations are stacks of images, mostly 0 or -1: each image "
+        "is then stored once; None: whole observations are stored, except stacks made by frame_stack",
     )
     store_buffer_in_checkpoints: bool = Field(
         default=False,

@@ -96,8 +96,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     action_repeat: int = Field(
         default=1,
         ge=1,
-        description="environment steps for which each action is taken, or until the episode ends; their rewards are "
-        "summed, and count as one step",
+        description="environment steps for which each action is taken, or until the episode ends; together they count "
+        "as one step, with the sum of their rewards",
     )
     frame_stack: int = Field(
         default=1,
@@ -194,7 +194,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         default=0,
         ge=0,
         le=10**9,
-        description="minimum number of steps in environments of one train(); 0: one call of the optimizer",
+        description="minimum number of steps that one train() adds to timesteps_total; 0: one call of the optimizer",
     )
     min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")
     gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
@@ -208,8 +208,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     grad_clip: float | None = Field(
         default=None,
         gt=0,
-        description="bound on the global norm of the gradient; in SAC, DDPG, TD3, IQL, CQL and their variants on that "
-        "of each network; None: no bound",
+        description="bound on the global norm of the gradient; in SAC, DDPG, TD3, IQL, CQL and their variants on the "
+        "norm of each part, such as the actor or all critics together; None: no bound",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="keys of the network of every policy")
     multiagent: MultiAgentConfig = Field(

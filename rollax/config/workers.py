@@ -12,8 +12,8 @@ _RESTARTS = ("max_num_worker_restarts", "num_consecutive_worker_failures_toleran
 class WorkerFields(FieldGroup):
     """Processes that sample: their number, their resources, and how failures are handled.
 
-    With `num_workers=0` these fields are accepted without effect, so that this key alone moves a run into one process.
-    The fields still apply to workers that evaluate, and `ray_address` to remote sub-environments.
+    With `num_workers=0` the fields of workers are accepted without effect, so that this key alone moves a run into one
+    process. They still apply to workers that evaluate, and `ray_address` to remote sub-environments.
     """
 
     requires = {_RESTARTS: {"recreate_failed_workers": True}}
@@ -59,9 +59,10 @@ class WorkerFields(FieldGroup):
     )
     ignore_worker_failures: bool = Field(
         default=False,
-        description="whether the run goes on without a worker that fails if recreate_failed_workers is false, and "
-        "begins without one whose process dies at the start, even after restarts; otherwise its error is raised. If "
-        "recreate_failed_workers is true, a run that has begun goes on without a worker that has no restart left",
+        description="if recreate_failed_workers is false, whether the run goes on without a worker that fails; also "
+        "whether it begins without one whose process dies at the start, even after restarts; false: the error is "
+        "raised. If recreate_failed_workers is true, a run that has begun goes on without a worker that has no restart "
+        "left",
     )
     max_num_worker_restarts: int = Field(
         default=1000, ge=0, description="largest number of restarts of all workers together, over the whole run"
@@ -80,8 +81,8 @@ class WorkerFields(FieldGroup):
     sample_timeout_s: float | None = Field(
         default=600.0,
         gt=0,
-        description="seconds without a fragment, with sample_async without a step, after which a worker counts as hung "
-        "and is restarted; None: no limit",
+        description="seconds without a fragment (with sample_async: without a step) after which a worker counts as "
+        "hung and is restarted; None: no limit",
     )
     worker_start_timeout_s: float = Field(
         default=600.0,

@@ -18,8 +18,8 @@ from rollax.env.rows import Rows
 class RepeatedSteps(gym.Wrapper):
     """Takes each action a number of times, or until the episode ends; the reward is the sum over these steps.
 
-    `ActionRepeat` does the same for any kind of environment. `RepeatedSteps` is three times as fast, and its copies
-    step together.
+    `ActionRepeat` does the same for any kind of environment. `RepeatedSteps` is three times as fast, and
+    sub-environments with it stay in lockstep.
 
     Args:
         times: steps for which each action is taken.
@@ -53,7 +53,7 @@ class _Sent(NamedTuple):
 class ActionRepeat(EnvWrapper):
     """Repeats each action of an agent a number of times, or until the agent's trajectory ends.
 
-    A poll has a row of an agent only when the agent needs a new action, and when its trajectory begins or ends. The
+    A poll has a row of an agent only when the agent needs a new action, or when its trajectory begins or ends. The
     reward of the row is the sum of the agent's rewards since its last row. The observations and infos in between are
     dropped. Each agent has a counter of its own, because one sub-environment may begin an episode while the others
     repeat an action.

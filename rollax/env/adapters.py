@@ -185,6 +185,7 @@ def adapted(env: Any, where: str = "to_base_env") -> Any:
 
     Raises:
         EnvError: an object that is not an environment, or adapters that return a kind that was already adapted.
+        ConfigError: the path of an adapter does not import.
     """
     kinds: list[str] = []
     while not (adapter := adapter_of(env, where)).makes_base_env:

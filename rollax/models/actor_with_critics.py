@@ -95,10 +95,10 @@ class StateValue(nnx.Module):
 class ActionValue(nnx.Module):
     """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`.
 
-    The result is [R, K], with K `outputs` for each action, such as quantiles of its return; [R] if `outputs` is None.
-
     With B observations and R = B·S actions, the first S actions belong to the first observation, and so on. Each
     observation is encoded once.
+
+    The result is [R, K], with K `outputs` for each action, such as quantiles of its return; [R] if `outputs` is None.
     """
 
     def __init__(
@@ -124,9 +124,10 @@ class ActionValue(nnx.Module):
 
 
 class NetworkValues(nnx.Module):
-    """Q-values of a network: [B, A] from `network(obs).policy`, or [R] from `network(obs, actions).policy` [R, 1].
+    """Q-values of a network of A discrete actions, or of a network that takes R continuous actions as inputs.
 
-    With K `outputs` for each action: [B, A, K] from `policy` [B, A·K], or [R, K] from `policy` [R, K].
+    They are [B, A] from `network(obs).policy`, or [R] from `network(obs, actions).policy` [R, 1]. With K `outputs` for
+    each action they are [B, A, K] from `policy` [B, A·K], or [R, K] from `policy` [R, K].
 
     With B observations and R = B·S actions, the first S actions belong to the first observation, and so on. Layers that
     read only observations are computed once for each observation.

@@ -35,15 +35,15 @@ class LayersConfig(FrozenModel):
     fcnet_hiddens: tuple[Width, ...] = Field(
         default=(64, 64),
         max_length=MOST_LAYERS,
-        description="widths of the hidden layers after the encoder; (): none. An observation of images only has none "
-        "either: conv_dense is its hidden layer",
+        description="widths of the hidden layers after the encoder; (): none. A network whose inputs are only images "
+        "has none either: conv_dense is its hidden layer",
     )
     fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
     normalization: Normalization | None = Field(
         default=None,
-        description="what follows each activation of fcnet_hiddens: layer, batch (also of their input), or "
-        "batch_renorm, batch renormalization (also of their input); None: nothing. Batch statistics are those of "
-        "minibatches in updates, and running statistics everywhere else",
+        description="the normalization after each activation of fcnet_hiddens: layer, batch, or batch_renorm (batch "
+        "renormalization); the last two also normalize the input of fcnet_hiddens, and use the statistics of the "
+        "minibatch in updates, but running statistics everywhere else; None: no normalization",
     )
     normalize_before_activation: bool = Field(
         default=False,
@@ -59,7 +59,8 @@ class LayersConfig(FrozenModel):
     normalize_observations: bool = Field(
         default=False,
         description="whether the network standardizes observations of floats, except images, by their running mean and "
-        "standard deviation in updates. Unlike observation_filter, replayed observations get the current statistics",
+        "standard deviation in updates. Replayed observations get the current statistics, unlike with "
+        "observation_filter",
     )
     conv_filters: Annotated[tuple[ConvFilter, ...], Field(max_length=MOST_LAYERS)] | None = Field(
         default=None,
@@ -148,7 +149,7 @@ class ModelConfig(LayersConfig):
         default=50, description="M, the rows before each row that a layer of the transformer attends to"
     )
     attention_num_transformer_units: Annotated[int, Field(ge=1, le=MOST_LAYERS)] = Field(
-        default=1, description="number of layers; together they reach as many times M rows back"
+        default=1, description="number L of layers; together they reach L · M rows back"
     )
     attention_num_heads: Width = Field(default=1, description="heads of each layer")
     attention_head_dim: Width = Field(default=32, description="width of a head's queries, keys and values")

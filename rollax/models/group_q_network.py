@@ -33,12 +33,12 @@ class Hypernetwork(nnx.Module):
 
 
 class QMixer(nnx.Module):
-    """`mixer(values, state)`: a joint value that greedy actions maximize, as it never falls with the value of a member.
+    """`mixer(values, state)`: a joint value that greedy actions maximize: it never falls when a member's value rises.
 
     Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
         Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one
-        hidden layer with ReLU. Deviations: `hypernet_hiddens` adds hidden layers to W_1 and W_2, which the paper makes
-        linear, as in the authors' later code. `embed` is the width of the mixer's hidden layer.
+        hidden layer with ReLU. Deviations, as in the authors' later code: `hypernet_hiddens` adds hidden layers to W_1
+        and W_2, which are linear in the paper. `embed` is the width of the mixer's hidden layer.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from rollax.errors import SpaceError
 class GroupView:
     """How to read the observations of a group of members with equal spaces; made by `GroupView.of`.
 
-    A group's columns are tuples with the columns of each member. `seen` joins them to one array, with the rows of the
+    A group's columns are tuples with the columns of each member. `seen` concatenates the members' rows, those of the
     first member first.
     """
 

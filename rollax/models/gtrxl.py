@@ -85,7 +85,8 @@ class RelativeAttention(nnx.Module):
     """Attention of T rows to themselves and to M rows before each of them, with relative positions.
 
     Source: Dai et al. (2019), arXiv:1901.02860, section 3.3: the score of row t for the row d steps before it is
-        ((q_t + u)ᵀ k_{t-d} + (q_t + v)ᵀ W r_d) / √K, where r_d are sines and cosines, and u and v are trained.
+        ((q_t + u)ᵀ k_{t-d} + (q_t + v)ᵀ W r_d) / √K, for heads of width K; r_d are sines and cosines; W, u and v are
+        trained.
     """
 
     def __init__(self, width: int, heads: int, head_width: int, memory: int, *, rngs: nnx.Rngs) -> None:
@@ -124,7 +125,7 @@ class Gate(nnx.Module):
     """A GRU's gate between the input x and the output y of a layer; the initial `bias` favours x.
 
     Source: Parisotto et al. (2020), section 3.2: r = σ(W_r y + U_r x), z = σ(W_z y + U_z x - b),
-        n = tanh(W_n y + U_n (r x)), out = (1 - z) x + z n.
+        n = tanh(W_n y + U_n (r ⊙ x)), out = (1 - z) ⊙ x + z ⊙ n.
     """
 
     def __init__(self, width: int, bias: float, *, rngs: nnx.Rngs) -> None:

@@ -110,7 +110,7 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
 
     XLA's CPU convolution has a slow gradient inside a loop: a gradient step on 128 Atari images takes 1.2 s, and 0.07 s
     with slices. If the stride divides the kernel's sides, one slice serves a block of stride × stride pixels: 4 slices
-    instead of 64 for 8 × 8 pixels at stride 4.
+    instead of 64 for a kernel of 8 × 8 at stride 4.
     """
     if jax.default_backend() != "cpu" or not _AS_PRODUCTS.get():
         return layer(images)

@@ -25,7 +25,7 @@ class LSTM(nnx.Module):
     """Long short-term memory over sequences, from F `in_features` to H `features`.
 
     Source: Hochreiter and Schmidhuber (1997), doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al.
-        (2000): c' = σ(f) c + σ(i) tanh(g),  h' = σ(o) tanh(c'),  where (i, f, g, o) = W x + U h + b.
+        (2000): c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g),  h' = σ(o) ⊙ tanh(c'),  where (i, f, g, o) = W x + U h + b.
         The forget gate's bias is initially 1 (Jozefowicz et al. 2015).
     """
 
@@ -57,8 +57,8 @@ class LSTM(nnx.Module):
 class GRU(nnx.Module):
     """Gated recurrent unit over sequences, from F `in_features` to H `features`.
 
-    Source: Cho et al. (2014), arXiv:1406.1078: h' = (1 - z) n + z h,  n = tanh(W_n x + b_n + r (U_n h + d)), with
-        (r, z) = σ(W x + U h + b). Deviations: the reset gate acts after the product with U_n, as in the usual
+    Source: Cho et al. (2014), arXiv:1406.1078: h' = (1 - z) ⊙ n + z ⊙ h,  n = tanh(W_n x + b_n + r ⊙ (U_n h + d)),
+        with (r, z) = σ(W x + U h + b). Deviations: the reset gate acts after the product with U_n, as in the usual
         implementations, so that one product serves all gates.
     """
 

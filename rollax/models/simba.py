@@ -19,7 +19,7 @@ from rollax.models.layers import ACTIVATIONS, dense, make_norms, zeros_init
 
 
 def he_normal(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """Returns normal numbers of variance 2 / inputs; an initializer of a kernel whose layer precedes a relu.
+    """Returns normal numbers of variance 2 / inputs: an initializer for the kernel of a layer before a relu.
 
     Source: He et al. (2015), Eq. 10, arXiv:1502.01852. Deviations: as for `orthogonal`, NumPy draws the numbers.
     """
@@ -71,7 +71,7 @@ class ResidualMLP(nnx.Module):
     Source: Lee et al. (2025), "SimBa", section 4, arXiv:2410.09754, with relu and layer normalization.
 
     Args:
-        widths: the widths F of the blocks, all equal; W₁ N(x) has the width 4 F.
+        widths: the widths F of the blocks, all equal; W₁ N(x) has the width 4 · F.
         normalization: as for `MLP`; batch normalization also normalizes the input; None: N(x) = x.
     """
 

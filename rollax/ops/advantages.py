@@ -1,7 +1,7 @@
 """Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
 
-Segments are not padded. Truncated segments, and segments that the end of the fragment cuts, are bootstrapped from the
-real observation after their last row.
+Segments are not padded. A segment that was truncated, or cut by the end of the fragment, is bootstrapped: the value of
+the observation that followed its last row stands for the later rewards.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def generalized_advantages(
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
         with V(s_{t+1}) = 0 where the episode terminated at t. If truncation or the end of the fragment cuts the sum,
-        the last δ contains the value of the observation after the segment. Not episodic (Burda et al. 2018, section
-        2.3, arXiv:1810.12894): s_{t+1} after the end of an episode is the first state of the next episode in the slot.
+        the last δ contains the value of the observation after the segment. If not `episodic` (Burda et al. 2018,
+        section 2.3, arXiv:1810.12894), the sum continues in the next episode of the slot: its first state is s_{t+1}.
 
     Args:
-        fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`; with `slot`
-            if not all heads are episodic.
-        next_values: [P] V of the observation after each segment; if episodic, not read where the segment terminated.
+        fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`; also `slot`,
+            unless all heads are episodic.
+        next_values: [P] V of the observation after each segment; if episodic, unused where the segment terminated.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
         rewards: [N] rewards to use in place of the fragment's rewards.
@@ -49,7 +49,7 @@ def generalized_advantages(
         have a further axis [..., H]; `gamma`, `lambda_` and `episodic` may have one entry for each head.
     Raises:
         ShapeError: `next_values` does not have one entry per segment, or the number of heads differs.
-        BatchError: an episode terminates inside a segment.
+        BatchError: an episode terminates inside a segment (checked if episodic).
     """
     values: Floats = fragment[SampleBatch.VF_PREDS]
     rewarded: Floats = fragment[SampleBatch.REWARDS] if rewards is None else rewards
@@ -95,8 +95,8 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
 
     Args:
         fragment: N rows with `rewards` and `terminateds`.
-        next_values: [P] as in `generalized_advantages`; None for a policy without a value function: rewards after the
-            fragment then count as 0.
+        next_values: [P] as in `generalized_advantages`; None for a policy without a value function: the rewards after
+            each segment then count as 0.
         gamma: γ in [0, 1].
     Returns:
         [N] returns.
@@ -133,7 +133,7 @@ def standardized(x: NDArray[np.floating], real: NDArray[np.bool_] | None = None)
 
     Args:
         x: [N].
-        real: [N] false for padding, which is left out of mean and deviation and becomes 0; None: no padding.
+        real: [N] false for padding, which is left out of mean and standard deviation and becomes 0; None: no padding.
     """
     x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from the numbers
     counted = x if real is None else x[real]
@@ -169,9 +169,9 @@ def _bootstraps(fragment: Fragment, next_values: Floats) -> Floats:
 def _check_next_values(fragment: Fragment, next_values: Floats, heads: tuple[int, ...] = ()) -> None:
     if np.shape(next_values) != (*fragment.ends.shape, *heads):
         raise ShapeError(
-            "The number of next values is not the number of trajectory segments.", "next_values", np.shape(next_values)
+            "The next values do not fit the segments and value heads.", "next_values", np.shape(next_values)
         ).expected(
             (*fragment.ends.shape, *heads),
-            "give one value per segment, in order: of the real observation after its last row; with several value "
-            "heads one for each",
+            "give the value of the observation after the last row of each segment, in order; with several value heads, "
+            "one value for each head",
         )

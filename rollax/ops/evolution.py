@@ -192,7 +192,7 @@ def start_search(
         weights: computes the weights of the directions from the returns.
         optimizer: an optimizer that applies no learning rate and keeps the sign of the gradient, such as
             `optax.scale_by_adam()`, not `optax.adam(lr)`; None: the step is lr times the gradient.
-        l2_coeff: weight decay: c θ is subtracted from the gradient.
+        l2_coeff: c, the weight decay: c · θ is subtracted from the gradient.
         seed: the seed of the directions.
     Raises:
         ShapeError: `theta` is not a vector.

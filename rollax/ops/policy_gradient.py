@@ -88,9 +88,9 @@ def clip_fraction(
 def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float | Array) -> Float[Array, ""]:
     """Returns the coefficient β of PPO's KL penalty for the next update.
 
-    Source: Schulman et al. (2017), section 4, arXiv:1707.06347. Deviations: RLlib's constants: β ← 1.5 β if kl > 2
-    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5). A positive β does not
-    fall below 1e-10, so that it can grow again; 0 stays 0.
+    Source: Schulman et al. (2017), section 4, arXiv:1707.06347. Deviations: as in RLlib, β ← 1.5 · β if kl > 2 · target
+    and β ← β / 2 if kl < target / 2; the paper doubles and halves β, at 1.5 · target and target / 1.5. A positive β
+    does not fall below 1e-10, so that it can grow again; 0 stays 0.
 
     Args:
         coeff: [] β of the last update.

@@ -47,7 +47,7 @@ def huber(errors: Float[Array, "*S"], *, delta: float = 1.0) -> Float[Array, "*S
     Source: Huber (1964), doi:10.1214/aoms/1177703732:  ½ e² where |e| <= δ, else δ (|e| - ½ δ).
 
     Args:
-        errors: [B].
+        errors: [*S] e.
         delta: δ > 0.
     """
     size = jnp.abs(errors)
@@ -82,9 +82,9 @@ def lowest_quantiles(quantiles: Float[Array, "N B M"], dropped: int) -> Float[Ar
 
     Args:
         quantiles: [N, B, M] quantiles of each critic.
-        dropped: d < M; the N d largest quantiles of each row are left out.
+        dropped: d < M; the N · d largest quantiles of each row are left out.
     Returns:
-        [B, N (M - d)] in ascending order.
+        [B, N · (M - d)] in ascending order.
     """
     count, rows, each = quantiles.shape
     pooled = jnp.sort(quantiles.transpose(1, 0, 2).reshape(rows, -1), axis=-1)

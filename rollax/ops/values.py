@@ -100,7 +100,7 @@ def traced_advantages(
     Args:
         rewards: r_t of R trajectories.
         values: V(s_t).
-        next_values: V(s_{t+1}) of the observation after the step, before a new episode begins.
+        next_values: V(s_{t+1}) of the observation after the step; where an episode ends, of its final observation.
         terminated: whether the episode terminated with the step, after which values count as 0.
         over: whether the episode ended with the step, terminated or truncated.
         gamma: γ in [0, 1].

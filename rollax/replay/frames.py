@@ -17,8 +17,8 @@ from rollax.replay.links import Addition, Links
 class StackedFrames:
     """The place of stacks of images in observations; a replay buffer stores each image once.
 
-    All images of a stack are stored unless the stack is the previous one, shifted by one image. So drawn observations
-    equal added observations, bit for bit.
+    Only the newest image of a stack is stored if the others are the last images of the previous stack; else all images
+    are stored. So drawn observations equal added observations.
 
     Args:
         count: k, images per stack, at least 2.

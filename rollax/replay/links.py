@@ -47,8 +47,8 @@ class Addition(NamedTuple):
 class Links:
     """New rows take slots in order and overwrite the oldest rows; a slot is linked to its neighbours in the trajectory.
 
-    A later row has a later slot, so a forward link never leads to an overwritten slot. Links backward, to the row
-    before and to the images before, are removed when their slot is overwritten.
+    A later row has a later slot, so a forward link never leads to an overwritten slot. The link to the row before is
+    removed when that row is overwritten. An observation that loses one of its images counts as overwritten itself.
 
     The observation after a segment has an open slot of its own. The next row of the trajectory, with the same
     observation, is stored there. Memory is taken by `allocate`.
@@ -195,7 +195,7 @@ class Links:
         return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
 
     def check_state(self, state: Mapping[str, Any], where: str) -> int:
-        """Checks the state of a ring buffer of this size and returns the slots in use."""
+        """Returns the number of slots in use; raises CheckpointError if the state does not fit this ring buffer."""
         taken = read_count(state, "taken", where)
         filled = min(taken, self.size)
         slots = self.following.dtype

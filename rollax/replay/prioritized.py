@@ -52,7 +52,7 @@ class PrioritizedReplay(UniformReplay):
         where: str = "replay buffer",
     ) -> None:
         check_range("alpha", alpha, alpha >= 0, "at least 0", where)
-        check_range("eps", eps, eps > 0 and eps**alpha > 0, "more than 0, and so its power α", where)
+        check_range("eps", eps, eps > 0 and eps**alpha > 0, "more than 0, also to the power alpha", where)
         self.alpha, self.eps = alpha, eps
         self._errors_given = SampleBatch.PRIORITIES in columns
         self._largest = 1.0
@@ -71,7 +71,7 @@ class PrioritizedReplay(UniformReplay):
                 error counts, and negative indices are ignored.
             errors: [K] the TD errors δ of the transitions or sequences in the last update, with either sign.
         Raises:
-            NonFiniteError: an error is not a finite number.
+            NonFiniteError: an error is not finite, or overflows when raised to the power α.
         """
         self._finish()
         sizes = np.asarray(by_index(errors, indices), np.float64)

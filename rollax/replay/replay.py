@@ -131,9 +131,9 @@ class Replay(ABC):
         by k. Without priorities, the weights have a mean of 1, and the rows of all sequences count the same.
 
         Returns:
-            A padded batch of B sequences of up to burn_in + T + 1 rows:
+            A padded batch of B sequences of up to `draw.burn_in + draw.length + 1` rows:
             - the stored columns, with `state_in` of the first row only;
-            - n-step `rewards` and `discounts`, as in `transitions`;
+            - n-step `rewards` and `discounts`, as in `transitions`, with fewer steps at the end of the sequence;
             - `target_steps`: the position in the sequence of the observation to bootstrap from;
             - `bootstrap`: true on a further row after the last one, which has inputs of the policy but no action; there
               is no such row if the last row terminated;

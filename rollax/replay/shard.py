@@ -24,7 +24,7 @@ class Contents(NamedTuple):
 
     rows: dict[str, int]  # policy id -> transitions
     priorities: dict[str, float]  # policy id -> the sum of their priorities
-    nbytes: dict[str, int]  # buffer -> its memory once it is full
+    nbytes: dict[str, int]  # buffer -> bytes of its arrays, unused slots included
 
 
 @dataclass(frozen=True)

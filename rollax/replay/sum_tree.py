@@ -63,10 +63,10 @@ class SumTree:
             self._changing = False
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """[count] ascending positions drawn with P(i) = weight_i / total, one from each of `count` equal parts.
+        """[count] ascending positions drawn with P(i) = weight_i / total.
 
-        Stratified as in section 3.3 of the source. At least one weight must be above 0. Positions with weight 0 are
-        never drawn.
+        Stratified as in section 3.3 of the source: one draw from each of `count` equal parts of the total. At least one
+        weight must be above 0. Positions with weight 0 are never drawn.
         """
         self._finish()
         top = self._levels[-1].reshape(-1)

@@ -82,7 +82,8 @@ class UniformReplay(Replay):
             fragment: a `Fragment` with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
                 the columns to be stored; fragments of one worker may have been concatenated, the earlier ones first.
         Raises:
-            BatchError: the argument is not a `Fragment`, or a column is missing or differs from earlier columns.
+            BatchError: the argument is not a `Fragment`; a column is missing, has objects, or differs from earlier
+                columns; or a trajectory ends inside a segment.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the buffer does not fit into the memory, or the fragment does not fit into the buffer.
         """

@@ -86,8 +86,8 @@ class ActionDistribution(ABC):
     ) -> tuple[Actions, Float[Array, "B"]]:
         """A sample and its log-probability; for Gaussians cheaper and more accurate than `sample` and `logp`.
 
-        A SquashedGaussian's value differs from `logp` where tanh rounds to ±1. Importance ratios use `logp` for both
-        policies, reparametrized gradients use this method.
+        A SquashedGaussian's value differs from `logp` for actions within 1e-6 of ±1, which `logp` clips. Importance
+        ratios use `logp` for both policies, reparametrized gradients use this method.
         """
         self._check_inputs(inputs)
         self._check("noise", noise, (inputs.shape[0], self.num_noise))

@@ -47,8 +47,8 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
     Args:
         squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) for any bounds.
     Raises:
-        SpaceError: the space is missing, unsupported or empty, or has a Box of integers, or with `squash` a Box without
-            finite bounds.
+        SpaceError: the space is missing, unsupported or empty, or has discrete actions beyond 32 bits, a Box of
+            integers, or with `squash` a Box without finite bounds.
     """
     return distribution_of(action_space, _class_in_jax, squash=squash)
 

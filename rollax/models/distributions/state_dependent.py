@@ -1,4 +1,4 @@
-"""`StateDependentGaussian`: normal numbers whose deviations follow from features of the observation (gSDE)."""
+"""`StateDependentGaussian`: normal numbers whose variances follow from features of the observation (gSDE)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class StateDependentGaussian(ActionDistribution):
-    """The distribution of μ + φᵀ θ, for F features φ and a matrix θ of independent normal numbers with deviations σ.
+    """The distribution of μ + φᵀ θ, for F features φ and a matrix θ of independent numbers N(0, σ²).
 
     Source: generalized state-dependent exploration, Raffin, Kober and Stulp (2021), arXiv:2005.05719: for one action,
     θ is integrated out, so that element d of the action is normal, with mean μ_d and variance Σ_f φ_f² σ_fd² + 1e-6.
