@@ -85,9 +85,9 @@ class BaseEnv:
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
-            The reward is None if the observation is the first of a trajectory. `"__all__"` in a flag dict ends the
-            sub-environment's episode; a lost episode is truncated without an agent. An agent in `off_policy_actions`
-            has acted already and gets no action.
+            The reward is None if the observation is the first of a trajectory. `"__all__": True` in a flag dict ends
+            the sub-environment's episode; if the episode was lost, `truncateds` has no other entry. An agent in
+            `off_policy_actions` has acted already and gets no action.
         """
         return self.__view().poll()
 

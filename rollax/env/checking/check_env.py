@@ -143,7 +143,7 @@ class _Check:
             }
 
     def _look_at_lengths(self, player: RandomPlayer) -> None:
-        """Checks that a time limit is not returned as the end of the task, as the doctor does in a trained policy."""
+        """Checks that a time limit is not returned as the end of the task, as `rollax doctor` does after training."""
         lengths = player.lengths
         if len(lengths) < _EPISODES or player.truncates or len(set(lengths)) > 1 or lengths[0] < _LENGTH:
             return
