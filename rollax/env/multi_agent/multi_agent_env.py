@@ -257,7 +257,7 @@ def are_dicts(result: Any, count: int) -> bool:
 
 
 def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.step` returned; `MultiAgentError` for other values, or if no agent can act."""
+    """The dicts that `MultiAgentEnv.step` returned; `EnvError` for other values, or if no agent can act."""
     if not are_dicts(result, 5):
         checks.check_step(result, where)
         for name, part in zip(_PARTS, result, strict=True):
