@@ -34,8 +34,8 @@ class AtariConfig(BaseModel):
     terminal_on_life_loss: bool = Field(False, description="whether a lost life ends the episode")
     clip_rewards: bool = Field(
         False,
-        description="clip rewards to [-1, 1] in the game, and so in the reported scores; the trainer's clip_rewards "
-        "keeps the scores",
+        description="clip each reward to [-1, 1]; the reported scores then sum clipped rewards, unlike with the "
+        "trainer's clip_rewards",
     )
     repeat_action_probability: float | None = Field(
         None, ge=0, le=1, description="probability of sticky actions; None: that of the registered game"

@@ -33,7 +33,7 @@ class BaseEnv:
     num_envs: int = 1
     observation_space: Space | None = None
     action_space: Space | None = None
-    """Both spaces are None if the policies of a multi-agent environment define them."""
+    """Both are None in a multi-agent environment whose agents have different spaces, or whose policies define them."""
     possible_agents: Sequence[Hashable] | None = None
     """Every agent that may appear; None allows any."""
     samples_in_background: bool = False

@@ -47,7 +47,7 @@ def to_base_env(
         action_repeat: steps for which each action is taken, or until the episode ends.
         frame_stack: number of latest observations in an observation; see `rollax.env.stacking`.
     Raises:
-        EnvError, SpaceError: no environment, a creator that raised, or an unsupported, missing or different space.
+        EnvError, SpaceError: no environment, a creator that raised, or spaces that are missing, unsupported or unequal.
         ConfigError: an unknown id, or `make_env` together with a creator.
     """
     settings = EnvSettings(

@@ -128,7 +128,7 @@ class ExternalEnv(_External):
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds a finite number to the reward of the action after the last observation, even if that action is pending.
+        """Adds a finite number to the reward of the latest action, even if this action is still pending.
 
         A number before the first observation is dropped. `info` is the info dict of the next observation.
         """

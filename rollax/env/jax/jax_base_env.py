@@ -1,4 +1,4 @@
-"""`JaxBaseEnv`: a `JaxEnv` as a `BaseEnv`, whose steps the host calls, where sampling cannot be compiled."""
+"""`JaxBaseEnv`: steps a `JaxEnv` from the host, as a `BaseEnv`, where sampling cannot be compiled."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ class VectorEnv:
         """Steps every sub-environment once, with one action each.
 
         Returns:
-            `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment,
-            except those in `lost`. The last step of an episode returns its last observation, before any reset.
+            `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment
+            not in `lost`. The last step of an episode returns its last observation: `vector_step` resets nothing.
         """
         raise NotImplementedError
 
