@@ -54,7 +54,7 @@ def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> 
     """Raises `MultiAgentError` unless the values of several agents are a dict by agent id."""
     if not isinstance(values, kind):
         raise MultiAgentError.is_not(what, "a dict", where, outline(values)).fix(
-            f"return {what} by agent id, or {{}} if there are none"
+            f"return or pass {what} by agent id, or {{}} if there are none"
         )
 
 
