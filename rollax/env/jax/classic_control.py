@@ -263,7 +263,7 @@ class MountainCar(_Car):
 
 @dataclass(eq=False)
 class MountainCarContinuous(_Car):
-    """Drive a car out of a valley with a force a too weak to climb at once: 100 on the hill, -0.1 · a² for each step.
+    """Drive a car out of a valley by a weak force, the action a: 100 on the hill, -0.1 · a² for each step.
 
     Source: Moore (1990), as `MountainCar`; Gymnasium's MountainCarContinuous-v0:
         v ← clip(v + 0.0015 · clip(a, ±1) - 0.0025 · cos(3 · x), ±0.07),  x ← clip(x + v, -1.2, 0.6);  v ← 0 at x = -1.2
