@@ -1,10 +1,10 @@
 """A3C: asynchronous advantage actor-critic; and A2C, its synchronous variant.
 
 Source: Mnih et al. (2016), arXiv:1602.01783, algorithm S3: each worker computes the gradient of
-    -log π(a|s) A + c_v (V(s) - R)² - c_e H(π(·|s))
+    -log π(a|s) · A + c_v · (V(s) - R)² - c_e · H(π(·|s))
 on a short fragment of its own experience, and one optimizer applies the gradients as they arrive. Deviations: a loss is
-the mean over a fragment's rows, not the sum; R and A are generalized advantage estimates (arXiv:1506.02438), as in the
-paper with λ = 1; Adam instead of RMSProp. Advantages are not standardized.
+the mean over a fragment's rows, not the sum; A is the generalized advantage estimate (arXiv:1506.02438) and R is
+A + V(s), both as in the paper if λ = 1; Adam instead of RMSProp. Advantages are not standardized.
 
 In A2C all workers sample with the same weights, and their rows together give one gradient step.
 """

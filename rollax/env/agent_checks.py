@@ -54,14 +54,14 @@ def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> 
     """Raises `MultiAgentError` unless the values of several agents are a dict by agent id."""
     if not isinstance(values, kind):
         raise MultiAgentError.is_not(what, "a dict", where, outline(values)).fix(
-            f"return {what} by agent id, or {{}} if there are none"
+            f"return or pass {what} by agent id, or {{}} if there are none"
         )
 
 
 def undeclared(
     agents: Iterable[Hashable], declared: Collection[Hashable], where: str, part: str = ""
 ) -> MultiAgentError:
-    """The error for the first of these agents that is not declared; `part` names the dict with the agent, "in obs "."""
+    """The error for the first undeclared one of these agents; `part` names the dict that has the agent: "in obs "."""
     agent = next(agent for agent in agents if agent not in declared)
     return MultiAgentError(
         f"An agent {part}is not declared by the environment.", f"{where}, agent {agent!r}", agent

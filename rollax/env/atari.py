@@ -19,7 +19,7 @@ _NOOP, _FIRE = 0, 1
 
 
 class AtariConfig(BaseModel):
-    """The keys of `env_config` for an Atari game; the defaults follow Machado et al. (2018), arXiv:1709.06009."""
+    """The keys of `env_config` for an Atari game. Sticky actions as in Machado et al. (2018), arXiv:1709.06009."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -30,21 +30,21 @@ class AtariConfig(BaseModel):
     grayscale: bool = Field(True, description="one channel instead of three")
     stack: int = Field(4, ge=1, description="number of latest images in an observation")
     noop_max: int = Field(30, ge=0, description="largest number of frames without an action at the start of an episode")
-    fire_reset: bool = Field(True, description="press FIRE at the start of an episode, in games that require it")
+    fire_reset: bool = Field(True, description="press FIRE at the start of an episode, in games with this action")
     terminal_on_life_loss: bool = Field(False, description="whether a lost life ends the episode")
     clip_rewards: bool = Field(
         False,
-        description="clip rewards to [-1, 1], in the reported scores too; the trainer's clip_rewards does not change "
-        "those",
+        description="clip each reward to [-1, 1]; the reported scores then sum clipped rewards, unlike with the "
+        "trainer's clip_rewards",
     )
     repeat_action_probability: float | None = Field(
         None, ge=0, le=1, description="probability of sticky actions; None: that of the registered game"
     )
     full_action_space: bool = Field(False, description="use all 18 actions, not only those of the game")
     max_num_frames_per_episode: int = Field(108_000, ge=1, description="the time limit, in frames")
-    mode: int | None = Field(None, description="mode of the game, a variant of its rules; single environments only")
-    difficulty: int | None = Field(None, description="difficulty of the game; single environments only")
-    render_mode: str | None = Field(None, description='"rgb_array" or "human"; single environments only')
+    mode: int | None = Field(None, description="variant of the game's rules; a value selects single environments")
+    difficulty: int | None = Field(None, description="difficulty of the game; a value selects single environments")
+    render_mode: str | None = Field(None, description='"rgb_array" or "human"; a value selects single environments')
     native_vector: bool = Field(
         True, description="use ale-py's vector environment, unless another key requires single environments"
     )
@@ -136,7 +136,7 @@ class AtariCreator:
 
 
 class _FireReset(gym.Wrapper):
-    """Begins an episode with 1 to `noop_max` frames without an action (none for 0) and one FIRE, as ale-py does."""
+    """Begins an episode with 1 to `noop_max` frames without an action (none for 0) and one FIRE."""
 
     def __init__(self, env: gym.Env, noop_max: int) -> None:
         super().__init__(env)

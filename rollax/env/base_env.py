@@ -33,7 +33,7 @@ class BaseEnv:
     num_envs: int = 1
     observation_space: Space | None = None
     action_space: Space | None = None
-    """Both spaces are None if the policies of a multi-agent environment define them."""
+    """Both are None in a multi-agent environment whose agents have different spaces, or whose policies define them."""
     possible_agents: Sequence[Hashable] | None = None
     """Every agent that may appear; None allows any."""
     samples_in_background: bool = False
@@ -85,9 +85,9 @@ class BaseEnv:
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
-            The reward is None if the observation is the first of a trajectory. `"__all__"` in a flag dict ends the
-            sub-environment's episode; a lost episode is truncated without an agent. An agent in `off_policy_actions`
-            has acted already and gets no action.
+            The reward is None if the observation is the first of a trajectory. `"__all__": True` in a flag dict ends
+            the sub-environment's episode; if the episode was lost, `truncateds` has no other entry. An agent in
+            `off_policy_actions` has acted already and gets no action.
         """
         return self.__view().poll()
 

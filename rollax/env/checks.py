@@ -114,7 +114,7 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
     """Returns `(obs, info)`; `EnvError` if `reset` returned anything else."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], dict)):
         raise EnvError.not_returned("reset()", "(obs, info)", where, outline(result)).fix(
-            "return obs, {}; in the old Gym interface step returns 4 values, too"
+            "return obs, {}; if step returns 4 values, as in old Gym, change it too"
         )
     return result[0], result[1]
 
@@ -124,7 +124,7 @@ def check_step(result: Any, where: str, call: str = "step()") -> None:
     if not (isinstance(result, tuple | list) and len(result) == 5):
         raise (
             EnvError.not_returned(call, "five values", where, outline(result))
-            .fix("return terminated and truncated separately; in the old Gym interface reset returns obs alone, too")
+            .fix("return terminated and truncated separately; if reset returns obs alone, as in old Gym, change it too")
             .expected("(obs, reward, terminated, truncated, info)")
         )
 
@@ -237,7 +237,7 @@ def _wrapper_of(error: BaseException) -> str | None:
 
 
 def fix_of(error: BaseException, subject: str) -> str:
-    """How to fix an exception of `subject`, which is code of the user: what to install, if it reports that."""
+    """How to fix an exception of `subject`, the user's code: what to install, if a package is missing."""
     if not isinstance(error, ImportError | DependencyNotInstalled):
         return f"correct the {subject}"
     return INSTALLS.get(missing_of(error) or "", "install what the environment needs")

@@ -117,7 +117,7 @@ class _SubEnv:
 
     running: bool = False  # an episode has begun; it continues even after all its agents have ended
     slots: dict[Hashable, int] = field(default_factory=dict)
-    acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
+    acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs that can act, in its order
     acting_slots: list[int] = field(default_factory=list)
     dropped: frozenset[Hashable] = frozenset()  # agents of a dropped episode that the environment continues
 
@@ -234,7 +234,7 @@ class DictRows:
             self._end_episode(env_id)
 
     def _add_given(self, rows: RowBuilder, env_id: int, step: _Step, first_row: int) -> None:
-        """Stores actions that agents of the rows from `first_row` on have taken already."""
+        """Stores the actions that agents have taken already; this sub-environment's rows begin at `first_row`."""
         for agent, action in step.given.items():
             if agent not in step.obs:
                 raise self._error("An off-policy action has no observation.", env_id, agent, action, "its obs too")

@@ -69,7 +69,7 @@ def _as_float32(space: spaces.Space, path: Path, value: Any) -> Any:
 
 
 def _action(spec: Any, action: Any) -> Any:
-    """An action in the structure and dtypes of its spec; rounding to float32 can exceed a bound."""
+    """An action in the structure and dtypes of its spec, clipped, as rounding to float32 can exceed a bound."""
     if isinstance(spec, Mapping):
         return {key: _action(part, action[key]) for key, part in spec.items()}
     if isinstance(spec, tuple | list):

@@ -26,7 +26,7 @@ GoalFunction = Callable[[Any, Any, dict[str, Any]], Any]
 
 
 class GoalFunctions:
-    """Calls `compute_reward` and `compute_terminated` of an environment with columns of goals.
+    """Calls `compute_reward` and `compute_terminated` of an environment, for columns of goals.
 
     The functions are methods of an environment that is made for them and never reset. A copy of this object in another
     process makes an environment of its own there.

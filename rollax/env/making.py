@@ -127,13 +127,14 @@ def call_convention(
 
     The first parameter gets the `EnvContext`
 
-    - if it has no default, or a name such as `config`;
+    - if it alone has no default, or if it has a default and a name such as `config`;
     - if its default is None or {}, and it is annotated as a dict;
     - if its default is None or {}, and it is the only parameter and not annotated. If the default is None, the name of
       the parameter must also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
 
     Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments; also if
     the first parameter, without such a name or annotation, is a key of `env_config`, and the creator accepts all keys.
+    A creator gets nothing if it has no parameters, or if several have no default.
     """
     try:
         signature = signature_of(creator)

@@ -56,8 +56,8 @@ def record_env(
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
-            any kind. It must render: `render_mode="rgb_array"` is added to `env_config` unless it has a render mode,
-            and an instance must have been created with it.
+            any kind. It must render: a creator that accepts a render mode gets `render_mode="rgb_array"` unless
+            `env_config` has one, and an instance must have been created with this mode.
         folder: folder of the files; created if it is missing.
         episodes: selects episodes of a sub-environment by number, from 0.
         sub_envs: the recorded sub-environments; None for all.
@@ -65,7 +65,7 @@ def record_env(
         An `env` for a trainer; for an instance, a `BaseEnv`.
     Raises:
         ConfigError: the video extra is not installed.
-        EnvError: raised during recording if the environment returns no frame.
+        EnvError: during recording, if the environment returns no frame, or frames of different sizes.
     """
 
     def chosen(episode: int, env_id: int, _: int) -> bool:

@@ -95,8 +95,8 @@ def env_creator(env: Any) -> EnvCreator:
     """The creator of an environment, from an id, a registered name, `module:Class`, a class, or a function.
 
     Raises:
-        ConfigError: an unknown id (the error suggests the nearest ones), or a `module:Class` that does not import or is
-            a plain string instead of an `ImportPath`, which `named_by_caller` makes from an argument of the caller.
+        ConfigError: an unknown id (the error suggests the nearest ones), a value of another kind, or a `module:Class`
+            that does not import or is no `ImportPath`, which `named_by_caller` makes from an argument of the caller.
     """
     if isinstance(env, str):
         if env in _creators:
@@ -211,6 +211,6 @@ def _of_spec(env_id: str, spec: EnvSpec) -> _IdCreator:
 
 
 def import_atari_if_named(env_id: str) -> None:
-    """Registers ale-py's ids, if `env_id` is one of them; `ConfigError` if ale-py is not installed."""
+    """Registers ale-py's ids, if `env_id` begins with "ALE/"; `ConfigError` if ale-py is not installed."""
     if env_id.startswith("ALE/"):
         import_object(ImportPath("rollax.env.atari:register_games"), f"env={env_id!r}")()

@@ -87,8 +87,8 @@ class EnvFailures(Failures):
     def seed(self, index: int, seed: int | None) -> int | None:
         """The seed of a reset: `seed` itself, or a seed derived from the last one if the sub-environment was recreated.
 
-        The result is None if there is neither a seed nor a recreation. A seed that failed `ATTEMPTS_PER_SEED` times may
-        be the cause of the failures, and is replaced by a seed computed from it.
+        If `seed` is None, so is the result, unless the sub-environment was recreated and has had a seed. A seed that
+        failed `ATTEMPTS_PER_SEED` times may cause the failures, so a seed computed from it replaces it.
         """
         recreated = index in self.recreated
         self.recreated.discard(index)

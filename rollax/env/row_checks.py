@@ -21,7 +21,7 @@ _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "start
 
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
-    """Returns the environment itself; from now on the rows of its columnar view are checked."""
+    """Returns the environment itself; unless it `adapts` or has the dict view, its rows are checked from now on."""
     env: BaseEnv = copies.vector()
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:

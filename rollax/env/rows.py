@@ -27,17 +27,17 @@ class Rows:
     """N rows, one per agent that is ready or has received a reward or flag since the last poll.
 
     A *slot* is a small integer that identifies one agent of one sub-environment during one trajectory; afterwards
-    another agent may get the number. Within one `Rows`, ends come before starts; an agent that acts again right after
-    its end may have a row of each.
+    another agent may get the slot. Within one `Rows`, ends come before starts; an agent that acts again right after its
+    end may have one row for the end and one for the start.
 
     Args:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
-            for a row without an observation (a reward for an agent that is not acting). The values of columns in rows
+            for a row without one, such as a reward for an agent that is not acting. The values of columns in rows
             that do not act and have not ended are not used.
         rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before the agent's first
-            action count only for the episode.
+            action count only in the episode's return.
         terminateds: [N] the trajectory ended in a terminal state.
         truncateds: [N] the trajectory was truncated, for instance by a time limit; it is bootstrapped.
         starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.

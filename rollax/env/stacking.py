@@ -2,10 +2,10 @@
 
 | part of an observation | of a stack of k |
 | --- | --- |
-| Box `[n]` or `[]` | `[k n]` or `[k]` |
+| Box `[n]` or `[]` | `[k · n]` or `[k]` |
 | Box `[height, width, channels]`, or with channels first | k times as many channels |
 | uint8 Box `[height, width]` | `[height, width, k]` |
-| uint8 Box `[m, height, width, channels]`, a stack of m images | `[k m, height, width, channels]` |
+| uint8 Box `[m, height, width, channels]`, a stack of m images | `[k · m, height, width, channels]` |
 | any other Box, MultiDiscrete or MultiBinary | k times as long along its last axis |
 | Discrete | MultiDiscrete `[k]` |
 | `action_mask` and `avail_actions` | as in the latest observation |

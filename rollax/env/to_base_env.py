@@ -41,13 +41,13 @@ def to_base_env(
         remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: with 0, it
             takes only the ready sub-environments; with a large number, all of them step in lockstep.
         remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
-        restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
-            episode is dropped. A remote sub-environment whose process dies is recreated in any case.
+        restart_failed_sub_environments: a single or multi-agent environment that raises is recreated, and its episode
+            is dropped. A remote sub-environment whose process dies is recreated in any case.
         observation_space, action_space: for single environments that have none before their first reset.
         action_repeat: steps for which each action is taken, or until the episode ends.
         frame_stack: number of latest observations in an observation; see `rollax.env.stacking`.
     Raises:
-        EnvError: an object that is not an environment, or the creator raised.
+        EnvError, SpaceError: no environment, a creator that raised, or spaces that are missing, unsupported or unequal.
         ConfigError: an unknown id, or `make_env` together with a creator.
     """
     settings = EnvSettings(

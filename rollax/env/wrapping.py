@@ -24,7 +24,7 @@ def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
 
     Args:
         env: an environment of any kind, as the creator returned it.
-        wrappers: each a class or function of one environment, or its `ImportPath`; or a pair with keyword arguments.
+        wrappers: each a class or function of one environment, or its `ImportPath`; or a pair of it and keywords.
     Raises:
         ConfigError: a path that does not import, or that was read from a file without trust; or keyword arguments that
             a wrapper does not accept.

@@ -56,12 +56,12 @@ def check_env(
 
     It also reports what training does not detect: episodes that are not reproducible with a seed, copies that share
     state, episodes that do not end or all terminate at the same step, a `compute_reward` that does not return the
-    rewards of steps, and render modes that return nothing.
+    rewards of steps, and a `render` that returns no image.
 
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, a creator function; or an instance of
-            any kind, which stays open. Environments created here are closed; the thread of an external environment is
-            stopped.
+            any kind. Environments created here are closed, and an external environment is stopped; other instances
+            stay open.
         env_config: config of the creator.
         env_wrappers: wrappers of each sub-environment, as in the config of a trainer.
         episodes: number of episodes per sub-environment.
@@ -143,7 +143,7 @@ class _Check:
             }
 
     def _look_at_lengths(self, player: RandomPlayer) -> None:
-        """Checks that a time limit is not returned as the end of the task, as the doctor does in a trained policy."""
+        """Checks that a time limit is not returned as the end of the task, as `rollax doctor` does after training."""
         lengths = player.lengths
         if len(lengths) < _EPISODES or player.truncates or len(set(lengths)) > 1 or lengths[0] < _LENGTH:
             return
@@ -242,7 +242,7 @@ class _Check:
             )
 
     def look(self) -> None:
-        """Checks that the environment renders in the modes of its metadata."""
+        """Checks that the environment renders images, if its metadata lists "rgb_array"."""
         if self._creator is None or not self._draws or "render_mode" in self._context:
             return
         context = drawing(self._creator, self._context)
@@ -258,7 +258,7 @@ class _Check:
             self._find("no pictures", f"{but} it raises {repr_of(error)}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
-        """Checks that an environment with a render mode returns frames."""
+        """Checks that an environment with the render mode "rgb_array" returns frames."""
         first = next(iter(base.get_sub_environments()), None)
         self._draws = _RGB in ((getattr(first, "metadata", None) or {}).get("render_modes") or ())
         if getattr(first, "render_mode", None) != _RGB:

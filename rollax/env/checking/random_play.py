@@ -45,7 +45,7 @@ class RandomPlayer:
         self.lengths: list[int] = []
         """Steps of the ended episodes."""
         self.truncates = False
-        """Whether an agent of an ended episode was truncated."""
+        """Whether any agent has been truncated so far."""
         self.agents: dict[Hashable, None] = {}
         """All agents so far, in the order of appearance."""
         self.starts_by_itself = False
@@ -76,7 +76,7 @@ class RandomPlayer:
         self.ended.update(rows.ended_envs.tolist())
         self.lengths += [self._length.pop(index, 0) for index in rows.ended_envs.tolist()]
         self.truncates |= bool(rows.truncateds.any())
-        # Copied before the reset, which may write into the same arrays.
+        # Checked before the reset, which may write into the same arrays.
         self._look_at(rows)
         started = self.env.reset_rows(over) if len(over) else None
         if started is not None:

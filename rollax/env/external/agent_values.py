@@ -62,8 +62,8 @@ class AgentValues:
         Args:
             by_agents: dicts by agent id.
             where: row -> the location of an observation in an error message.
-            awaited: whether the observations wait for actions. Then each mask must allow an action, and values are
-                not copied, because the caller does not change them until it has the actions.
+            awaited: whether the observations wait for actions. If so, each mask must allow an action, and values
+                are not copied, because the caller does not change them until it has the actions.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         if self._of_agent is None:

@@ -20,7 +20,7 @@ _MOST_INFOS = 100_000
 
 @dataclass(slots=True, eq=False)
 class ActionRequest:
-    """A pending request for actions, of a thread that waits or with a callback."""
+    """A pending request for actions: a thread waits for them, or a callback gets them."""
 
     episodes: int
     missing: int  # number of missing actions
@@ -50,7 +50,7 @@ class Trajectory:
 
     agent: Hashable
     reward: float = 0.0  # received since the last event
-    request: ActionRequest | None = None  # the request for its action, until its thread has read it
+    request: ActionRequest | None = None  # the request for its action, until its thread has read the action
     answer: Any = None
     slot: int = -1  # its slot in the sampler, or -1; used only by the sampler's thread
 
@@ -167,7 +167,7 @@ class Event:
     rewards: list[float]  # K, since each agent's last event
     infos: dict[Hashable, dict]
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
-    logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
+    logps: list[float | None] | None = None  # K log-probabilities, None where no earlier policy version acted
     ends_before: list[Event] = field(default_factory=list)  # other trajectories that end in the same environment step
     begins: bool = False  # the episode begins with this event; False for a part of the episode's first event
     ends: bool = False  # the trajectories end

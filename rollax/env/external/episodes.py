@@ -83,7 +83,7 @@ class ExternalEpisodes:
     def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
         """Requests actions without waiting: `on_actions` is called once, and must not block.
 
-        The sampler's thread calls it with actions, or the thread that stops the environment with an EnvStoppedError.
+        The sampler's thread calls it with actions; the thread that stops the environment, with an EnvStoppedError.
         The caller must not change the observations afterwards.
         """
         if not observations:

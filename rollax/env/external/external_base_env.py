@@ -210,7 +210,7 @@ class ExternalBaseEnv(BaseEnv):
         return [self.env]
 
     def stop(self) -> None:
-        """Ends all pending calls, closes the environment and waits for the thread of `run()`."""
+        """Ends all pending calls, closes the environment and waits up to 10 s for the thread of `run()`."""
         if self._queue.stopped:
             return
         try:
@@ -223,7 +223,7 @@ class ExternalBaseEnv(BaseEnv):
             if thread.is_alive():
                 log.warning(
                     "%s: run() is still running %s s after the environment was stopped. Check `stopped` in it, and let "
-                    "close() end what it is waiting for.",
+                    "close() end what run() is waiting for.",
                     *(self.name, _SECONDS_TO_STOP),
                 )
 

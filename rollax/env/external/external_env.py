@@ -56,7 +56,7 @@ class _External:
 
     @property
     def stopped(self) -> bool:
-        """Whether sampling has stopped: every other method then raises `EnvStoppedError`."""
+        """Whether sampling has stopped: the methods that play episodes then raise `EnvStoppedError`."""
         return self._external_episodes.queue.stopped
 
     def start_episode(self, episode_id: Hashable | None = None, training_enabled: bool = True) -> Any:
@@ -80,8 +80,8 @@ class ExternalEnv(_External):
     forward pass answers all pending requests.
 
     The methods that play episodes raise `EnvError` for an invalid value, and, except `start_episode`, for an episode id
-    that is unknown or has ended. `get_action`, `log_action` and `end_episode` also raise it while the episode waits for
-    an action. After sampling has stopped, all of them raise `EnvStoppedError`.
+    that is unknown or has ended. While the episode waits for an action, all but `log_returns` and `drop_episode` raise
+    it, too. After sampling has stopped, all of them raise `EnvStoppedError`.
 
     Args:
         observation_space: space of the observations.
@@ -111,9 +111,9 @@ class ExternalEnv(_External):
     ) -> None:
         """Requests actions for many episodes without waiting, for an event loop.
 
-        `on_actions` is called once, in the sampler's thread, with the actions by episode id, or with an
-        `EnvStoppedError`. If Ctrl-C interrupts this call, `on_actions` is called again. `on_actions` must not block.
-        The observations must not be changed afterwards.
+        `on_actions` is called once: by the sampler's thread with the actions by episode id, or by the thread that stops
+        the environment with an `EnvStoppedError`. It is called again if Ctrl-C interrupts it, and must not block. The
+        observations must not be changed afterwards.
         """
 
         def on_done(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:
@@ -128,7 +128,7 @@ class ExternalEnv(_External):
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds a finite number to the reward of the action after the last observation, even if that action is pending.
+        """Adds a finite number to the reward of the latest action, even if this action is still pending.
 
         A number before the first observation is dropped. `info` is the info dict of the next observation.
         """

@@ -16,7 +16,7 @@ _LONGEST_GATHERING = 0.005
 
 
 class EnvStoppedError(EnvError):
-    """A method of an external environment was called after sampling had stopped."""
+    """A method of an external environment was called after sampling had stopped, or still waited then."""
 
 
 class QueueFullError(EnvError):
@@ -103,7 +103,7 @@ class EventQueue:
 
         Raises:
             EnvError: `run()` has raised, or it has returned and no more events arrived.
-            EnvStoppedError: the environment was stopped meanwhile.
+            EnvStoppedError, PollInterruptedError: the environment was stopped, or `interrupt(True)` was called.
         """
         with self.lock:
             self._gather()
@@ -117,7 +117,7 @@ class EventQueue:
 
     def _gather(self) -> None:
         """Waits for an event, and briefly for new requests of the threads that just received actions."""
-        # Waits at most as long as the last forward pass took, and so never longer than a fuller batch can save.
+        # Waits at most 5 ms, and at most as long as the last forward pass took: a fuller batch cannot save more.
         took = time.perf_counter() - self._taken_at
         self._sleep(self._expected, min(took, _LONGEST_GATHERING))
         while not self._ready:

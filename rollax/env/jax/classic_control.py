@@ -24,8 +24,8 @@ class CartPole(JaxEnv):
     Source: Barto, Sutton and Anderson (1983), "Neuronlike adaptive elements that can solve difficult learning control
         problems"; Florian (2007), "Correct equations for the dynamics of the cart-pole system", Eq. 23 and 24, without
         friction:
-            θ'' = (g sin θ - cos θ (F + m l θ'² sin θ) / M) / (l (4/3 - m cos² θ / M)),  M = m + m_cart
-            x'' = (F + m l (θ'² sin θ - θ'' cos θ)) / M
+            θ'' = (g · sin θ - cos θ · (F + m · l · θ'² · sin θ) / M) / (l · (4/3 - m · cos² θ / M)),  M = m + m_cart
+            x'' = (F + m · l · (θ'² · sin θ - θ'' · cos θ)) / M
         integrated by Euler's method.
 
     The state is [4]: the cart's position and velocity, the pole's angle and angular velocity.
@@ -87,10 +87,10 @@ class Pendulum(JaxEnv):
     """Swing a pendulum up and keep it upright, with a torque that is too weak to lift it at once.
 
     Source: Gymnasium's Pendulum-v1:
-        r = -(θ² + 0.1 θ'² + 0.001 u²), with θ in [-π, π)
-        θ' ← clip(θ' + (3 g / (2 l) sin θ + 3 u / (m l²)) dt, -8, 8),  θ ← θ + θ' dt
+        r = -(θ² + 0.1 · θ'² + 0.001 · u²), with θ in [-π, π) and the torque u in [-2, 2]
+        θ' ← clip(θ' + (3/2 · g / l · sin θ + 3 · u / (m · l²)) · dt, ±8),  θ ← θ + θ' · dt
 
-    The state is [2]: the angle, 0 where it is upright, and the angular velocity. Episodes never terminate.
+    The state is [2]: the pendulum's angle, 0 if upright, and angular velocity. Episodes never terminate.
 
     Args:
         g: gravity, in m/s².
@@ -241,12 +241,12 @@ class MountainCar(_Car):
     """Drive a car out of a valley, pushing left, not at all or right: -1 for each step until it is on the hill.
 
     Source: Moore (1990), "Efficient memory-based learning for robot control"; Gymnasium's MountainCar-v0:
-        v ← clip(v + 0.001 (a - 1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
+        v ← clip(v + 0.001 · (a - 1) - 0.0025 · cos(3 · x), ±0.07),  x ← clip(x + v, -1.2, 0.6);  v ← 0 at x = -1.2
 
     The state is [2], the position and the velocity; the observation is the state.
 
     Args:
-        goal_velocity: the least velocity at which the car has reached the goal.
+        goal_velocity: the least velocity with which the car must arrive at the goal.
     """
 
     force, goal_position = 0.001, 0.5
@@ -263,15 +263,15 @@ class MountainCar(_Car):
 
 @dataclass(eq=False)
 class MountainCarContinuous(_Car):
-    """Drive a car out of a valley with a force a that is too weak: 100 on the hill, -0.1 a² for each step.
+    """Drive a car out of a valley by a weak force, the action a: 100 on the hill, -0.1 · a² for each step.
 
     Source: Moore (1990), as `MountainCar`; Gymnasium's MountainCarContinuous-v0:
-        v ← clip(v + 0.0015 clip(a, ±1) - 0.0025 cos(3 x), ±0.07),  x ← x + v
+        v ← clip(v + 0.0015 · clip(a, ±1) - 0.0025 · cos(3 · x), ±0.07),  x ← clip(x + v, -1.2, 0.6);  v ← 0 at x = -1.2
 
     The state is [2], the position and the velocity; the observation is the state.
 
     Args:
-        goal_velocity: the least velocity at which the car has reached the goal.
+        goal_velocity: the least velocity with which the car must arrive at the goal.
     """
 
     power, goal_position = 0.0015, 0.45

@@ -1,4 +1,4 @@
-"""`JaxBaseEnv`: a `JaxEnv` as a `BaseEnv`, stepped from the host: for sampling that cannot be compiled."""
+"""`JaxBaseEnv`: steps a `JaxEnv` from the host, as a `BaseEnv`, where sampling cannot be compiled."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rollax.env.vector.vector_base_env import ActionBuffer
 class JaxBaseEnv(BaseEnv):
     """`num_envs_per_worker` copies of an environment in JAX; each poll is one compiled step of all of them.
 
-    The rows of the agents of a sub-environment are side by side: k agents of sub-environment i have the slots k i to
-    k i + k - 1.
+    The rows of a sub-environment's agents are adjacent: with k agents, sub-environment i has the slots k · i to
+    k · i + k - 1.
 
     Attributes:
         running: the running episodes; None before the first reset. `CompiledSampler` steps them without polls.
@@ -125,7 +125,7 @@ class JaxBaseEnv(BaseEnv):
         return columns
 
     def ended(self, env_index: np.ndarray) -> None:
-        """Records ended episodes: observations are checked in full in the first episode of each sub-environment."""
+        """Records ended episodes; until each sub-environment has ended one, `checked` also compares with the bounds."""
         if self._first_episodes.indices:
             self._first_episodes.polled(env_index.tolist())
 

@@ -229,7 +229,7 @@ class SubEnvironments:
 
 
 def joined(by_agent: ByAgent, agents: Sequence[str]) -> Tree:
-    """The rows [N k, ...] of k agents with equal spaces, adjacent for each sub-environment; traced by JAX."""
+    """The rows [N · k, ...] of k agents with equal spaces, adjacent for each sub-environment; traced by JAX."""
 
     def rows(*parts: jax.Array) -> jax.Array:
         return jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
@@ -245,7 +245,7 @@ def split(rows: Tree, agents: Sequence[str]) -> dict[str, Tree]:
 
 
 def to_dtypes(space: spaces.Space, tree: Tree) -> Tree:
-    """The tree as arrays in the dtypes of its space, with 64-bit dtypes as JAX is configured; traced by JAX."""
+    """The tree as arrays in the dtypes of its space, in 64 bits only if JAX enables them; traced by JAX."""
     return walk(_to_dtype, space, tree)
 
 

@@ -76,7 +76,7 @@ class TorchBaseEnv(NativeVectorEnv):
         return self._checks.columns(jax.tree.map(np.asarray, obs), rows, where)
 
     def ended(self, env_index: np.ndarray) -> None:
-        """Records ended episodes: observations are checked in full in the first episode of each sub-environment."""
+        """Records ended episodes; until each sub-environment has ended one, `checked` also compares with the bounds."""
         if self._checks.first_episodes.indices:
             self._checks.first_episodes.polled(env_index.tolist())
 

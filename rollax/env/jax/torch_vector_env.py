@@ -28,7 +28,7 @@ class Received(NamedTuple):
 
     Args:
         obs: [N, ...] where an episode ended, the first observation of the next episode.
-        final_obs: [N, ...] the last observations where an episode ended; None if no episode ended.
+        final_obs: [N, ...] the last observations where an episode ended; None only if no episode ended.
         rewards: [N].
         terminateds, truncateds: [N] bool.
     """
@@ -174,7 +174,7 @@ class TorchVectorEnv(gym.vector.VectorEnv):
 
     def _tensor(self, space: gym.Space, path: Path, action: jax.Array) -> Any:
         torch: Any = sys.modules["torch"]  # the environment has been reset
-        return torch.from_dlpack(action).to(getattr(torch, str(space.dtype)))  # JAX has no int64
+        return torch.from_dlpack(action).to(getattr(torch, str(space.dtype)))  # JAX has int32 by default
 
     def _check_mode(self) -> None:
         mode = stated_autoreset_mode(self.env)

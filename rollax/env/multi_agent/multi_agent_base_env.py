@@ -79,7 +79,7 @@ class AgentActions:
                 f"{self._name}, sub-environment {index}",
                 f"no action for {sorted(map(str, waiting))}" if waiting else checks.NO_EPISODE,
             ).expected(
-                "a reset first, then an action for each row that acts before the next poll",
+                "a reset first, then, before the next poll, an action for each row that acts",
                 "send the missing actions" if waiting else "call reset_rows or try_reset after the end of an episode",
             )
         actions, self._actions[index] = self._actions[index], {}

@@ -237,7 +237,7 @@ def _tuple_spaces(
             raise SpaceError(
                 "The spaces of the agents of a group are not known.", where, f"no space of {unknown}"
             ).expected(
-                "a space for each member", f"pass {kind} to with_agent_groups, or set {kind}s in the environment"
+                "a space for each member", f"pass {kind} to with_agent_groups, or set the spaces of the env by agent"
             )
         space = spaces.Tuple([of_agents[member] for member in members]) if given is None else given
         if not isinstance(space, spaces.Tuple) or len(space) != len(members):
@@ -257,7 +257,7 @@ def are_dicts(result: Any, count: int) -> bool:
 
 
 def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.step` returned; `MultiAgentError` for other values, or if no agent can act."""
+    """The dicts that `MultiAgentEnv.step` returned; `EnvError` for other values, or if no agent can act."""
     if not are_dicts(result, 5):
         checks.check_step(result, where)
         for name, part in zip(_PARTS, result, strict=True):

@@ -74,8 +74,8 @@ class VectorEnv:
         """Steps every sub-environment once, with one action each.
 
         Returns:
-            `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment. The
-            last step of an episode returns the real last observation; `vector_step` resets nothing.
+            `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment
+            not in `lost`. The last step of an episode returns its last observation: `vector_step` resets nothing.
         """
         raise NotImplementedError
 
@@ -222,7 +222,7 @@ def frame_of(env: Any) -> Any:
 
 
 def _warn_of_unread_masks(env: Any, name: str, observation_space: gym.Space) -> None:
-    """Logs once that a method `action_masks`, as MaskablePPO of sb3_contrib requires it, is not called."""
+    """Logs once that a method `action_masks`, as MaskablePPO of sb3_contrib requires, is not called."""
     env = getattr(env, "as_written", env)
     has = getattr(env, "has_wrapper_attr", lambda attribute: hasattr(env, attribute))
     if has("action_masks") and ACTION_MASK not in getattr(observation_space, "spaces", ()):

@@ -31,7 +31,7 @@ class NativeVectorEnv(BaseEnv):
 
     The last row of an episode has its real last observation, and the observation of a reset begins a new trajectory.
     The autoreset modes differ in when the reset's observation is available: with NEXT_STEP at the poll after the end
-    (the action sent before it is ignored), with SAME_STEP at once, with DISABLED after the sampler's reset.
+    (which ignores the action), with SAME_STEP at once, with DISABLED after the sampler's reset.
     """
 
     adapts = True

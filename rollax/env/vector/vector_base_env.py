@@ -241,5 +241,5 @@ class ActionBuffer:
             )
         self._state = _OVER
         self._all_at_once = False
-        # A copy of the arrays of the next step, because an environment may keep its action, or write into it.
+        # A copy, because the next step reuses these arrays, and an environment may keep its action or write into it.
         return trees.copied(self._columns) if self._columns is self._own else self._columns

@@ -28,7 +28,7 @@ class JaxMarlEnv(MultiAgentJaxEnv):
     `observation` and `action_mask`.
 
     Args:
-        env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv`, which has no time limit.
+        env: a `jaxmarl.environments.multi_agent_env.MultiAgentEnv` without a time limit.
     """
 
     def __init__(self, env: Any) -> None:

@@ -64,7 +64,7 @@ def refuse_wrappers(env: Any, inside: str, is_refused: Callable[[type], bool], w
 
 
 def without_limit(env: Any, attribute: str) -> tuple[Any, int | None]:
-    """A copy of an environment without the time limit in its attribute, and the limit in steps.
+    """A copy of an environment without the time limit in this attribute, and the limit in steps.
 
     If an environment has another environment in its attribute `_env`, the limit is the limit of the innermost one:
     jaxmarl's SMAX with enemies has SMAX inside, and wrappers of jumanji have an environment inside.

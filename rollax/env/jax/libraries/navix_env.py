@@ -23,7 +23,7 @@ _PIXELS = ("rgb", "rgb_first_person")
 class NavixEnv(JaxEnv):
     """An environment of navix, which truncates episodes after its `max_steps`.
 
-    Observations have no bounds, because the declared bounds are not always right, except for pixels, in uint8.
+    Pixels are uint8 in [0, 255]. Other observations have no bounds: the declared ones are not always right.
 
     Args:
         env: a `navix.Environment`.
@@ -33,7 +33,7 @@ class NavixEnv(JaxEnv):
         self.env = env
         observations = importlib.import_module("navix.observations")
         symbols = [getattr(observations, name) for name in _SYMBOLS]
-        # The state has the pixels of the walls, 20 times as many bytes as the rest. A user's function may need them.
+        # The state caches the walls' pixels, 20 times as many bytes as the rest. A user's observation_fn may use them.
         self._draws = env.observation_fn not in symbols
         self.observation_space = self._space_of(jax.eval_shape(env.reset, jax.random.key(0)).observation)
         self.action_space = spaces.Discrete(int(env.action_space.n))
