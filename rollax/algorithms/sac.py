@@ -97,7 +97,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
         "noise",
     )
     critic_model: CriticConfig | None = Field(
-        default=None, description="layers of the critics, with dropout if it has some; None: those of model"
+        default=None, description="layers of the critics, which may have dropout; None: the layers of model"
     )
     num_critics: int | None = Field(
         default=None, ge=1, le=MOST_LAYERS, description="N, number of critics; None: two with twin_q, otherwise one"
