@@ -85,7 +85,7 @@ class FlashSACConfig(SACConfig):
         "critic_model": "model has the critics' layers, and actor_hiddens the actor's",
         OF_SEQUENCES: "FlashSAC has no memory",
         tuple(f"model.{name}" for name in _OF_LAYERS): "all layers have relu and batch normalization; the key "
-        "residual_blocks says whether they are in blocks",
+        "residual_blocks chooses blocks or plain layers",
         "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
     }
     places = {("num_atoms", "v_max", "target_std", "actor_hiddens", "residual_blocks"): ("policy",)}

@@ -2,7 +2,7 @@
 
 Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v and advantages A of V-trace, the loss is
     -log π(a|s) A + c_v (V(s) - v)² - c_e H(π(·|s)).
-The paper's value gradient (v - V) ∇V is the one of c_v = 1/2, and with the paper's baseline cost of 1/2 that of 1/4.
+c_v = 1/2 gives the paper's value gradient (v - V) ∇V; c_v = 1/4 includes the paper's baseline cost of 1/2.
 Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
 
 The observation after a segment that does not terminate is a row of the batch, and the learner computes its value.

@@ -57,8 +57,8 @@ class Sweep:
 def parse_sweep(texts: Iterable[str], where: str = "--sweep") -> Sweep:
     """Returns the sweep of texts: `KEY=LOW..HIGH:N`, `KEY=LOW..HIGH:log:N` or `KEY=VALUE,VALUE,...`.
 
-    A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. They are
-    rounded to five digits. If LOW and HIGH are integers, values that are whole after rounding are integers too.
+    A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. The values
+    between are rounded to five digits; if LOW and HIGH are integers, whole values are then integers too.
 
     Raises:
         ConfigError: a text has another form, a value is not a finite number, or a key or value occurs twice.

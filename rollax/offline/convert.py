@@ -49,7 +49,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
         settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
             `dataset_id`.
     Raises:
-        ConfigError: an unknown format or setting.
+        ConfigError: an unknown format or setting, or a file name without a suffix of JSON lines.
         DatasetError: the target exists, the data cannot be read, or the format cannot store it (the error names the
             file, column and step of a NaN or infinity). No file is left after an error.
     """
