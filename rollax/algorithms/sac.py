@@ -88,7 +88,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
     initial_alpha: float = Field(default=1.0, gt=0, description="initial temperature α, the weight of the entropy")
     target_entropy: float | None = Field(
         default=None,
-        description="H̄, the entropy that α adapts to; None: -k for k continuous action elements, 0.98 log n for n "
+        description="H̄, the entropy that α adapts to; None: -k for k continuous action elements, 0.98 · log n for n "
         "valid discrete actions",
     )
     exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(

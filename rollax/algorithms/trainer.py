@@ -433,7 +433,7 @@ class Trainer(OtherNamesOfTrainer):
         restoring give the same run, bit for bit.
 
         Raises:
-            CheckpointError: writing failed; no incomplete checkpoint is left.
+            CheckpointError: the checkpoint exists already, or writing failed; no incomplete checkpoint is left.
             ConfigError: `exact` for runs that cannot be saved exactly; `rollax docs training` lists them.
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
@@ -468,7 +468,7 @@ class Trainer(OtherNamesOfTrainer):
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
-        """Returns a trainer restored from a checkpoint; called on `Trainer`, it accepts one of any algorithm.
+        """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` accepts checkpoints of any algorithm.
 
         A subclass stores additional state through its `get_state` and `set_state`.
 

@@ -122,7 +122,7 @@ def draw_groups(groups: Mapping[str, Sequence[Curve]], quantity: str, out: Path,
 
 
 def middle_of(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns steps [P], and there the interquartile mean and its 95 % interval, of the runs that have values there.
+    """Returns steps [P], and for each the interquartile mean and its 95 % interval over the runs that have reached it.
 
     Values are linear between results.
     """
