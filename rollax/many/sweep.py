@@ -123,6 +123,6 @@ def _number(text: str, whole_text: str, where: str) -> int | float:
             continue
     if not is_finite(value):
         raise ConfigError("A value of the sweep is not a finite number.", where, whole_text).expected(
-            "numbers", f"correct {text!r}; other values are set with --set, in a run for each"
+            "numbers", f"correct {text!r}; set values of other kinds with --set, one run for each"
         )
     return value

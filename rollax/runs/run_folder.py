@@ -302,7 +302,7 @@ def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: in
             "The run in the folder has a later checkpoint, and continuing would drop its later results.",
             _WHERE,
             f"{newest}, and a trainer at iteration {iteration}",
-        ).expected("a trainer from the newest checkpoint, or a new folder", "choose another folder, or continue there")
+        ).expected("a trainer from the newest checkpoint, or a new folder", "restore it, or choose another folder")
     return True
 
 

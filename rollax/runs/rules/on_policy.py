@@ -32,7 +32,7 @@ def explained_variance(run: RunStatistics) -> Iterator[Finding]:
         error = float(np.sqrt(np.median(losses.last().values))) if len(losses) else np.inf
         if median > 0 or (error < _PRECISE * run.typical_value and not run.scales_rewards):
             continue
-        key, change, remedy = "vf_loss_coeff", "up", "Give the value function more weight or a layer stack of its own."
+        key, change, remedy = "vf_loss_coeff", "up", "Give the value function more weight, or layers of its own."
         if run.number("gamma", 0.99) < 0.5:
             key, change, remedy = "gamma", "up", "Returns look too few steps ahead to be predicted from a state."
         elif run.number("lr") < 1e-5:

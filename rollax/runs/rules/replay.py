@@ -49,7 +49,7 @@ def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
     if ratio > _MANY and not is_normalized and not run.is_solved:
         yield Finding(
             severity="note" if run.has_improved else "warning",
-            what="Many updates on little new experience: critics overfit to the first of it.",
+            what="Many updates on little new experience: critics overfit to the earliest experience.",
             quantity="updates per step",
             number=ratio,
             limit=_MANY,
