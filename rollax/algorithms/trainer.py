@@ -474,8 +474,8 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
-            learn: False opens it to act, `evaluate` and `record` only, without recorded data and remote training
-                workers. Changes of keys that only learning reads are refused.
+            learn: False opens it only to act, evaluate and record, without recorded data or remote training workers.
+                Changes of keys that only learning reads are refused.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code. Keys that are left out of `model` or
                 `multiagent` keep their values from the checkpoint. `multiagent` may have more or fewer policies.
