@@ -1,8 +1,8 @@
 """Ape-X DQN and DDPG: many workers with different exploration fill replay shards, from which one learner samples.
 
-Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, in addition to the deviations of DQN and DDPG: Adam instead
-of RMSProp; `training_intensity` fixes the number of updates per sampled step, while learner and actors of the paper run
-independently. `AsyncReplayOptimizer` and `worker_scale` describe further deviations.
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, in addition to the deviations of DQN and DDPG:
+`training_intensity` fixes the number of updates per sampled step, while learner and actors of the paper run
+independently. `AsyncReplayOptimizer`, `ApexPolicy` and `worker_scale` describe further deviations.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rollax.policy.jax_policy import JaxPolicy
 
 
 def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int) -> float:
-    """The exploration scale ε^(1 + α i / (N - 1)) of one of N workers; `base` is ε, `worker_index` i + 1.
+    """The exploration scale ε^(1 + α · i / (N - 1)) of worker i of N, from i = 0; `base` is ε, `worker_index` is i + 1.
 
-    Source: section 4.1. Deviations: i = (N - 1) / 2 for a single worker and for the driver's process, whose index is 0.
+    Source: section 4.1. Deviations: i / (N - 1) is ½ for a single worker, and for the driver (`worker_index` 0).
     """
     place = 0.5 if worker_index == 0 or num_workers < 2 else (worker_index - 1) / (num_workers - 1)
     return base ** (1 + alpha * place)

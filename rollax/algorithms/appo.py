@@ -2,12 +2,13 @@
 
 Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
 advantages, with a target policy π' between the behaviour policy μ and the trained policy π. V-trace corrects for
-π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target copies the weights of π
-every `target_update_frequency` updates. Deviations: the learning network estimates the values; an update is K gradient
-steps on one batch of fresh fragments, not on draws from a circular buffer. The optional penalty is KL(π' || π).
+π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) · π/μ. The target copies the weights of π
+every `target_update_frequency` updates. Deviations: the learning network estimates the values; an update is
+`num_sgd_iter` gradient steps on one batch of fragments, which are fresh by default, while the paper draws them from a
+circular buffer. The optional penalty is KL(π' || π).
 
-With `vtrace=False` there is no target policy: the workers estimate advantages (arXiv:1506.02438), and the ratio is π/μ,
-as in PPO.
+With `vtrace=False` there is no target policy, as in PPO: the workers estimate advantages (arXiv:1506.02438), the ratio
+is π/μ, and the optional penalty is KL(μ || π).
 """
 
 from __future__ import annotations

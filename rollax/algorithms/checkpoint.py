@@ -264,7 +264,7 @@ def opened(
 
 @contextmanager
 def errors_as_damaged(path: str | Path) -> Iterator[None]:
-    """Turns any error while a checkpoint's content is restored into a CheckpointError that names where it occurred."""
+    """Turns errors while a checkpoint is restored, except RollaxErrors, into a CheckpointError with their location."""
     try:
         yield
     except RollaxError:
@@ -313,7 +313,7 @@ def refuse_untrusted(
             f"{path}: config key '{cluster[0]}'",
             cluster[1],
             "the address from the caller",
-            f"pass {cluster[0].partition('.')[0]}=..., without that address for no such cluster",
+            f"pass {cluster[0].partition('.')[0]}=..., with a trusted address, or without one to join no cluster",
         )
 
 

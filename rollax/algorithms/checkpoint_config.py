@@ -17,7 +17,7 @@ from rollax.policy.policy import Policy
 
 SECTIONS = ("model", "multiagent")
 """Config keys whose values are dicts of further keys."""
-# Keys of evaluation itself, and `ray_address`, which is not trusted.
+# Keys of evaluation itself, and `ray_address`, which callers must pass because the stored address is not trusted.
 _WITHOUT_LEARNING = ("evaluation_config", "evaluation_num_episodes", "evaluation_num_workers", "ray_address")
 
 

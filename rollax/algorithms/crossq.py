@@ -56,7 +56,8 @@ class CrossQConfig(SACConfig):
         default=100_000,
         ge=0,
         lt=2**31,
-        description="first training calls in which each layer of batch renormalization is plain batch normalization",
+        description="number of initial calls in training for which a layer of batch renormalization is plain batch "
+        "normalization",
     )
 
     def check(self) -> None:

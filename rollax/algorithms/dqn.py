@@ -102,7 +102,7 @@ class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearni
     use_h_function: bool = Field(
         default=False, description="whether the model's values are h(Q), on a scale on which large returns differ less"
     )
-    h_function_epsilon: float = Field(default=1e-3, ge=0, description="ε of h(x) = sign(x) (√(|x| + 1) - 1) + ε x")
+    h_function_epsilon: float = Field(default=1e-3, ge=0, description="ε of h(x) = sign(x) · (√(|x| + 1) - 1) + ε · x")
     noisy: bool = Field(default=False, description="whether the layers of the streams are noisy; ε is then 0")
     sigma0: float = Field(default=0.5, gt=0, description="σ_0, initial scale of the noise of noisy layers")
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
@@ -230,7 +230,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         logits = self._logits(out)
         values = chosen(
             expected_values(logits, self.support), actions
-        )  # unmasked, because a recorded action may be one that the mask forbids
+        )  # of all actions, because a recorded action may be one that the action mask forbids
         target = batch[_TARGET]
         if self.support is None:
             errors = values - target
@@ -269,7 +269,7 @@ class DQNTrainer(Trainer):
 
 
 class RainbowConfig(DQNConfig):
-    """The fields of DQN with the defaults of the paper's Table 1; streams have no hidden layers of their own."""
+    """The fields of DQN with the defaults of the paper's Table 1, but without hidden layers in the dueling streams."""
 
     defaults = {
         "n_step": 3,

@@ -61,7 +61,7 @@ class Evaluator:
         return all(self._trainer.workers.foreach_worker(lambda worker: worker.env.evaluates))
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
-        """Returns the result of `num_episodes` episodes, by default `evaluation_num_episodes`, with the estimates."""
+        """The result of `num_episodes` episodes (None: `evaluation_num_episodes`), with off-policy estimates."""
         if self._trainer.config.env is None and self._estimates is not None:
             return evaluation_result([], self._estimates())
         count = self.count_of(num_episodes)

@@ -9,7 +9,7 @@ Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
   r / scale + γ (z - α log π(a'|s')), with the probabilities of the target critic with the smaller mean.
 - The scale of rewards is max(std(R), max|R| / v_max), for the discounted sums R of the rewards so far, at the time of
   the update: replay buffers have the rewards as they were sampled.
-- Actor and temperature make every second step. The target entropy is the entropy of normal numbers with σ = 0.15.
+- Actor and temperature change in every second gradient step only. The target entropy is that of normals with σ = 0.15.
 - Exploration noise stays the same for k steps, with probabilities in proportion to k⁻².
 
 Deviations: the learning rate is constant by default, where the paper halves it linearly over the run (`lr_schedule`);
@@ -84,8 +84,8 @@ class FlashSACConfig(SACConfig):
         ("actor_hiddens", "residual_blocks"): {"model.custom_model": None},
         "critic_model": "model has the critics' layers, and actor_hiddens the actor's",
         OF_SEQUENCES: "FlashSAC has no memory",
-        tuple(f"model.{name}" for name in _OF_LAYERS): "all layers have relu and batch normalization, in blocks or "
-        "not as the key residual_blocks says",
+        tuple(f"model.{name}" for name in _OF_LAYERS): "all layers have relu and batch normalization; the key "
+        "residual_blocks chooses blocks or plain layers",
         "target_std": {"target_entropy": None, "alpha_lr": NotIn(0)},
     }
     places = {("num_atoms", "v_max", "target_std", "actor_hiddens", "residual_blocks"): ("policy",)}

@@ -18,21 +18,21 @@ class Hindsight(Algorithm):
     """An algorithm that can learn from goals that were reached by chance; see `HindsightDraw`."""
 
     derives_from_settings = True
-    """Whether the config alone determines the columns that `postprocess` of this class adds."""
+    """Whether the columns that `postprocess` of this class adds follow from the config and the recorded rows alone."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
         config = self.config
         if not config.hindsight_goals:
             return super().replayed(memory)
         if memory.present:
-            raise PolicyError("Goals can be replaced in single rows only.", self.label, "a model with memory").expected(
-                "a model without memory", "leave hindsight_goals out, or use another model"
+            raise PolicyError("Goals cannot be replaced in sequences.", self.label, "a model with memory").expected(
+                "a model without memory, which learns from rows", "leave hindsight_goals out, or use such a model"
             )
         goals, strategy = config.hindsight_goals, config.hindsight_strategy
         return HindsightDraw(goal_space=self._goal_space(), k=goals, strategy=strategy)
 
     def _goal_space(self) -> spaces.Space:
-        """The space of the goals; SpaceError unless observations have two goals of one space."""
+        """The space of a goal; SpaceError unless an observation is a Dict of both goals, which have equal spaces."""
         space = self.observation_space
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
         achieved, desired = parts.get(ACHIEVED), parts.get(DESIRED)

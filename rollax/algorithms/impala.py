@@ -2,10 +2,10 @@
 
 Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v and advantages A of V-trace, the loss is
     -log π(a|s) A + c_v (V(s) - v)² - c_e H(π(·|s)).
-With c_v = 1/2 the value gradient is (v - V) ∇V; the paper multiplies it by a baseline cost of 1/2.
+c_v = 1/2 gives the paper's value gradient (v - V) ∇V; c_v = 1/4 includes the paper's baseline cost of 1/2.
 Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
 
-The observation after a trajectory segment is a row of the batch, which the learner evaluates with its current weights.
+The observation after a segment that does not terminate is a row of the batch, and the learner computes its value.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def load_policy(
     Raises:
         CheckpointError: `path` is not a path; or the checkpoint is damaged, of another format, without this policy, or
             requires code that is neither given nor trusted.
+        PolicyError: `custom_model`, or the model of `policy_class`, does not fit the saved weights.
     """
     path = checkpoint.checkpoint_at(path, "load_policy")
     stored = checkpoint.read(path)

@@ -1,4 +1,4 @@
-"""Rewards of one scale in every task: `normalize_rewards` of on-policy algorithms."""
+"""Rewards with a similar scale in all tasks: `normalize_rewards` of on-policy algorithms."""
 
 from __future__ import annotations
 

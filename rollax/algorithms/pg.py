@@ -35,7 +35,7 @@ class PGConfig(ExplorationBonusFields, NormalizedRewardFields, TrainerConfig):
 
 
 class PG(NormalizedRewards, ExplorationBonus):
-    """An actor trained on -log π(a|s) G."""
+    """An actor trained on -log π(a|s) · G, with standardized returns G."""
 
     config_class = PGConfig
     statistics = ("policy_loss", "entropy")

@@ -93,7 +93,7 @@ def warn_of_others(stored: Collection[str], policy_ids: Collection[str], path: P
     dropped = [policy_id for policy_id in stored if policy_id not in policy_ids]
     if begun:
         log.warning(
-            "Policies %s are not in the checkpoint, so the trainer's own are kept, untrained in a new trainer: %s",
+            "Policies %s are not in the checkpoint: they keep their weights, which are untrained in a new trainer: %s",
             begun,
             path,
         )
@@ -155,7 +155,7 @@ def _begin_again(trainer: Trainer, config: TrainerConfig, state: Mapping[str, An
 
 @contextmanager
 def _kept(trainer: Trainer) -> Iterator[None]:
-    """Keeps what a checkpoint does not hold: the running calls, and where the run stops and is recorded."""
+    """Keeps what a checkpoint does not hold, such as the running calls, the step limit and the run folder."""
     running, interval, recorded_in = trainer._running, trainer._evaluation_interval, trainer.recorded_in
     stop_at, episodes = trainer.optimizer.stop_at, trainer.episodes
     try:

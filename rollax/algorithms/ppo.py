@@ -5,8 +5,8 @@ Source: Schulman et al. (2017), arXiv:1707.06347: the clipped surrogate (Eq. 7),
 Advantages are standardized over the train batch.
 
 With `target_kl` an update stops early, as in Stable-Baselines3 (Raffin et al., 2021): at the first minibatch whose mean
-divergence from the policy that acted is above 1.5 target_kl, before its gradient step. Deviation: the divergence is the
-exact KL(old || new) of the two distributions, not its estimate from the sampled actions.
+divergence from the policy that acted is above 1.5 · target_kl, before its gradient step. Deviations: the divergence is
+the exact KL(old || new) of the two distributions, not its estimate from the sampled actions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PPOConfig(
     target_kl: float | None = Field(
         default=None,
         gt=0,
-        description="an update stops at the first minibatch whose mean KL divergence is above 1.5 target_kl; None: "
+        description="an update stops at the first minibatch whose mean KL divergence is above 1.5 · target_kl; None: "
         "it never stops early",
     )
 

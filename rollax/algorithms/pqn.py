@@ -1,4 +1,4 @@
-"""PQN: Q-learning on the policy's own experience, without a replay buffer and a target network.
+"""PQN: Q-learning on the policy's own experience, without a replay buffer or a target network.
 
 Source: Gallici et al. (2024), "Simplifying deep temporal difference learning", arXiv:2407.04811, algorithm 1: many
 sub-environments act ε-greedily, and several epochs of minibatches minimize ½ (Q(s, a) - G)², with the λ-returns
@@ -114,7 +114,7 @@ class PQN(ActionValues, NormalizedRewards, ExplorationBonus):
 
 
 class PQNTrainer(Trainer):
-    """PQN: Q-learning on the policy's own experience, without a replay buffer and a target network.
+    """PQN: Q-learning on the policy's own experience, without a replay buffer or a target network.
 
     Source: Gallici et al. (2024), arXiv:2407.04811. Its config is `PQNConfig`.
     """

@@ -3,8 +3,8 @@
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
 arXiv:1509.06461. Deviations: Adam instead of RMSProp; trajectories longer than `max_seq_len` are split into sequences,
-each starting from the recurrent state of acting (with `zero_init_states`, from zeros); the probability of a sequence is
-proportional to its number of rows; the value after a time limit is bootstrapped.
+each starting from the recurrent state of acting (with `zero_init_states`, from zeros); without prioritized replay, the
+probability of a sequence is proportional to its number of rows; the value after a time limit is bootstrapped.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class QMIX(ReplayLearning):
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
-        """Returns the result of `joint` [B, K], the target network's values of the members' greedy actions."""
+        """Returns `joint` of the target values of the members' greedy actions: [B, 1], or [B, M] without a mixer."""
         values, _ = target_model.values(after_burn_in(target_model, columns))
         selector = model.values(after_burn_in(model, columns))[0] if self.config.double_q else values
         return target_model.joint(chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])

@@ -88,7 +88,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
     initial_alpha: float = Field(default=1.0, gt=0, description="initial temperature α, the weight of the entropy")
     target_entropy: float | None = Field(
         default=None,
-        description="H̄, the entropy that α adapts to; None: -k for k continuous action elements, 0.98 log n for n "
+        description="H̄, the entropy that α adapts to; None: -k for k continuous action elements, 0.98 · log n for n "
         "valid discrete actions",
     )
     exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
@@ -97,7 +97,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
         "noise",
     )
     critic_model: CriticConfig | None = Field(
-        default=None, description="layers of the critics, with dropout if it has some; None: those of model"
+        default=None, description="layers of the critics, which may have dropout; None: the layers of model"
     )
     num_critics: int | None = Field(
         default=None, ge=1, le=MOST_LAYERS, description="N, number of critics; None: two with twin_q, otherwise one"

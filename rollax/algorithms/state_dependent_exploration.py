@@ -24,8 +24,8 @@ _WHOLE_TRAJECTORY = 1e9  # steps; not infinity, which a replay buffer refuses in
 class StateDependentExploration(Algorithm):
     """An algorithm for continuous actions that can explore by gSDE; see `StateDependentGaussian`.
 
-    For `sde_sample_freq` steps of a trajectory, the noise of actions is the product of one random matrix and the last
-    hidden features of the actor. In these steps the same observation leads to the same action.
+    For `sde_sample_freq` steps of a trajectory, by default for all, the noise of actions is the product of one random
+    matrix and the last hidden features of the actor. In these steps the same observation leads to the same action.
 
     Source: Raffin, Kober and Stulp (2021), arXiv:2005.05719. Deviations: noise is drawn for each trajectory separately,
     and not for each rollout; a loss samples each action by itself, from the distribution of one action.

@@ -1,7 +1,7 @@
 """TQC: SAC with quantile critics, whose targets leave out the largest quantiles.
 
-Source: Kuznetsov et al. (2020), arXiv:2005.04269: N critics have M quantiles θ of the return each, τ_m = (m - ½) / M.
-The N M target quantiles of (s', a') are pooled, and the N d largest are left out. The remaining quantiles z_i give the
+Source: Kuznetsov et al. (2020), arXiv:2005.04269: each of N critics has M quantiles θ of the return, τ_m = (m - ½) / M.
+The N · M target quantiles of (s', a') are pooled, and the N · d largest are left out. The remaining z_i give the
 targets y_i = r + γ (z_i - α log π(a'|s')). Critics minimize the mean of |τ_m - 1{y_i < θ_m}| huber(y_i - θ_m). The
 actor maximizes the mean of all quantiles of (s, a). All else is as in SAC. Deviations: by default there are two critics
 with the layers of SAC, as in sb3-contrib; the paper has five critics with three layers of 512 units.
@@ -41,8 +41,8 @@ class TQCConfig(SACConfig):
     top_quantiles_to_drop_per_net: int = Field(
         default=2,
         ge=0,
-        description="d, less than num_quantiles: targets leave out the N d largest of all quantiles of N critics. The "
-        "more, the lower the values",
+        description="d, less than num_quantiles: targets leave out the N · d largest of all quantiles of N critics; a "
+        "larger d lowers the values",
     )
 
     def check(self) -> None:

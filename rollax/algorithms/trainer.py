@@ -282,7 +282,7 @@ class Trainer(OtherNamesOfTrainer):
     @naming_arguments("EVALUATE")
     @non_reentrant
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
-        """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
+        """Plays whole episodes in separate environments, greedily by default; nothing is learned from them.
 
         Args:
             num_episodes: the exact number of episodes; None for `evaluation_num_episodes`.
@@ -291,7 +291,8 @@ class Trainer(OtherNamesOfTrainer):
             Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
             environment there are no episodes, only the estimates of `off_policy_estimation_methods`.
         Raises:
-            ConfigError: `num_episodes` is not a positive whole number, or the extra `video` is not installed.
+            ConfigError: `num_episodes` is not a positive whole number, there is nothing to evaluate with (neither an
+                environment nor `off_policy_estimation_methods`), or the extra `video` is not installed.
             EnvError: the environment is broken, returns no frame to record, or has an episode of 1,000,000 steps.
         """
         runtime.refuse_forked()
@@ -432,7 +433,7 @@ class Trainer(OtherNamesOfTrainer):
         restoring give the same run, bit for bit.
 
         Raises:
-            CheckpointError: writing failed; no incomplete checkpoint is left.
+            CheckpointError: the checkpoint exists already, or writing failed; no incomplete checkpoint is left.
             ConfigError: `exact` for runs that cannot be saved exactly; `rollax docs training` lists them.
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
@@ -467,20 +468,20 @@ class Trainer(OtherNamesOfTrainer):
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
-        """Returns a trainer restored from a checkpoint; called on `Trainer`, it accepts one of any algorithm.
+        """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` accepts checkpoints of any algorithm.
 
         A subclass stores additional state through its `get_state` and `set_state`.
 
         Args:
             path: a checkpoint; or a folder of checkpoints or a run folder, whose newest checkpoint is read.
-            learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers. It
-                refuses changes of keys that only learning reads.
+            learn: False opens it only to act, evaluate and record, without recorded data or remote training workers.
+                Changes of keys that only learning reads are refused.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code. Keys that are left out of `model` or
                 `multiagent` keep their values from the checkpoint. `multiagent` may have more or fewer policies.
         Raises:
             CheckpointError: the checkpoint is damaged, of another format or algorithm, or names untrusted code.
-            ConfigError: a change has no effect.
+            ConfigError: a change is invalid, or has no effect.
         """
         from rollax.algorithms import checkpoint
 
@@ -533,7 +534,8 @@ class Trainer(OtherNamesOfTrainer):
     def stop(self) -> None:
         """Closes environments, memory-mapped files and other processes. If one fails to close, the others still do.
 
-        Afterwards the trainer still acts, and `save` works; methods that play episodes raise RollaxError.
+        Afterwards the trainer still acts, and `save` works. Methods that train, play episodes, restore a checkpoint, or
+        add or remove policies raise RollaxError, and so does `save(exact=True)`.
         """
         self._running.stopped = True
         with ExitStack() as parts:

@@ -70,7 +70,7 @@ class RollaxError(RecurringErrors, Exception):
         return self.expected(None, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default __reduce__ calls __init__ with the rendered text, which is the whole message.
+        # __init__ gets the rendered text, which is the whole message; then the attributes are set.
         return type(self), (str(self),), self.__dict__
 
 

@@ -29,7 +29,8 @@ class Meeting:
     """Threads that wait for each other at compiled calls.
 
     When all threads wait, the call of the thread with the fewest calls so far is made, together with all waiting calls
-    of the same kind. The arguments are stacked on the host, and the function is called once, mapped over the runs.
+    of equal `kind` and `together`: the arguments are stacked on the host, and the function is called once, mapped over
+    the runs.
 
     Args:
         size: S, the number of threads, which are numbered from 0 on.

@@ -57,8 +57,8 @@ class Sweep:
 def parse_sweep(texts: Iterable[str], where: str = "--sweep") -> Sweep:
     """Returns the sweep of texts: `KEY=LOW..HIGH:N`, `KEY=LOW..HIGH:log:N` or `KEY=VALUE,VALUE,...`.
 
-    A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. They are
-    rounded to five digits. If LOW and HIGH are integers, values that are whole after rounding are integers too.
+    A range has N values from LOW to HIGH, both included, at equal distances, or with `log` at equal ratios. The values
+    between are rounded to five digits; if LOW and HIGH are integers, whole values are then integers too.
 
     Raises:
         ConfigError: a text has another form, a value is not a finite number, or a key or value occurs twice.
@@ -123,6 +123,6 @@ def _number(text: str, whole_text: str, where: str) -> int | float:
             continue
     if not is_finite(value):
         raise ConfigError("A value of the sweep is not a finite number.", where, whole_text).expected(
-            "numbers", f"correct {text!r}; other values are set with --set, in a run for each"
+            "numbers", f"correct {text!r}; set values of other kinds with --set, one run for each"
         )
     return value

@@ -105,7 +105,7 @@ class _Runs:
             if not is_compiled(first):
                 raise ConfigError(
                     "Trainers train together only if they sample in compiled calls.", "train_together(make)", first
-                ).expected(f"an environment in JAX, num_workers=0, and what is compiled: {page('jax-environments')}")
+                ).expected(f"an environment in JAX, num_workers=0, and only compiled parts: {page('jax-environments')}")
             self._functions = _Functions(first, self._ending)
             for number in range(1, count):
                 self._waiting.put((number, make(number) if mapped else None))  # with `mapped`, each run has its thread
@@ -175,7 +175,7 @@ class _Functions:
         different = [name for name in sorted(names) if not _same(getattr(own, name), getattr(first, name))]
         if type(trainer) is not type(self._first) or different:
             raise ConfigError(
-                "Trainers train together only if they differ in seeds, or in keys that can have a schedule.",
+                "Trainers train together only if they differ in nothing but seeds and keys that can have a schedule.",
                 "train_together(make)",
                 f"{type(trainer).__name__}, with other values of {different}",
             ).expected(

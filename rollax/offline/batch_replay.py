@@ -45,7 +45,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         data: the recorded data.
         drawn_from: policy id -> the buffers that updates draw from.
     Raises:
-        ConfigError: there is no `input`.
+        ConfigError: there is no `input`, or no policy learns.
     """
 
     config_class = SyncReplayOptimizer.config_class
@@ -134,7 +134,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         return {**super().get_state(), "data": state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned, also in a run without recorded data or with other data.
+        """Restores what `get_state` returned, also the state of a run without recorded data or with other data.
 
         Raises:
             CheckpointError: a buffer or a number does not fit.

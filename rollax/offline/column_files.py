@@ -1,4 +1,4 @@
-"""Columns of recorded experience in files, which are written once, row by row, and then mapped into memory.
+"""Columns of recorded experience in files, which are written once, one fragment after another, and then mapped.
 
 A folder holds the rows of several policies. Rows are stored trajectory by trajectory; each trajectory that does not
 terminate is followed by its last observation. A column of a nested space has a file for each of its arrays.
@@ -209,7 +209,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
-    """The `about` of `ColumnWriter.finish`; None if the folder is missing or incomplete."""
+    """The `about` of `ColumnWriter.finish`; None if the folder is missing or its description is damaged."""
     manifest = _manifest(path)
     return None if manifest is None else manifest["about"]
 

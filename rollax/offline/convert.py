@@ -43,13 +43,13 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
     `RecordedTrajectory.continues` and `reward_left_out`.
 
     Args:
-        out: a new folder; for "json_lines" a new file.
+        out: a new or empty folder; for "json_lines" a new file.
         to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". All formats except rollax's own store the actions
             that the environment received; of these formats, only JSON lines keep log-probabilities.
         settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
             `dataset_id`.
     Raises:
-        ConfigError: an unknown format or setting.
+        ConfigError: an unknown format or setting, or a file name without a suffix of JSON lines.
         DatasetError: the target exists, the data cannot be read, or the format cannot store it (the error names the
             file, column and step of a NaN or infinity). No file is left after an error.
     """

@@ -77,7 +77,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def compared_by(groups: Sequence[Group]) -> str:
-    """Returns the quantity that all runs have: greedy evaluations, or else the reward of training episodes."""
+    """Returns the quantity that all runs have, greedy evaluations before training episodes; RollaxError without one."""
     for quantity in QUANTITIES:
         if all(curve(results, quantity)[1] for group in groups for results in group.runs):
             return quantity

@@ -59,7 +59,7 @@ class Display:
         """Shows that training ends after this iteration. Called from a signal handler."""
 
     def evaluating(self, episodes: int) -> None:
-        """Shows that the final evaluation of this many episodes begins, after the context has ended."""
+        """Shows that the final evaluation, of this many episodes, begins. Called after the context has ended."""
 
 
 class PlainDisplay(Display):

@@ -141,7 +141,7 @@ def _improvement(trainer: Trainer, reward: str) -> Improvement:
 
 
 def _iterated(trainer: Trainer, folder: RunFolder | None, improvement: Improvement | None) -> tuple[TrainResult, bool]:
-    """Trains for an iteration and writes its result; also returns whether the model before it was evaluated."""
+    """Trains for an iteration and writes its result; also returns whether the model was evaluated while it trained."""
     parallel = trainer.evaluates_while_training
     if folder and parallel:
         folder.save_candidate(trainer)
@@ -238,7 +238,7 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
     """
     if not _episodes_end(trainer, result):
         log.warning(
-            "There is no final evaluation, because no episode has ended in the run, and it might not end. Return "
+            "There is no final evaluation, because no episode has ended in the run: evaluation might not end. Return "
             "truncated=True from step() at a time limit, or wrap the environment in gymnasium.wrappers.TimeLimit "
             "(max_episode_steps where it is registered); or train longer. Trainer.evaluate() and `rollax evaluate` "
             "play episodes in any case."
@@ -255,7 +255,7 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 
 
 def _episodes_end(trainer: Trainer, result: TrainResult) -> bool:
-    """Returns whether an episode has ended in the run, or is known to end, or the run steps no environment.
+    """Returns whether an episode has ended or is known to end, or training steps another environment or none.
 
     The mean length is of the last episodes of the whole run, the iterations before a checkpoint included.
     """

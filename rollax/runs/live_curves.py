@@ -34,7 +34,7 @@ class LiveCurves:
         out: the file; its suffix is the image format.
         quantity: what is drawn, a key of `WHERE_IN_RESULT`.
         title: a text above the curves.
-        quiet: print nothing.
+        quiet: print no lines, except failures of `finish`.
     """
 
     def __init__(self, out: Path, quantity: str, title: str = "", *, quiet: bool = False) -> None:
@@ -45,7 +45,7 @@ class LiveCurves:
         self._read: dict[Path, tuple[int, Curve]] = {}  # with the size of the file
 
     def update(self) -> None:
-        """Draws the picture and prints a line, every few seconds."""
+        """Draws the picture and prints a line, at most every 10 seconds; other calls do nothing."""
         if (began := time.monotonic()) < self._due:
             return
         line = self.draw()
@@ -60,7 +60,7 @@ class LiveCurves:
             print(failure, file=sys.stderr, flush=True)
 
     def draw(self) -> str:
-        """Draws the picture, and returns a line about the best group; "" if no run has a value yet."""
+        """Draws the picture, and returns a line about the best group or a failure; "" if no run has a value yet."""
         groups = self._groups()
         return "" if not groups else self._draw(groups) or _line(groups, self._quantity)
 
@@ -122,7 +122,7 @@ def draw_groups(groups: Mapping[str, Sequence[Curve]], quantity: str, out: Path,
 
 
 def middle_of(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns steps [P], and there the interquartile mean and its 95 % interval, of the runs that have values there.
+    """Returns steps [P], and for each the interquartile mean and its 95 % interval over the runs that have reached it.
 
     Values are linear between results.
     """

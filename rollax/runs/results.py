@@ -1,4 +1,4 @@
-"""Result dicts: lines of strict JSON, flat scalars for TensorBoard, numbers by path, and learning curves."""
+"""Result dicts: lines of strict JSON, flat scalars for loggers, numbers by path, and learning curves."""
 
 from __future__ import annotations
 

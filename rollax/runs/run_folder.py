@@ -62,7 +62,8 @@ class RunFolder:
             the best model so far stays the best until a better one is saved. None for a new run.
         lock: the lock of the folder; None for a new lock.
     Raises:
-        ConfigError: the folder of a new run is not empty, or another run holds the lock.
+        ConfigError: the folder is in use, not writable, has links in the place of a run's files, or is not empty for a
+            new run.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class RunFolder:
         self._loggers.begin(run, earlier, read_lines(self.path / RESULTS_NAME)[0])
 
     def append(self, result: Mapping[str, Any]) -> None:
-        """Writes one result line and flushes it to disk."""
+        """Writes one result line and flushes the file."""
         self._check_there()
         line = to_json(result).encode() + b"\n"  # outside the block: its errors are not errors of the disk
         with _named_errors(self.path / RESULTS_NAME):
@@ -235,7 +236,7 @@ class RunFolder:
                 return
 
     def _draw_curve(self) -> None:
-        """Draws the learning curve, if there are results; a failure is only logged, so that training ends normally."""
+        """Draws the learning curve, if there are results; a failure is only printed, so that training ends normally."""
         try:
             results, _ = read_results(self.path)
             draw_curves({"training episodes": results}, self.path / CURVE, self._title)
@@ -301,7 +302,7 @@ def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: in
             "The run in the folder has a later checkpoint, and continuing would drop its later results.",
             _WHERE,
             f"{newest}, and a trainer at iteration {iteration}",
-        ).expected("a trainer from the newest checkpoint, or a new folder", "choose another folder, or continue there")
+        ).expected("a trainer from the newest checkpoint, or a new folder", "restore it, or choose another folder")
     return True
 
 

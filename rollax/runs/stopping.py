@@ -68,7 +68,7 @@ def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
 
 
 def ended_by(run: Path, iteration: int, stop: Mapping[str, float]) -> str | None:
-    """Returns the condition that ends a run folder at an iteration; None if it goes on, or has no results there."""
+    """Returns the condition that ends the run in a folder at an iteration; None if it goes on or lacks this result."""
     return reached(stop, result_at(run, iteration))
 
 

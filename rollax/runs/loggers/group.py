@@ -31,8 +31,8 @@ class LoggerGroup:
 
     If `Logger.log` or `Logger.media` raises an exception, the numbers or the file of this call are lost. The first
     exception is logged as a warning. After three exceptions in a row, the logger is not called again until the run
-    ends. At the end, a warning has the number of failed calls. A `RollaxError` is not caught, because it concerns a
-    file in the run folder, whose disk may be full.
+    ends. At the end, a warning has the number of calls that failed or were left out. A `RollaxError` of these methods
+    is not caught, because it concerns a file in the run folder, whose disk may be full.
     """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -142,7 +142,7 @@ class _Guarded:
         except Exception as error:
             log.warning("%s could not be completed: %s", self._name, _cause(error))
         if self._failures:
-            log.warning("%s lacks the numbers or files of %d calls that failed.", self._name, self._failures)
+            log.warning("%s lacks the numbers or files of %d failed or omitted calls.", self._name, self._failures)
 
     @property
     def _name(self) -> str:

@@ -32,7 +32,7 @@ def explained_variance(run: RunStatistics) -> Iterator[Finding]:
         error = float(np.sqrt(np.median(losses.last().values))) if len(losses) else np.inf
         if median > 0 or (error < _PRECISE * run.typical_value and not run.scales_rewards):
             continue
-        key, change, remedy = "vf_loss_coeff", "up", "Give the value function more weight or a layer stack of its own."
+        key, change, remedy = "vf_loss_coeff", "up", "Give the value function more weight, or layers of its own."
         if run.number("gamma", 0.99) < 0.5:
             key, change, remedy = "gamma", "up", "Returns look too few steps ahead to be predicted from a state."
         elif run.number("lr") < 1e-5:
@@ -97,10 +97,10 @@ _KL_OVER_TARGET = 5.0
 
 
 def kl_target(run: RunStatistics) -> Iterator[Finding]:
-    """The KL penalty does not hold its target: median of the last 10 iterations above 5 `kl_target`.
+    """The KL penalty does not hold its target: median KL of the last 10 iterations above 5 · `kl_target`.
 
-    Source: Schulman et al. (2017), arXiv:1707.06347, section 4: the weight of the penalty doubles in each iteration
-    with a KL above 1.5 times the target, so that 10 iterations multiply the weight by 1000.
+    Source: Schulman et al. (2017), arXiv:1707.06347, section 4: the weight of the penalty grows in each iteration with
+    a KL far above the target, here by half above 2 · `kl_target`, so that 10 iterations multiply the weight by 58.
     """
     if not run.number("kl_coeff"):
         return

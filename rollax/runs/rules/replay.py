@@ -32,7 +32,7 @@ _MANY, _FEW = 4.0, 1 / 64
 
 
 def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
-    """Updates per environment step above 4 without normalized critics, or below 1/64.
+    """Updates per environment step are above 4 without normalization or more than two critics, or below 1/64.
 
     Source: Above: Chen et al. (2021), arXiv:2101.05982, and D'Oro et al. (2023), "Sample-efficient
     reinforcement learning by breaking the replay ratio barrier": SAC stops gaining, or fails, without ensembles, resets
@@ -49,7 +49,7 @@ def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
     if ratio > _MANY and not is_normalized and not run.is_solved:
         yield Finding(
             severity="note" if run.has_improved else "warning",
-            what="Many updates on little new experience: critics overfit to the first of it.",
+            what="Many updates on little new experience: critics overfit to the earliest experience.",
             quantity="updates per step",
             number=ratio,
             limit=_MANY,
@@ -108,7 +108,7 @@ _DROPPED, _LAG = 0.2, 10.0
 
 
 def old_samples(run: RunStatistics) -> Iterator[Finding]:
-    """More than 20 % of the sampled steps are dropped as too old, or samples are 10 updates old on average.
+    """More than 20 % of the sampled steps are dropped as too old, or samples are over 10 updates old on average.
 
     Source: Espeholt et al. (2018), arXiv:1802.01561: off-policy corrections keep IMPALA stable, but the reward falls
     with the age of the samples. The limits are choices: a fifth of the work, and ten updates.

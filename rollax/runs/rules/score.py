@@ -82,8 +82,8 @@ _LONG = 10_000
 def no_episodes(run: RunStatistics) -> Iterator[Finding]:
     """No episode has ended: a note at first.
 
-    It is a warning after the time limit of the environment in Gymnasium, or after 10,000 steps, of each
-    sub-environment, and at least 10 iterations.
+    It is a warning after at least 10 iterations, when each sub-environment has made more steps than its time limit in
+    Gymnasium, or more than 10,000 if it has none.
 
     Source: Without an ended episode there is no score; most benchmarks end episodes after at most 1000 steps.
     """
@@ -138,7 +138,7 @@ _FLAT = 30
 
 
 def score_flat(run: RunStatistics) -> Iterator[Finding]:
-    """The score has not risen after 30 iterations and 100 episodes, by a quarter of the spread of the first episodes.
+    """After 30 iterations and 100 episodes, the score has not risen by a quarter of the spread of the first episodes.
 
     Source: Measured (`rollax docs doctor`): runs that learned exceeded this within 27 iterations.
     """

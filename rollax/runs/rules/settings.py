@@ -54,7 +54,7 @@ def short_discount(run: RunStatistics) -> Iterator[Finding]:
         return
     yield Finding(
         severity="warning" if gamma < _BLIND else "note",
-        what="Rewards that an action causes later hardly count for it.",
+        what="Later rewards hardly count for the actions that cause them.",
         quantity="gamma" if gamma < _BLIND else "1 / (1 - γ), as a share of an episode",
         number=gamma if gamma < _BLIND else share,
         limit=_BLIND if gamma < _BLIND else _SHORT,

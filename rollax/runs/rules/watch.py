@@ -22,7 +22,7 @@ class Watch:
     """Logs a warning for each new problem or warning of a run; notes are left to `rollax doctor`.
 
     The rules are applied after 10 iterations, and then whenever the number of iterations has grown by a fifth, so that
-    they are applied about 13 log10(n / 10) times in a run of n iterations. `Watch` keeps about 1000 results: it drops
+    they are applied about 13 · log10(n / 10) times in a run of n iterations. `Watch` keeps about 1000 results: it drops
     every second one when there are more.
 
     Args:
