@@ -110,7 +110,7 @@ class Backend(ABC):
 
     @abstractmethod
     def drop_episode(self, episode_id: str) -> None:
-        """Drops an episode whose client is lost, and its steps that are not part of a batch yet."""
+        """Drops an episode that expired or ended without an action, and its steps that are not part of a batch yet."""
 
     @abstractmethod
     def submit(self, episodes: list[Episode]) -> Submitted:

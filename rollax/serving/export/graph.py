@@ -142,7 +142,7 @@ class Graph:
             case ast.Constant(int(number)):
                 return self.integers([number])
             case ast.Name():
-                assert self._rows is not None  # every traced function has rows as an input
+                assert self._rows is not None  # every traced function has an input [N, ...]
                 name, axis = self._rows
                 return self.node("Gather", self.node("Shape", name), self.integers([axis]), axis=0)
             case ast.UnaryOp(ast.USub(), of):
