@@ -52,7 +52,7 @@ class PolicyClient:
         inference_mode: "remote": the server chooses each action. "local": this process does, with the weights of the
             server; episodes are submitted when they have ended. Requires JAX.
         update_interval: the start of an episode requests new weights if this many seconds have passed since the last
-            request, or if an answer of the server named a newer version (local mode).
+            such request, or if an answer of the server named a newer version (local mode).
         token: the server's token.
         timeout: time limit in seconds of a request, including its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
@@ -168,8 +168,8 @@ class PolicyClient:
         Args:
             episodes: instances of `rollax.serving.protocol.Episode`, or dicts of the same form. Columns may be arrays.
         Returns:
-            `accepted`: number of episodes that a learning server takes, else 0; `too_old`: number of episodes that it
-            drops, because their policy lag is above `max_policy_lag`; `version`: version of the current weights.
+            `accepted`: number of accepted episodes, 0 if the server does not learn; `too_old`: number of dropped ones,
+            whose policy lag is above `max_policy_lag`; `version`: version of the current weights.
         """
         from rollax.serving.remote_inference import checked_hello
 

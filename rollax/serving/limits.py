@@ -35,7 +35,7 @@ class Limits:
         max_unsent_bytes: bytes of responses that a client has not read; if exceeded, its connection is aborted.
         request_timeout_s: seconds within which a request must arrive completely.
         requests_per_s: requests of one address per second, and at most this many at once.
-        wrong_tokens_per_s: requests of one address with a wrong or no token per second; ten times as many at once.
+        wrong_tokens_per_s: requests of one address per second with a wrong or no token; ten times as many at once.
     """
 
     max_episodes: int = 10_000

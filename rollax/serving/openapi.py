@@ -156,8 +156,8 @@ def _kind(field: dict[str, Any]) -> str:
 
 
 _ABOUT = (
-    "Starts episodes, chooses actions and takes experience. Every verb but metrics, weights and policy also exists as "
-    "a message on the WebSocket /v1/stream: the same body with the fields verb and id (an integer, which the response "
+    "Starts episodes, chooses actions and takes experience. Every verb except metrics, weights and policy also exists "
+    "as a message on the WebSocket /v1/stream: the same body with the fields verb and id (an integer that the response "
     "repeats); a text message is JSON, a binary message msgpack. A token, if the server requires one, is sent as "
-    "Authorization: Bearer; browsers offer the subprotocols rollax and bearer.<base64url of the token> instead."
+    "Authorization: Bearer; for a WebSocket, browsers offer the subprotocols rollax and bearer.<token as base64url>."
 )

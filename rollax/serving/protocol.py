@@ -1,7 +1,7 @@
 """The messages between a policy server and its clients, over HTTP (JSON) and WebSockets (JSON or msgpack).
 
-A request is a verb with a body, one of the structs below. Observations and actions are plain values of their spaces,
-or packed arrays (`rollax.serving.values`). With several agents, they and the rewards are dicts by agent id.
+A request is a verb with a body, one of the structs below. Observations and actions are plain values or packed arrays
+(`rollax.serving.values`). With several agents, observations, actions and rewards are dicts by agent id.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Actions(msgspec.Struct):
 
 
 class Submitted(msgspec.Struct):
-    """The answer to submit_episodes: numbers of episodes that a learning server takes, or drops (`max_policy_lag`)."""
+    """The answer to submit_episodes: the numbers of accepted episodes and of those dropped by `max_policy_lag`."""
 
     accepted: int
     too_old: int

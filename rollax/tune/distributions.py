@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included: whole ones, or in steps, or uniform in their logarithm."""
+    """The numbers from `low` to `high`, both included: all, whole ones, in steps from `low`, or log-uniform."""
 
     low: float
     high: float
