@@ -61,9 +61,10 @@ _ON_BOUND = 0.95
 def saturated_actions(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
     """Nearly all actions are at a bound of their Box: over 95 % of the numbers within 1 % of its width.
 
-    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds no gradient leads back.
-    If the score rose, there is no finding, because in many tasks actions at the bounds are best: Seyde et al. (2021),
-    arXiv:2111.02552.
+    There is no finding if the score rose, because in many tasks actions at the bounds are best.
+
+    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds no gradient leads back. Seyde et al.
+    (2021), arXiv:2111.02552: actions at the bounds can be best.
     """
     space = run.action_spaces.get(policy)
     if not isinstance(space, spaces.Box) or run.is_solved or run.has_improved or not space.is_bounded():
