@@ -10,7 +10,7 @@ from rollax.errors import ConfigError
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """Returns the JSON object of an option as a dict; fields that hold code accept "module:Name"."""
+    """Returns the JSON object of an option as a dict; "module:Name" is imported in fields for classes and functions."""
     from rollax.config.json_form import decode_config
 
     config = parse_json(text, option, "a JSON object", '{"key": 4000}')
@@ -54,7 +54,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns `{name: settings}` of texts such as `csv`, `wandb:project=me,tags=[a,b]` and `module:Class:key=value`."""
+    """Returns `{name: settings}` for each text, as in `csv`, `wandb:project=me,tags=[a,b]` and `module:Class:key=1`."""
     loggers = []
     for text in texts:
         head, equals, rest = text.partition("=")
@@ -62,7 +62,7 @@ def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
         # A comma ends a setting only if another setting follows it, because a value may be a list.
         settings = [] if not equals else re.split(r",(?=[A-Za-z_]\w*=)", f"{first}={rest}")
         if not name:
-            raise ConfigError.is_not("The logger", "a name with settings", "--logger", text).expected(
+            raise ConfigError.is_not("The logger", "a name, or a name with settings", "--logger", text).expected(
                 "NAME or NAME:KEY=VALUE,...", "write --logger csv or --logger wandb:project=mine"
             )
         loggers.append({name: parse_pairs(settings, "--logger", text)})
@@ -70,7 +70,7 @@ def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def parse_pairs(pairs: Iterable[str], where: str, option: str | None = None) -> dict[str, Any]:
-    """Returns key -> YAML value of texts KEY=VALUE; errors show `option` if it is set, else the text itself."""
+    """Returns key -> value of texts KEY=VALUE, whose values are YAML; errors show `option`, or without it the text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         text = pair if option is None else option
@@ -90,5 +90,5 @@ def _value(text: str, where: str, option: str) -> Any:
         return parse_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError("The value of the setting is not valid YAML.", where, f"{option} ({error})").fix(
-            "quote it for the shell, as in 'KEY=VALUE', and text with special characters once more"
+            "quote the setting for the shell, and a text with special characters inside it: 'KEY=\"VALUE\"'"
         ) from error

@@ -59,11 +59,12 @@ _ON_BOUND = 0.95
 
 
 def saturated_actions(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
-    """Nearly all actions are at a bound of their Box: 95 % of the numbers within 1 % of it, and no higher score.
+    """Nearly all actions are at a bound of their Box: over 95 % of the numbers within 1 % of its width.
 
-    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds no gradient leads back.
-    If the score rose, there is no finding, because for many tasks actions at the bounds are best: Seyde et al. (2021),
-    arXiv:2111.02552.
+    There is no finding if the score rose, because in many tasks actions at the bounds are best.
+
+    Source: Hausknecht and Stone (2016), arXiv:1511.04143: beyond the bounds no gradient leads back. Seyde et al.
+    (2021), arXiv:2111.02552: actions at the bounds can be best.
     """
     space = run.action_spaces.get(policy)
     if not isinstance(space, spaces.Box) or run.is_solved or run.has_improved or not space.is_bounded():
@@ -90,8 +91,8 @@ _SAME = 1e-3
 def same_action(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
     """The policy does the same in every observation: one discrete action, or Box actions that vary by less than 0.1 %.
 
-    Source: A policy that does not react to observations has learned nothing about them; not even noise in the weights
-    gives less than 0.1 %.
+    Source: A policy that does not react to observations has learned nothing about them; even random weights make
+    actions vary by more than 0.1 %.
     """
     if run.is_solved or trees.length(played.actions) < 50:
         return
@@ -124,8 +125,8 @@ def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Find
     are all alike then looks the same.
 
     Source: Sokar et al. (2023), arXiv:2302.12902, τ = 0.025: the share of dormant units grows while a network stops
-    learning. Half is a choice. Deviation: the standard deviation instead of the mean magnitude, so that saturated units
-    of tanh count too.
+    learning. Half is a choice. Deviations: units are compared by their standard deviation instead of their mean
+    magnitude, so that saturated units of tanh count too.
     """
     if run.is_solved:
         return

@@ -19,7 +19,7 @@ _ROWS = 1024
 
 
 def predicted_values(policy: Policy, rows: Fragment, *, after: bool = False) -> np.ndarray | None:
-    """Returns the expected returns [N] of the rows, or [P] of the observations after the P segments.
+    """Returns the expected returns [N] of the rows; with `after`, [P] of the observations after the P segments.
 
     The result is None for policies without such values, with memory, with a centralized critic, or with values in other
     units than rewards.

@@ -28,7 +28,7 @@ LEARNER = "learner"
 _SEATS = "seats"
 """The key of `Episode.user_data` for agent id -> policy id."""
 _RECENT = 100
-"""The games against an opponent that count for the learner's win rate."""
+"""How many of the latest games against an opponent count for the learner's win rate."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class League(Callbacks):
     """Callbacks by which a learner plays against frozen past selves: `PPOTrainer(config={**League.config(), ...})`.
 
     A subclass changes the attributes below. After each iteration the games are rated, and the learner's weights may be
-    frozen as a new opponent. Each episode has one opponent from its start to its end, which plays all seats but one;
-    the learner's seat changes from episode to episode. In the first iteration the learner plays all seats.
+    frozen as a new opponent. In an episode, the learner has one seat, which changes from episode to episode, and one
+    opponent has all others. In the first iteration and in a share of episodes (`self_share`) the learner has all seats.
 
     The opponents are policies that exist from the start. A new opponent gets the learner's weights. If there are
     already `size` opponents, it replaces the opponent that the learner beats most, and running episodes are dropped.
@@ -176,7 +176,7 @@ class League(Callbacks):
         self._spread(trainer)
 
     def rate(self, policy_rewards: Mapping[str, list[float]]) -> None:
-        """Rates one game by the returns of its policies; games without one opponent of the league are skipped."""
+        """Rates one game by the mean returns of its policies; skips a game without exactly one opponent."""
         others = [policy_id for policy_id in policy_rewards if policy_id in self.opponents]
         if LEARNER not in policy_rewards or len(others) != 1:
             return

@@ -21,7 +21,7 @@ def expected_score(rating: float, opponent: float) -> float:
 def rated(rating: float, opponent: float, score: float, k_factor: float) -> tuple[float, float]:
     """The ratings of both players after a game; what one gains, the other loses.
 
-    Source: Elo (1978), section 1.6: R' = R + K (S - E).
+    Source: Elo (1978), section 1.6: R' = R + K · (S - E).
 
     Args:
         rating: the rating of the player.

@@ -34,11 +34,12 @@ def policy_mapping_of(
 ) -> tuple[PolicyMapping | None, bool]:
     """`(mapping, whether there are several agents)`; the mapping is (agent id, episode id) -> policy id.
 
-    The mapping is None for a single policy. `given` replaces the mapping of the checkpoint, and means several agents.
+    `given` replaces the checkpoint's mapping. The mapping is None for a single policy if nothing is given; any mapping
+    means several agents.
 
     Raises:
         CheckpointError: several policies, no `given` mapping, and the checkpoint's mapping is code that is not trusted.
-        ConfigError: the mapping returns an unknown policy.
+        ConfigError: several policies without a mapping, a dict with unknown policies, or a function of other arguments.
     """
     policy_ids = sorted(stored["policies"])
     config = decode_config(stored["config"], trust="everything" if trust_code else "nothing")

@@ -51,7 +51,7 @@ class Backend(ABC):
     the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
     not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The server calls the other
     methods in the thread of its event loop. A method raises a RollaxError for a request that it cannot execute: the
-    response has the status of a RequestError, or 422 for other errors.
+    response has the status of a RequestError, 503 for an EnvStoppedError, or 422 for other errors.
     """
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027  most backends need none
@@ -110,7 +110,7 @@ class Backend(ABC):
 
     @abstractmethod
     def drop_episode(self, episode_id: str) -> None:
-        """Drops an episode whose client is lost, and its steps that are not part of a batch yet."""
+        """Drops an episode that expired or ended without an action, and its steps that are not part of a batch yet."""
 
     @abstractmethod
     def submit(self, episodes: list[Episode]) -> Submitted:

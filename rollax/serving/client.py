@@ -44,19 +44,20 @@ class PolicyClient:
     overlap. With several agents, observations, actions and rewards are dicts by agent id, which is a string.
 
     If a connection fails, the request is sent again over a new one, until it is answered or `timeout` is over; the
-    server executes it once. An episode therefore survives a broken connection. The episode is lost if the server stops
-    or drops it after `idle_timeout_s` without a request. `EpisodeLostError` is then raised; start another episode.
+    server executes it once. An episode therefore survives a broken connection. It is lost if the server restarts, or
+    drops it after `limits.idle_timeout_s` without a request: `EpisodeLostError` is then raised; start another episode.
 
     Args:
         address: http://HOST:PORT, or ws://HOST:PORT for a WebSocket, which is faster; https:// and wss:// with TLS.
         inference_mode: "remote": the server chooses each action. "local": this process does, with the weights of the
             server; episodes are submitted when they have ended. Requires JAX.
-        update_interval: seconds after which new weights are requested at the next start of an episode (local mode).
+        update_interval: the start of an episode requests new weights if this many seconds have passed since the last
+            such request, or if an answer of the server named a newer version (local mode).
         token: the server's token.
         timeout: time limit in seconds of a request, including its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for the system's certificates.
         policy_mapping_fn: agent id -> policy id. None: the only policy, or the policy with the agent's id. In remote
-            mode the action space of the policy determines the types of actions.
+            mode the server maps agents to policies; this function only tells the client the types of the actions.
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: seed of exploration (local mode).
@@ -167,8 +168,8 @@ class PolicyClient:
         Args:
             episodes: instances of `rollax.serving.protocol.Episode`, or dicts of the same form. Columns may be arrays.
         Returns:
-            `accepted`: number of episodes that are learned from; `too_old`: number of episodes that are not, because
-            their policy lag is above `max_policy_lag`; `version`: version of the current weights.
+            `accepted`: number of accepted episodes, 0 if the server does not learn; `too_old`: number of dropped ones,
+            whose policy lag is above `max_policy_lag`; `version`: version of the current weights.
         """
         from rollax.serving.remote_inference import checked_hello
 
@@ -184,7 +185,7 @@ class PolicyClient:
     def close(self) -> None:
         """Submits the remaining episodes (local mode) and closes the connections.
 
-        Running episodes expire at the server.
+        Running episodes expire at the server (remote mode), or are lost (local mode).
         """
         try:
             self._inference.close()

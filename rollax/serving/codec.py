@@ -86,7 +86,7 @@ _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowE
 def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
     """Returns status, body and Retry-After of an error, and logs it with the id in the body.
 
-    An error that is not a RollaxError is a bug of the server: its text is only in the log.
+    A WorkerError, or an error that is not a RollaxError, is a fault of the server: its text is only in the log.
     """
     error_id = secrets.token_hex(8)
     if not isinstance(error, RollaxError) or isinstance(error, WorkerError):

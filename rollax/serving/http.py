@@ -168,7 +168,7 @@ class HttpApp:
         self.access.check(headers, client)
         wait = self.rates.take(client)
         if wait:
-            fix = "send it again after that time, or raise the limits of the server"
+            fix = "send it again after the seconds of Retry-After, or raise requests_per_s of the server's limits"
             raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait, fix=fix)
 
     def query(self, verb: str, headers: Headers) -> Any:

@@ -24,10 +24,10 @@ class Limits:
         max_id_length: characters of the id of an episode, agent or request.
         idle_timeout_s: an episode is dropped this many seconds after its last response.
         retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
-        largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
-            (unless a bound of their space is higher). The default is so small that its fourth power, the squared
-            gradient of a squared error, is finite in float32, and larger than the seconds since 1970. A server that
-            does not learn accepts all finite numbers.
+        largest_number: the largest absolute value of a number that a server learns from: of rewards, and of floats in
+            observations and actions (unless a bound of their space is higher). The default is so small that its fourth
+            power, the squared gradient of a squared error, is finite in float32, and larger than the seconds since
+            1970. A server that does not learn accepts all finite numbers.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.
@@ -35,7 +35,7 @@ class Limits:
         max_unsent_bytes: bytes of responses that a client has not read; if exceeded, its connection is aborted.
         request_timeout_s: seconds within which a request must arrive completely.
         requests_per_s: requests of one address per second, and at most this many at once.
-        wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
+        wrong_tokens_per_s: requests of one address per second with a wrong or no token; ten times as many at once.
     """
 
     max_episodes: int = 10_000

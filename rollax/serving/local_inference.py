@@ -187,7 +187,7 @@ class LocalInference:
             self._checked = now
             versions = [self._fetch(policy_id) for policy_id in self._policies]
             self.version = min(versions)
-            # A policy that replaces another one may have an older version.
+            # A server that restarts from an earlier checkpoint has an older version.
             self._newest = self.version
 
     def _fetch(self, policy_id: str) -> int:

@@ -25,12 +25,12 @@ RESPONSES: dict[str, type[msgspec.Struct]] = {
 """Verb -> its response."""
 
 ERRORS = {
-    400: "The request is malformed, or values do not belong to their space.",
+    400: "The request is malformed.",
     401: "The token is missing or wrong.",
     403: "The Host or Origin header is not allowed.",
     404: "There is no such episode or policy.",
     409: "The state of the episode does not allow the request.",
-    410: "The episode has ended.",
+    410: "The episode has ended or was dropped.",
     413: "The request is too large.",
     415: "The body is neither JSON nor msgpack.",
     422: "The request does not have the fields of its verb, or values do not belong to their space.",
@@ -156,8 +156,8 @@ def _kind(field: dict[str, Any]) -> str:
 
 
 _ABOUT = (
-    "Starts episodes, chooses actions and takes experience. Every verb also exists as a message on the WebSocket "
-    "/v1/stream: the same body with the fields verb and id (an integer, which the response repeats), text as JSON, "
-    "binary as msgpack. A token, if the server requires one, is sent as Authorization: Bearer; browsers offer the "
-    "subprotocols rollax and bearer.<base64url of the token> with the WebSocket."
+    "Starts episodes, chooses actions and takes experience. Every verb except metrics, weights and policy also exists "
+    "as a message on the WebSocket /v1/stream: the same body with the fields verb and id (an integer that the response "
+    "repeats); a text message is JSON, a binary message msgpack. A token, if the server requires one, is sent as "
+    "Authorization: Bearer; for a WebSocket, browsers offer the subprotocols rollax and bearer.<token as base64url>."
 )

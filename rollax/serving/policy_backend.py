@@ -89,6 +89,7 @@ class PolicyBackend(Backend):
             trainer_class, custom_model, trust_code: as for `load_policy`.
         Raises:
             CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
+            ConfigError: an argument is wrong, such as a `policy_mapping` with unknown policies.
         """
         stored = checkpoint.read(checkpoint.checkpoint_at(path, "PolicyBackend.from_checkpoint"))
         with checkpoint.errors_as_damaged(path):

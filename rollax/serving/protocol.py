@@ -1,7 +1,7 @@
 """The messages between a policy server and its clients, over HTTP (JSON) and WebSockets (JSON or msgpack).
 
-A request is a verb with a body, one of the structs below. Observations, actions and rewards are plain values of their
-spaces (`rollax.serving.values`). With several agents they are dicts by agent id.
+A request is a verb with a body, one of the structs below. Observations and actions are plain values or packed arrays
+(`rollax.serving.values`). With several agents, observations, actions and rewards are dicts by agent id.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         obs: [T + 1] observations; the last one follows the last action.
         actions: [T] actions, as sent to the environment.
         rewards: [T] reward of each action.
-        terminated, truncated: how the trajectory ended; at most one is true.
+        terminated, truncated: how the trajectory ended; at most one is true, and neither counts as truncated.
         action_logp: [T] log-probability of each action under the policy that chose it.
         t: [T] number of the environment step of each action in its episode; None: 0, 1, 2, ...
         infos: [T] info dicts.
@@ -202,7 +202,7 @@ class Actions(msgspec.Struct):
 
 
 class Submitted(msgspec.Struct):
-    """The answer to submit_episodes: numbers of episodes to learn from, and of episodes beyond `max_policy_lag`."""
+    """The answer to submit_episodes: the numbers of accepted episodes and of those dropped by `max_policy_lag`."""
 
     accepted: int
     too_old: int

@@ -117,7 +117,7 @@ class Readers:
         """Agent id -> last observation, or None, of running agents."""
         if self._only is not None:
             raise InvalidRequestError(
-                "end_agents is for several agents, but the policy serves one.", f"end_agents of {session.id!r}"
+                "end_agents is for several agents, but the server has one.", f"end_agents of {session.id!r}"
             ).fix("use end_episode")
         self._by_agent(observations, "observations", session, some=True)
         absent = sorted(observations.keys() - session.agents)

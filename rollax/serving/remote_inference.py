@@ -110,7 +110,7 @@ def reading_answer(address: str, verb: str) -> Iterator[None]:
 
 
 def converter(hello: Mapping[str, Any], mapping: PolicyMapping | None = None) -> Convert:
-    """Returns a converter of decoded values to actions: integers, tuples, and arrays of their space's dtype."""
+    """Returns a converter of decoded values to actions: integers, dicts, tuples, and arrays of their space's dtype."""
     spaces = {policy_id: policy["action_space"] for policy_id, policy in hello["policies"].items()}
     first, *others = spaces.values()
     if not hello["multi_agent"]:

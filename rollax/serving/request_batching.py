@@ -58,7 +58,7 @@ class RequestBatcher:
     are called in the thread of the event loop.
 
     Attributes:
-        actions, batches: number of chosen actions, and number of turns with forward passes.
+        actions, batches: number of rows in all forward passes, with logged actions; number of turns with passes.
     """
 
     def __init__(self, *, remembers: bool) -> None:

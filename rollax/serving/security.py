@@ -47,7 +47,7 @@ def headers_of(items: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Raises ConfigError for an invalid host or token, or a host that other machines reach, without a token."""
+    """Raises ConfigError for an invalid host or token, or if other machines reach the host and there is no token."""
     for name, value in (("host", host), ("token", "" if token is None else token)):
         if not isinstance(value, str):
             raise ConfigError(f"{name} is not a string.", f"{name} of PolicyServer", value).expected(
@@ -60,7 +60,7 @@ def check_address(host: str, token: str | None) -> None:
         ).expected(expected, 'python -c "import secrets; print(secrets.token_urlsafe())" > token.txt')
     if token is None and not is_loopback(host):
         raise ConfigError(
-            "A policy server without a token is reachable from this machine only.", "host", host
+            "A policy server without a token must not be reachable from other machines.", "host", host
         ).expected(
             "127.0.0.1, ::1 or localhost, or a token", "pass token=..., or --token-file with the token in a file"
         )
@@ -101,7 +101,7 @@ class Access:
         token: required as `Authorization: Bearer`; None: no token is required.
         allowed_origins: origins of foreign pages, as browsers send them ("https://example.org"); "*" for all.
         allowed_hosts: further names of this server, without a port.
-        wrong_tokens_per_s: requests per second with a wrong token, of each address; more are answered with 429.
+        wrong_tokens_per_s: requests per second with a wrong or no token, of each address; more are answered with 429.
     """
 
     def __init__(

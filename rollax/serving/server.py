@@ -42,10 +42,11 @@ class PolicyServer:
         allowed_origins: origins of foreign pages that may use the server.
         allowed_hosts: further names of this server in URLs.
         limits: the limits of the server; a `Service` has its own.
-        pages: path -> `starlette.responses.Response` to a request without a token.
+        pages: path -> `starlette.responses.Response` to GET, for which no token is required.
 
     Raises:
-        ConfigError: the address cannot be used, the certificate cannot be read, or an argument has no effect.
+        ConfigError: the address cannot be used, the certificate cannot be read, or an argument is invalid or has no
+            effect.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class PolicyServer:
         self._socket.close()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until the server has stopped."""
+        """Waits until the server has stopped, or `timeout_s` seconds have passed."""
         self._ended.wait(timeout_s)
 
     def __enter__(self) -> PolicyServer:

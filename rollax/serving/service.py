@@ -1,4 +1,4 @@
-"""`Service`: executes the requests of a policy server: episodes, limits, repeated requests, values."""
+"""`Service` executes the requests of a policy server, and handles episodes, limits, repeated requests and values."""
 
 from __future__ import annotations
 

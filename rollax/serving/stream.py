@@ -51,7 +51,7 @@ class Stream:
 
 
 async def deny(error: Exception, send: Send) -> None:
-    """Refuses a handshake, with the same response as over HTTP."""
+    """Refuses a handshake, with the same status and body as over HTTP."""
     status, body, _ = failure(error)
     headers = [(b"content-type", b"application/json")]
     await send({"type": "websocket.http.response.start", "status": status, "headers": headers})

@@ -27,7 +27,7 @@ FORMAT = "rollax-policy-1"
 _KEY = "rollax"
 _WEIGHTS, _FILTER = "weights/", "filter/"
 _WHERE = "the served policy"
-# Keys that acting does not need, some of which are private.
+# Config keys that acting does not need; some have private values, such as addresses and paths.
 _LEFT_OUT = (
     "env",
     "env_config",
@@ -49,7 +49,7 @@ def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
     config, spaces, observation filter, timestep.
 
     Raises:
-        RequestError: the policy or its model has a class that is not part of rollax.
+        RequestError: the policy's class is not part of rollax, or its config has a `custom_model`.
     """
     policy = runner.policy
     if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
@@ -83,6 +83,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
         seed: seed of exploration; None for a random one.
     Raises:
         CheckpointError: the bytes are damaged or of another format, or refer to code outside of rollax.
+        RollaxError: a config value, a space or a weight in the bytes is wrong.
     """
     description = read_description(data)
     name = description["class"]
@@ -111,9 +112,9 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
 
 
 def update_policy(runner: PolicyRunner, data: bytes) -> int:
-    """Sets newer weights of a policy from `policy_from_bytes`, without another compilation; returns their version.
+    """Sets newer weights in the result of `policy_from_bytes`, without another compilation; returns their version.
 
-    CheckpointError or PolicyError if the bytes are damaged, or of another policy; the policy then keeps its weights.
+    Raises CheckpointError or PolicyError for damaged bytes, or bytes of another policy; the old weights then stay.
     """
     description = read_description(data)
     arrays = storage.bytes_to_arrays(data, _WHERE)
@@ -173,5 +174,5 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def _refused(what: str, got: Any, expected: str) -> CheckpointError:
-    fix = "use remote inference; or a server with the same version of rollax and a policy and model of rollax"
+    fix = "use remote inference, or serve a policy and model of rollax, with this version of rollax"
     return CheckpointError(what, where=_WHERE, got=got, expected=expected, fix=fix)

@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included: whole ones, or in steps, or uniform in their logarithm."""
+    """The numbers from `low` to `high`, both included: all, whole ones, in steps from `low`, or log-uniform."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Range:
         return min(max(float(f"{drawn:.{digits}g}"), self.low), self.high)
 
     def examples(self) -> tuple[Any, ...]:
-        """Values that the field of a config must accept: both ends, and one between them."""
+        """Values that the field of a config must accept: both ends, and one between them unless numbers are whole."""
         if self.whole:
             return self.low, self.high
         between = self.low + (self.step if self.step is not None else (self.high - self.low) / math.pi)

@@ -53,7 +53,7 @@ class TrialResult:
         state: "finished", "pruned", "failed" or "running".
         score: the mean score of the seeds; None unless the trial has finished.
         values: config key -> value.
-        scores: share of the limit -> mean score of the seeds there; the shares are counted from 1 on.
+        scores: k -> mean score of the seeds after the share k / `evaluations` of the limit.
         steps: environment steps of one seed; None unless the trial has finished.
         reason: why the trial failed.
         seconds: the duration of the trial.
@@ -79,7 +79,7 @@ class Record:
         file: JSON lines, continued if it exists; None for a study in memory.
         settings: the space, the sampler, its seed and the pruner.
     Raises:
-        ConfigError: a grid of distributions without a finite number of values.
+        ConfigError: a grid of distributions without a finite number of values, or of more than 10,000 points.
     """
 
     def __init__(self, file: Path | None, settings: Settings) -> None:
@@ -148,7 +148,7 @@ class Record:
     def importances(self) -> dict[str, float]:
         """Returns the importance of each key for a place among the best tenth of the trials, the largest first.
 
-        Empty for few trials.
+        Empty with fewer than 10 finished trials, or if all their scores are equal.
         """
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if len(finished) < _FEWEST_FOR_IMPORTANCE or len({trial.value for trial in finished}) == 1:

@@ -83,7 +83,7 @@ class TrainedSeed(_Part):
         seconds: duration of training, with its evaluations.
         cpu_seconds: CPU time of training in this process, over all cores; other programs do not lengthen it.
         weights: hash of the weights after training.
-        curve: (steps, mean reward) of the greedy evaluations during training, and at last of the score.
+        curve: (steps, mean reward) of the greedy evaluations during training; the last point is the score.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""The interval in which the mean score of further seeds lies, if their scores have the measured distribution."""
+"""The prediction interval, in which the mean score of further seeds lies with a probability of 95 %."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 COVERAGE = 0.95
 LEAST_DEVIATION = 0.01
-"""Least standard deviation of the scores, as a share of what was learned."""
+"""The least standard deviation that an interval assumes, as a share of the rise of the score during training."""
 
 
 class Interval(NamedTuple):
@@ -26,14 +26,14 @@ def prediction_interval(scores: Sequence[float], number: int, learned: float) ->
     """Returns the Student-t prediction interval, at 95 %, of the mean score of further seeds.
 
     Source: e.g. Hahn and Meeker (1991), Statistical Intervals, section 4.8: for n measured scores with mean x and
-    standard deviation s, the mean of m further scores lies in x ± t(0.975, n - 1) s √(1/n + 1/m), if all scores are
-    normally distributed. Deviations: s is at least `LEAST_DEVIATION` of what was learned, because the scores of a
-    solved task can be equal, such as 500 on CartPole, and the interval would be a point.
+    standard deviation s, the mean of m further scores lies in x ± t(0.975, n - 1) · s · √(1/n + 1/m), if all scores are
+    normally distributed. Deviations: s is at least `LEAST_DEVIATION` · |`learned`|. Otherwise the interval would be a
+    point if all scores of a solved task are equal, such as 500 on CartPole.
 
     Args:
         scores: [n] scores of the measured seeds, n ≥ 2.
         number: m, the number of further seeds.
-        learned: the difference between the score and the reward at the beginning of training.
+        learned: the mean score minus the mean reward at the beginning of training.
     """
     n = len(scores)
     deviation = max(statistics.stdev(scores), LEAST_DEVIATION * abs(learned))
@@ -57,7 +57,7 @@ def student_cdf(t: float, degrees: int) -> float:
     """Returns P(T ≤ t) for t ≥ 0 and a whole number of degrees of freedom.
 
     Source: Abramowitz and Stegun (1964), equations 26.7.3 and 26.7.4, with θ = arctan(t / √ν): P(|T| ≤ t) is
-    2/π (θ + sin θ (cos θ + 2/3 cos³ θ + …)) for odd ν, sin θ (1 + 1/2 cos² θ + 3/8 cos⁴ θ + …) for even ν.
+    2/π · (θ + sin θ · (cos θ + 2/3 · cos³ θ + …)) for odd ν, sin θ · (1 + 1/2 · cos² θ + 3/8 · cos⁴ θ + …) for even ν.
     """
     theta = math.atan2(t, math.sqrt(degrees))
     odd = degrees % 2 == 1

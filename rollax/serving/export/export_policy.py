@@ -38,7 +38,8 @@ def export_policy(
     Raises:
         CheckpointError: as `load_policy`.
         ConfigError: an unknown format, or the extra `export` is not installed.
-        PolicyError: the policy chooses actions by Python code, or uses an operation that ONNX does not have.
+        PolicyError: the policy is not in JAX, chooses actions in Python, or uses an operation that ONNX does not have.
+        RollaxError: the file cannot be written.
     """
     if to not in get_args(Format):
         raise ConfigError.unknown("format", to, get_args(Format), "to")

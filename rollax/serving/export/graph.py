@@ -132,7 +132,7 @@ class Graph:
         return names[0] if len(names) == 1 else self.node("Concat", *names, axis=0)
 
     def dim(self, size: Dim) -> str:
-        """The name of a vector with one dimension."""
+        """The name of a vector of length 1 that holds a dimension."""
         return self._of_expression(ast.parse(str(size).replace("^", "**"), mode="eval").body)
 
     def _of_expression(self, tree: ast.expr) -> str:
@@ -142,7 +142,7 @@ class Graph:
             case ast.Constant(int(number)):
                 return self.integers([number])
             case ast.Name():
-                assert self._rows is not None  # every traced function has rows as an input
+                assert self._rows is not None  # every traced function has an input [N, ...]
                 name, axis = self._rows
                 return self.node("Gather", self.node("Shape", name), self.integers([axis]), axis=0)
             case ast.UnaryOp(ast.USub(), of):

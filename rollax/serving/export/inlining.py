@@ -94,7 +94,7 @@ def _unrolled(equation: Any) -> Any:
     """The closed jaxpr of a scan without the loop."""
     params = equation.params
     length, jaxpr = params["length"], params["jaxpr"]
-    # Versions of JAX name these counts differently. The columns are the arrays whose shape in the loop differs.
+    # Versions of JAX name the counts of a scan differently. A column (in `xs` or `ys`) has one axis less in the loop.
     columns_in, columns_out = (
         sum(outside.aval.shape != inside.shape for outside, inside in zip(variables, avals, strict=True))
         for variables, avals in ((equation.invars, jaxpr.in_avals), (equation.outvars, jaxpr.out_avals))

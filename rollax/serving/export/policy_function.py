@@ -243,7 +243,7 @@ def _computed_in(dtype: Any) -> Any:
 
 
 def _standardized(array: Any, mean: np.ndarray, divisor: np.ndarray, clip: float) -> Any:
-    """Like `MeanStdFilter`. A mean in two parts keeps the difference exact in float32."""
+    """Like `MeanStdFilter`. A mean in two parts keeps the difference accurate in float32."""
     kind = _computed_in(array.dtype)
     high = mean.astype(kind)
     low = (mean - high).astype(kind)
@@ -278,7 +278,7 @@ def _to_policy(box: BoxMap, actions: Any) -> Any:
 
 def _fixed_rows(policy: JaxPolicy, error: Exception) -> PolicyError:
     return PolicyError(
-        "The model cannot be traced for any number of observations.",
+        "The model cannot be traced with a variable number of observations.",
         f"policy {policy.name!r}, while its model is traced",
         f"{type(error).__name__}: {text_of(error)}",
         expected="a model whose shapes follow from the shapes of its inputs",

@@ -210,7 +210,7 @@ def _in_same_order(of_indices: Any, batched: tuple[int, ...], indices: Value) ->
 
 
 def _without_last(graph: Graph, indices: Value, axis: int) -> str:
-    """The indices without their last axis, the index vectors; a missing axis of look-ups is added with length 1."""
+    """The indices without their last axis, that of index vectors; a missing look-up axis gets length 1."""
     dims = list(indices.full[:-1])
     if len(dims) == axis:
         dims.insert(axis, 1)
