@@ -1,6 +1,6 @@
 """`rollax train --seeds N --sweep KEY=VALUES`: runs that differ in seeds and numbers, each in a run folder of its own.
 
-Runs of an environment in JAX train together in this process without `--parallel`; other runs have their own processes.
+Without `--parallel`, runs of an environment in JAX train together in this process; other runs have their own processes.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def check_optimizer_arrays(
     stored_class: str | None,
     where: str,
 ) -> None:
-    """Raises the CheckpointError of `set_optimizer_arrays`, or one if `stored_class` names another class; None: any."""
+    """Raises CheckpointError as `set_optimizer_arrays` does, and for another `stored_class`; None accepts any class."""
     own = path_of(type(optimizer))
     # Modules are not compared: a class that a script defines is in `__main__` only when this script runs.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
