@@ -2,7 +2,7 @@
 
 Exit codes: 0 success; 1 an unexpected error, with its traceback, or a negative result of `check`, `data check`,
 `zoo verify`, `play --verify` or `doctor`; 2 a user error, with a message that contains the fix; 3 a reward goal not
-reached (`train --must-reach`); 130 Ctrl-C; 143 SIGTERM.
+reached (`--must-reach` of `train` and `resume`); 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:
-    """Returns the restored trainer of a checkpoint; `run` is `module:Class` of a custom trainer."""
+    """Returns the restored trainer of a checkpoint; `run` is `module:Class` of a custom trainer, else it is ignored."""
     from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.algorithms.trainer import Trainer
 
@@ -22,7 +22,7 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
 
 
 def names_code(trainer: Trainer) -> bool:
-    """Returns whether a checkpoint of `trainer` refers to custom code, including its class, which requires trust."""
+    """Returns whether a checkpoint of `trainer` requires trust: its class or a value in its config is custom code."""
     from rollax.algorithms.checkpoint import refuse_untrusted
     from rollax.algorithms.registry import ALGORITHMS
 

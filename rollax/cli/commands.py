@@ -47,7 +47,7 @@ def check(
     env_wrappers: Annotated[
         str,
         typer.Option(
-            metavar="JSON", help="Wrappers of each sub-environment, as the config key: a JSON list of module:Class."
+            metavar="JSON", help="Wrappers of each sub-environment, as in a config: a JSON list of module:Class."
         ),
     ] = "[]",
     episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes of each sub-environment.")] = 2,

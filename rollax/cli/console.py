@@ -175,7 +175,7 @@ def _with_home(arg: str) -> str:
 
 
 def show_error(error: RollaxError, show_traceback: bool) -> None:
-    """Writes an error to stderr, after the traceback of user code that raised it, or the full traceback."""
+    """Writes an error to stderr, with its full traceback, or else with only the traceback of user code behind it."""
     if show_traceback:
         traceback.print_exception(error)
     else:

@@ -28,7 +28,7 @@ def estimate(
         str | None, typer.Option(metavar="POLICY", help="The policy of a multi-agent checkpoint.")
     ] = None,
     data_policy_id: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="Policy id in the data; by default the same.")
+        str | None, typer.Option(metavar="POLICY", help="Policy id in the data; by default the only one, or the same.")
     ] = None,
     greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
     gamma: Annotated[

@@ -1,6 +1,6 @@
 """`rollax train --seeds N --sweep KEY=VALUES`: runs that differ in seeds and numbers, each in a run folder of its own.
 
-Runs of an environment in JAX train together in this process, other runs in processes of their own.
+Without `--parallel`, runs of an environment in JAX train together in this process; other runs have their own processes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _ManyRuns:
         self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
 
     def train(self, settings: Sequence[Setting], halving: Halving | None) -> Outcome:
-        """Trains the settings, of which some stop at each rung, as long as there are several."""
+        """Trains the settings; at each rung some of them stop, as long as several are left."""
         going, outcome = list(settings), Outcome()
         limit = self._experiment.stop.get("timesteps_total", math.inf)
         self.curves.runs = {setting.name: [run.folder for run in self._runs(setting)] for setting in settings}
@@ -188,7 +188,7 @@ class _ManyRuns:
         return all(_has_ended(run.folder, self._experiment.stop) for run in self._runs(setting))
 
     def _forget_stops(self, settings: Sequence[Setting]) -> None:
-        """Removes what an earlier call noted that had fewer seeds, where these settings stopped."""
+        """Removes the notes of an earlier call, with fewer seeds, in which these settings stopped."""
         for run in (run for setting in settings for run in self._runs(setting)):
             (run.folder / STOPPED_NAME).unlink(missing_ok=True)
 
@@ -248,7 +248,7 @@ def check_halving(first_rung: int | None, sweep: Sweep, stop: Mapping[str, float
 def check_sweep(sweep: Sweep, experiment: Experiment, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for keys that other options set too, keys that the algorithm lacks, and wrong settings.
 
-    Without an algorithm only the first is checked; `train` refuses that later.
+    Without an algorithm, which `train` refuses later, only the first of these is checked.
 
     Args:
         sweep: the settings.
@@ -324,7 +324,7 @@ def _check_settings(folder: Path, experiment: Experiment, sweep: Sweep, halving:
 
 
 def _has_more_values(sweep: Sweep, settings: Mapping[str, Any], stored: bytes) -> bool:
-    """Whether the stored settings are these, but for values that the sweep has in addition."""
+    """Whether `settings` are the stored settings with more values in the sweep."""
     try:
         before = json.loads(stored)
         axes = dict(before["sweep"])

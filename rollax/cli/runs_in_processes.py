@@ -110,7 +110,7 @@ def _how_it_failed(code: int) -> str:
     if code == _NOT_FINITE:
         return "numbers are not finite"
     if code > SIGNALLED:
-        return f"signal {code - SIGNALLED} ended its process; signal 9 without a cause often means too little memory"
+        return f"signal {code - SIGNALLED} ended its process; signal 9 that nobody sent often means too little memory"
     return f"failed, with exit code {code}"
 
 

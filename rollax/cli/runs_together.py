@@ -32,7 +32,7 @@ def train_here(
 
     Runs share compiled functions if their settings differ only in numbers that are arguments of these functions.
     Groups of runs that differ in other numbers, such as `gamma`, train one after another. Runs whose steps are not
-    compiled, for example with `num_workers=1`, are left as they are; if the first run is one of these, so are all.
+    compiled, for example with `num_workers=1`, do not train here. If the first run is one of these, no run trains here.
 
     Args:
         training: how a run trains.
@@ -95,7 +95,7 @@ class _Together:
         self._fitting: set[PlannedRun] = set()
 
     def made(self, run: PlannedRun) -> Trainer:
-        """Returns a new trainer for a run."""
+        """Returns the trainer of a run, new or restored from its newest checkpoint."""
         with self._noting_errors(run):
             return self._training.make(run, resumed(run.folder))
 

@@ -81,7 +81,7 @@ def serve(
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Settings of the algorithm that learns; spaces in env_config.")
+        str | None, typer.Option(metavar="JSON", help="Settings of the run that learns; env_config has its spaces.")
     ] = None,
     settings: Annotated[
         list[str] | None,

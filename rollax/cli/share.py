@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollax.sharing.score import Score
 
 DIFFERENT = 1
-"""The exit code of `play --verify` if the score differs from the shared score."""
+"""The exit code of `play --verify` if the mean differs from the shared mean by more than three standard errors."""
 
 SourceArgument = Annotated[
     str,
@@ -145,7 +145,7 @@ def _refuse_missing_code(source: str, checkpoint: Path, given: Iterable[str]) ->
 
 
 def _verify(source: str, stated: Score | None, checkpoint: Path, run: str | None, changes: Mapping[str, Any]) -> None:
-    """Measures the score again; raises typer.Exit if it differs from the stated score."""
+    """Measures the score again; raises typer.Exit if the means differ by more than three standard errors."""
     from rollax.sharing.score import measure
 
     if stated is None:

@@ -86,7 +86,7 @@ HalvingOption = Annotated[
     typer.Option(
         metavar="STEPS",
         parser=whole_number,
-        help="Successive halving: the better half of the settings goes on after STEPS, 2 STEPS, 4 STEPS, and so on.",
+        help="Successive halving: the better half of the settings goes on after STEPS, 2×STEPS, 4×STEPS, and so on.",
     ),
 ]
 

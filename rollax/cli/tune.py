@@ -50,7 +50,9 @@ def tune(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Number of trials of the study, earlier ones included; by default 20."),
+        typer.Option(
+            min=1, metavar="N", help="Number of trials, earlier ones included; by default 20, or no limit with --time."
+        ),
     ] = None,
     time: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Seconds after which no further trial begins.")
@@ -93,7 +95,7 @@ def tune(
     study: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="The folder of the study, which goes on there; by default a new one below runs."
+            metavar="FOLDER", help="A new folder, or that of a study to go on with; by default a new one below runs."
         ),
     ] = None,
     resume: Annotated[

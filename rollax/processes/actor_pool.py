@@ -179,7 +179,7 @@ class ActorPool:
         self._over = []
 
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
-        """Index -> result of a method of each actor; waits for all. Actors that fail meanwhile are left out.
+        """Index -> result of a method of each actor; waits for all. Actors that fail, or are due to restart, have none.
 
         With `raises`, an exception of the method is raised here; otherwise it is a failure of the actor.
         """

@@ -86,7 +86,7 @@ def _resolved(ray: Any, address: str | None) -> str | None:
 
 
 def _unreachable(address: str) -> str:
-    """Returns the reason why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves it.
+    """Returns the reason why no gRPC server answers at `host:port` in time; empty if one does, or for "auto", "local".
 
     `ray.init` itself waits forever for an address that does not answer.
     """

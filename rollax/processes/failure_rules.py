@@ -23,7 +23,7 @@ class FailureRules:
     """How failures are handled; see `WorkerFields`."""
 
     restart: bool = False
-    ignore: bool = False  # if `restart` is false, and at the start: continue without actors that have failed
+    ignore: bool = False  # continue without actors that have failed, at the start or if `restart` is false
     max_restarts: int = 1000  # the most restarts of all actors together
     tolerance: int = 3  # the most failures in a row of one actor that still lead to a restart
     delay_s: float = 1.0  # delay before the second restart in a row; it doubles with each further one
@@ -104,7 +104,7 @@ class Failures:
                 + (", and a node with the resources that it reserves" if stack is None else ""),
                 "lower what each worker reserves, or raise worker_start_timeout_s"
                 if stack is None
-                else "look for what it waits for there; if it is only slow, raise worker_start_timeout_s",
+                else "find what the process waits for there; if the start is only slow, raise worker_start_timeout_s",
             )
         else:
             expected = f"an answer within {self.rules.timeout_s:g} s"

@@ -135,7 +135,7 @@ def _reason(details: str) -> str:
 
 
 def _last_error(details: str) -> str:
-    """The last error of a text with tracebacks, where all lines but the first of an error are indented."""
+    """The first line of the last error in a text with tracebacks: the last line that is not indented."""
     lines = [line for line in details.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return lines[-1] if lines else details
 

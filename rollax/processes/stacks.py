@@ -32,7 +32,7 @@ _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
 
 
 class StackFolder:
-    """A new folder with a file for each actor, which is removed with this object or when this process ends."""
+    """A new folder with a file for each actor; the folder is removed with this object or when this process ends."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="rollax-stacks-")
@@ -67,9 +67,9 @@ class StackFile(NamedTuple):
 
 
 class StackWriter:
-    """Writes the stacks of this process into a file: when it crashes, and when a call exits or takes too long.
+    """Writes the stacks of this process into a file: when it crashes, and when a call takes too long or calls sys.exit.
 
-    It writes nothing if the folder does not exist, because the process runs on another machine.
+    It writes nothing if the folder does not exist: the process then runs on another machine.
     """
 
     def __init__(self, stacks: StackFile) -> None:

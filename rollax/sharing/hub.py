@@ -36,7 +36,7 @@ def upload(run: Path, place: str, *, private: bool) -> str:
     The files of an earlier shared run are replaced; other files of the repository stay.
 
     Raises:
-        ConfigError: the extra `hub` is not installed, or no repository is named.
+        ConfigError: the extra `hub` is not installed, or `place` names no repository, or names a revision.
         RollaxError: the hub refused, or cannot be reached.
     """
     repository, revision = repository_in(place, "--to")

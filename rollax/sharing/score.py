@@ -61,7 +61,7 @@ class Score:
         return f"{self.mean:.2f} +/- {self.deviation:.2f}"
 
     def agreement(self, other: Score) -> Agreement:
-        """Compares two measurements: "equal" in every episode; means "close", within 3 standard errors; or "different".
+        """Returns "equal" for equal rewards, "close" for means within 3 standard errors, else "different".
 
         The standard error of the difference is sqrt(s₁²/n₁ + s₂²/n₂).
         """
@@ -73,7 +73,7 @@ class Score:
 
 
 def measure(trainer: Trainer, env: str, episodes: int) -> Score:
-    """Returns the score of `episodes` greedy episodes of a trainer that was opened with the seed.
+    """Returns the score of `episodes` greedy episodes, which depend on the `seed` in the config of the trainer.
 
     Raises:
         RollaxError: no episode has ended, or the reward of an episode is not finite.

@@ -168,7 +168,7 @@ def _copied(checkpoint: Path, folder: Path) -> Path:
 
 
 def _name_of(env: Any) -> str:
-    # An import path is a string that YAML does not know.
+    # An import path may be of a subclass of str, which YAML cannot write.
     return str(env) if isinstance(env, str) else path_of(env if callable(env) else type(env))
 
 

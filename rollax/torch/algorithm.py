@@ -25,7 +25,7 @@ class TorchAlgorithm(BaseAlgorithm):
     """An algorithm whose model, loss and optimizer are PyTorch's. Tensors are on the device of the policy.
 
     A subclass implements `loss`, and names the columns that it `reads`; all other methods have defaults. Random numbers
-    of losses and layers come from the policy's own generator, which is saved.
+    of losses and layers come from the policy's own streams, which checkpoints store.
     """
 
     config_class: ClassVar[Any] = TorchConfig

@@ -19,13 +19,13 @@ class TorchFields(FieldGroup):
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto",
-        description="where the model computes; auto: on a GPU of CUDA if there is one, else on the CPU. Of several "
-        "GPUs it is the first one; the environment variable CUDA_VISIBLE_DEVICES=1 selects the second one. "
-        "Remote workers that reserve no GPU use the CPU",
+        description="where the model computes; auto: on the first CUDA GPU, or on the CPU if there is none; the "
+        "environment variable CUDA_VISIBLE_DEVICES=1 selects the second GPU; workers in other processes use the CPU, "
+        "unless num_gpus_per_worker reserves a GPU for them",
     )
     torch_compile: bool = Field(
         default=False,
-        description="whether torch.compile compiles the loss, once for each of a few shapes; requires a C++ compiler",
+        description="whether torch.compile compiles the loss: once for each minibatch size; requires a C++ compiler",
     )
 
 
@@ -34,9 +34,9 @@ class TorchConfig(TorchFields, TrainerConfig):
 
 
 def chosen_device(wanted: str) -> torch.device:
-    """Returns the device for the config key `device`; ConfigError if this machine does not have the device.
+    """Returns the device for the config key `device`; ConfigError if PyTorch does not find the device.
 
-    The environment variable `ROLLAX_TORCH_DEVICE` has priority over the config key.
+    The environment variable `ROLLAX_TORCH_DEVICE`, if set, replaces the config key, and is not checked.
     """
     if os.environ.get(TORCH_DEVICE):
         return torch.device(os.environ[TORCH_DEVICE])

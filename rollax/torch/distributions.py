@@ -1,6 +1,6 @@
 """Action distributions in PyTorch: `ActionDistribution` with tensors. NumPy arrays are converted to tensors.
 
-The classes of the same names in `rollax.models.distributions` document the equations, limits and deviations.
+The classes of the same names in `rollax.models.distributions` document equations, limits and "Deviations" from sources.
 """
 
 from __future__ import annotations

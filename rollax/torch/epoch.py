@@ -26,7 +26,7 @@ class Epoch:
         if in_order and len(rows) == plan.capacity:
             self._batch = trees.tree_map(Tensor.clone, dict(batch))  # so that a loss may write to it
             return
-        # Padding (-1) is always last; the modulo makes it a valid index, of the last row.
+        # Padding is negative and last in its minibatch; the modulo turns it into the index of a real row.
         index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
         self._batch = trees.tree_map(lambda column: column[index], dict(batch))
 

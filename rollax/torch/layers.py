@@ -242,7 +242,7 @@ class CNN(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """The base of LSTM and GRU: maps B concatenated sequences of equal length from `in_features` F to `features` H."""
+    """The base of LSTM and GRU: maps B concatenated sequences of T rows from [B·T, in_features] to [B·T, features]."""
 
     gates: int
     parts: int

@@ -38,7 +38,7 @@ class Learner:
 
     Args:
         optimizer: an optimizer that `check_optimizer` accepts.
-        by_part: whether each part of the model has its own learning rate; the optimizer's groups then have these names.
+        by_part: whether each part of the model has its own learning rate; the parts then name the optimizer's groups.
         every: part of the model -> k, for a part that changes only in every k-th gradient step.
         grad_clip: bound on the gradient's norm, of each part or of the whole model; None: no bound.
         count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
@@ -114,8 +114,8 @@ class Learner:
     def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
         """One step with the arrays of `gradients`.
 
-        Raises NonFiniteError, without a change, if an array, the gradient's norm or a new parameter is not finite;
-        PolicyError for arrays of another model.
+        Raises NonFiniteError, without a change, if a gradient, its norm or a new parameter is not finite, or other
+        state is NaN; PolicyError for arrays of another model.
         """
         check_gradients(gradients, where)
         extra = {name: tensor for name, tensor in self.tensors.extra.items() if name in gradients}
@@ -148,7 +148,7 @@ class Learner:
     def _run(
         self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool
     ) -> UpdateResult | None:
-        """Runs the plan; None if a tensor is not finite. A `careful` run returns an error with its name."""
+        """Runs the plan; None if a tensor is not finite. A `careful` run returns an error that names the tensor."""
         per_epoch = plan.steps - plan.last_epoch
         found: list[dict[str, Tensor]] = []
         by_row: dict[str, Tensor] = {}

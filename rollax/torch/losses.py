@@ -1,7 +1,7 @@
-"""Losses of PG, A3C, PPO, DQN and SAC. The functions of the same names in `ops` document equations and deviations.
+"""Losses of PG, A3C, PPO, DQN and SAC, as in `ops`: see there for equations, and "Deviations" from their sources.
 
 Arguments that are constant in `ops` are detached here. `mask` [B] is 1 for a real row, 0 for padding. The functions
-raise ShapeError if arguments that must have equal shapes differ.
+raise ShapeError if shapes that must be equal differ.
 """
 
 from __future__ import annotations

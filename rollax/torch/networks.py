@@ -167,7 +167,7 @@ class CentralCritic(nn.Module):
         self.register_buffer("_agents", torch.arange(agents), persistent=False)
 
     def forward(self, critic_obs: Any) -> Tensor:
-        """[B] values; the columns of `other` are [B, A - 1, ...]."""
+        """[B, *value_shape] values; the columns of `other` are [B, A - 1, ...]."""
         own = self.own_encoder(critic_obs["obs"])
         which = critic_obs["agent"][:, None] == self._agents
         each = trees.tree_map(lambda column: column.flatten(0, 1), critic_obs["other"])
@@ -308,7 +308,7 @@ def make_model(
 ) -> nn.Module:
     """The default actor-critic, with or without memory, for the `model` part of a config.
 
-    Raises ConfigError for `free_log_std` with an odd number of outputs, and for `use_attention`.
+    Raises ConfigError for `use_attention`, and for `free_log_std` without a Box of actions or with odd `num_outputs`.
     """
     if config.free_log_std and (num_outputs % 2 or not isinstance(action_space, spaces.Box)):
         raise ConfigError(

@@ -23,7 +23,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
     Args:
         optimizer: what `make_optimizer` returned. All its parameters must be the model's, because other parameters
             would not be saved.
-        rates: the result of `learning_rates()`, which each step sets: a number, or one for each part of the model.
+        rates: the result of `learning_rates()`, a number or part -> number; each step gives it to the optimizer.
         lr: the value of the config key.
         where: the policy, for errors.
     """
@@ -44,7 +44,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, rates: Any, lr: float, whe
             "an optimizer of dense gradients, such as Adam, SGD or RMSprop",
             "return one: `return torch.optim.Adam(params, lr=0.0)`",
         )
-    own = set(model.parameters())  # also untrained parameters, which have neither gradients nor state
+    own = set(model.parameters())  # frozen ones are accepted too: they get neither gradients nor optimizer state
     others = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if others:
         what = "The optimizer has parameters that are not the model's."
@@ -66,7 +66,7 @@ def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], w
 
 
 def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
-    """Raises PolicyError if an optimizer's rate, which each step overwrites, is not in `used`, 0 or the default."""
+    """Raises PolicyError for several rates, or for one that is not 0, the default or in `used`: it has no effect."""
     parameter = inspect.signature(type(optimizer)).parameters.get("lr")
     default = 0.0 if parameter is None else parameter.default
     accepted = {float(np.float32(rate)) for rate in (0.0, default, *used)}  # rates may be tensors, of 32 bits
@@ -74,10 +74,9 @@ def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where:
     if len(rates) > 1 or not rates <= accepted:
         got = f"{type(optimizer).__name__} with lr={' and '.join(f'{rate:g}' for rate in sorted(rates))}"
         raise PolicyError("The learning rate of the optimizer would be overwritten.", where, got).expected(
-            f"lr=0.0: each step sets it by learning_rates(), now {' or '.join(dict.fromkeys(map(str, used)))}",
-            "set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for rates of parts let "
-            "learning_rates() return "
-            "{part: rate}, and give make_optimizer's `params` to the optimizer as they are",
+            f"lr=0.0: each step sets the rate of learning_rates(), now {' or '.join(dict.fromkeys(map(str, used)))}",
+            "set the config key lr or lr_schedule, and lr=0.0 in make_optimizer; for one rate for each part of the "
+            "model, return {part: rate} from learning_rates(), and pass make_optimizer's `params` on unchanged",
         )
 
 
@@ -99,7 +98,7 @@ def set_optimizer_arrays(
     arrays: Mapping[str, np.ndarray],
     where: str,
 ) -> None:
-    """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
+    """Restores the result of `optimizer_arrays`; CheckpointError, without a change, for another optimizer or model."""
     states = _states_of(optimizer, parameters, arrays, where)
     # The optimizer's own method chooses the devices: fused optimizers keep step counts on the GPU.
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -114,12 +113,12 @@ def check_optimizer_arrays(
     stored_class: str | None,
     where: str,
 ) -> None:
-    """Raises CheckpointError as `set_optimizer_arrays` does, or for another `stored_class`, unless that is None."""
+    """Raises CheckpointError as `set_optimizer_arrays` does, and for another `stored_class`; None accepts any class."""
     own = path_of(type(optimizer))
-    # The module may differ: in the script that defines it, a class is in `__main__`.
+    # Modules are not compared: a class that a script defines is in `__main__` only when this script runs.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
         raise CheckpointError("The state is that of a different optimizer.", where, stored_class).expected(
-            own, "restore with the policy class, whose make_optimizer chooses it, that the checkpoint was made with"
+            own, "restore with the policy class that the checkpoint was made with: its make_optimizer chooses it"
         )
     _states_of(optimizer, parameters, arrays, where)
 
@@ -148,7 +147,7 @@ def _states_of(
 
 
 def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
-    """Whether state of `shape` can belong to a parameter of shape `of`: Adafactor's factors have axes of length 1."""
+    """Whether state of `shape` fits a parameter of shape `of`: with another rank, or axes of length 1 (Adafactor)."""
     return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
 
 
@@ -158,6 +157,6 @@ def _stored_key(key: str, value: Any) -> str:
 
 
 def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:
-    return CheckpointError("The state is that of a different optimizer.", where, got).expected(
+    return CheckpointError("The state is that of a different optimizer or model.", where, got).expected(
         f"state for {sorted(expected)}", "restore with the policy class and the model that the checkpoint was made with"
     )

@@ -32,7 +32,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples.
 
     NumPy arrays, numbers and the attributes in `custom_state_attributes` are left out. Raises CheckpointError for
-    modules, optimizers or tensors inside other objects.
+    modules, optimizers or tensors inside other objects, and PolicyError for a module with `get_extra_state`.
     """
     names, stored, found = _names(policy), dict.fromkeys(_stored(policy), _DEPTH + 1), {}
     for name, value in _attributes(policy):

@@ -35,8 +35,8 @@ def make_policy_model(
 ) -> nn.Module:
     """Returns the model of the algorithm `where`, with a centralized critic if the config has `centralized_critic`.
 
-    Raises ConfigError for a custom model that cannot be found or built, `free_log_std` without Gaussian actions, or a
-    centralized critic without a space.
+    Raises ConfigError for a custom model that cannot be found or does not take its `custom_model_config`, for
+    `use_attention`, for `free_log_std` without Gaussian actions, or for a centralized critic without a space.
     """
     sizes = config.model
     critic_space = critic_space_of(config, where)

@@ -43,8 +43,8 @@ Result = TypeVar("Result")
 class TorchPolicy(ModelPolicy):
     """A policy of a `TorchAlgorithm`. As in every policy, inputs and results are NumPy arrays.
 
-    Tensors are on `device`. Random numbers of losses and layers come from the policy's own `generator`, which is saved;
-    PyTorch's global seed does not change.
+    Tensors are on `device`. Random numbers of losses and layers come from the policy's own `generator`, or from its
+    acting stream while it acts; checkpoints store both. PyTorch's global streams do not change.
     """
 
     custom_state_attributes = frozenset({"_model", "learner", "exploration", "generator", "_batch_norms"})

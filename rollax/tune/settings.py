@@ -107,7 +107,7 @@ class Settings:
 
 
 def requires_trust(sections: Mapping[str, Any]) -> bool:
-    """Returns whether an experiment file with these sections is read only with `--trust-code`."""
+    """Returns whether a run of an experiment file with these sections requires `--trust-code`."""
     values = {"env": sections.get("env"), **sections.get("config", {})}
     return ":" in sections["run"] or json_form.requires_trust(values)
 
@@ -167,7 +167,7 @@ def settings_of(
 
 
 def _decoded(space: Space, trust: Trust) -> dict[str, Distribution]:
-    """Returns a space in which the paths in keys for code are imported, or refused without trust."""
+    """Returns a space in which import paths, in the values of keys that hold code, are imported or refused."""
     found: dict[str, Distribution] = {}
     for key, distribution in space.items():
         if isinstance(distribution, Choice):

@@ -68,7 +68,7 @@ SEARCHED_BY_DEFAULT: Mapping[str, _Rule] = {
 
 
 def default_space(config_class: type[TrainerConfig], config: Mapping[str, Any]) -> dict[str, Distribution]:
-    """Returns the first keys of `SEARCHED_BY_DEFAULT` that the algorithm has and that have an effect with `config`."""
+    """Returns the first six of `SEARCHED_BY_DEFAULT` that the algorithm has and that have an effect with `config`."""
     base = resolve_config(config_class, config)
     names, space = fields_by_key(config_class), {}
     for key, distribution_of in SEARCHED_BY_DEFAULT.items():
@@ -79,7 +79,7 @@ def default_space(config_class: type[TrainerConfig], config: Mapping[str, Any]) 
 
 
 def check_space(space: Space, config_class: type[TrainerConfig], where: str) -> None:
-    """Refuses keys that the algorithm does not have, and distributions with values that a field does not accept.
+    """Refuses keys that are unknown or may not be searched, and distributions with values that a field does not accept.
 
     Combinations of keys are not checked: a trial fails if it draws one that the algorithm refuses.
 
@@ -96,7 +96,7 @@ def check_space(space: Space, config_class: type[TrainerConfig], where: str) -> 
         if field is None:
             if outer in _OF_PARTS_WITH_ANY_KEY and "." in key:
                 continue
-            try:  # names the key that was meant
+            try:  # this error suggests a similar key
                 resolve_config(config_class, nested({key: distribution.examples()[0]}))
             except ConfigError as error:
                 raise error from None

@@ -116,9 +116,9 @@ def run_study(
     """Searches for good settings of an algorithm, and returns all trials.
 
     A trial trains with drawn values up to the limits in `stop`. Reward goals and plateaus do not end it, so that all
-    trials train equally long. Its score is the mean over its seeds of their last evaluations. A trial that fails, such
-    as by a divergence, is recorded with its reason. After Ctrl-C the trials that run are dropped; the same call goes on
-    with them.
+    trials train equally long. The score of a trial is the mean of the last evaluations of its seeds. A trial that
+    fails, such as by a divergence, is recorded with its reason. Ctrl-C ends the trials that run. The same call with a
+    `study` begins them again, from their start.
 
     Args:
         run: an algorithm, a trainer class, an experiment file (.yaml) as `rollax train -f` reads it, or the folder of
@@ -135,16 +135,17 @@ def run_study(
         sampler: "tpe" (the default), "random", "cmaes" or "grid".
         pruner: "median" (the default), "halving" or "none".
         seeds: number of runs of a trial; 1 by default.
-        seed: the seed of the first run, and of the sampler; 1000 by default, so that other seeds measure the result.
+        seed: the seed of the sampler and of the first run of a trial; 1000 by default, because `rollax zoo measure`
+            should use other seeds, and begins at 0.
         evaluations: number of evaluations of a trial, at equal shares of its limit; 5 by default.
         score: "evaluation" (the default) for greedy episodes, "training" for the training episodes.
         study: a new folder, or the folder of a study with the same settings, which goes on; None: nothing is written.
         jobs: number of trials that run at the same time, each in a process of its own if it is more than one.
         trust_code: import the classes and functions that the file names.
-        show: called with a line for each trial that has ended, and for what is searched.
+        show: called with a text about the search space, and with one about each trial that has ended.
     Raises:
         ConfigError: a setting is wrong, another process uses the folder, or the extra `tune` is not installed.
-        RollaxError: the first trials all failed.
+        RollaxError: the first five trials, or more that ran at the same time, all failed.
     """
     for name, value in (("trials", trials), ("jobs", jobs)):
         if value is not None and not (is_whole(value) and value > 0):
@@ -202,7 +203,7 @@ class _Loop:
         self._running: set[int] = set()
 
     def run(self, another: Callable[[], bool], request: StopRequest) -> None:
-        """Runs trials while `another` is true and no signal has come, and then those that have begun to their end.
+        """Begins trials while `another()` is true, and runs them until all have ended or a signal comes.
 
         Interrupted trials are begun again when the study goes on.
         """

@@ -29,7 +29,7 @@ class Task:
         trainer_class: the algorithm.
         config: config keys that are not searched, with the environment.
         stop: the limits of each run, at least one of `LIMITS`.
-        seeds: the config keys `seed` of the runs of a trial.
+        seeds: the config key `seed` of each run of a trial.
         evaluations: number of scores of a run, at equal shares of its limit.
         score: greedy episodes, or the training episodes of the results.
     """
@@ -70,7 +70,7 @@ class Failed:
 
 
 Message = Scored | Trained | Failed | None
-"""A message of a running trial; None after an iteration without a score."""
+"""A message of a running trial; None after each training iteration, before a score if there is one."""
 
 
 def run_trial(task: Task, config: Mapping[str, Any]) -> Iterator[Message]:
@@ -135,7 +135,7 @@ class _Run:
             yield None
 
     def score(self) -> float | None:
-        """The mean reward of greedy episodes, where there is an environment for them, or of training episodes."""
+        """The mean reward: of greedy episodes if `Task.score` says so and they can be played, else of training."""
         if self.task.score == "evaluation" and self.trainer.can_evaluate:
             return self.trainer.evaluate()["episode_reward_mean"]
         return number_in(self.result, "episode_reward_mean")
