@@ -95,9 +95,10 @@ class CompiledReplayOptimizer(ReplayOptimizer):
     def set_state(self, state: Mapping[str, Any]) -> None:
         num_updates, rng = read_count(state, "num_updates", "optimizer"), self.rounds.rng
         stored = random_state(state, "rng", "choices", rng)
-        due = read_dict(state, "due", "optimizer")
+        due, most_steps = copy(self._due), self.config.buffer_size  # a copy, as the ring may still refuse its state
+        due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="rows" in state, most_steps=most_steps)
         self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
-        self._due.restore(due, made=num_updates, kept="rows" in state, most_steps=self.config.buffer_size)
+        self._due = due
         self.num_updates, rng.bit_generator.state = num_updates, stored
 
 

@@ -180,7 +180,7 @@ class HttpConnection:
     def alive(self) -> bool:
         """Whether the connection, after some idle time, is still open."""
         # A server that closes an idle connection sends only the end of the stream.
-        return self._http.sock is not None and not _arrived(self._socket)
+        return self._http.sock is not None and _arrived(self._socket) is None
 
     def close(self) -> None:
         self._http.close()

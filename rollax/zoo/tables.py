@@ -34,7 +34,6 @@ def description(entry: Entry, command: str) -> str:
     """Returns what `rollax zoo show` prints; `command` is the command line of the zoo, `rollax zoo`."""
     figures, published = entry.figures, entry.about.published
     text, _, _ = entry.path.read_text(encoding="utf-8").partition("\nmeasured:\n")
-    interval = prediction_interval(figures.scores, 1, figures.learned)
     lines = [text.rstrip(), "", f"Score: {_short(figures.score)}, mean of {len(figures.seeds)} seeds, each of "]
     lines[-1] += f"{figures.episodes} greedy episodes after training"
     for result in figures.seeds:
@@ -46,7 +45,9 @@ def description(entry: Entry, command: str) -> str:
         )
         points = ", ".join(f"{_thousands(steps)}: {_short(reward)}" for steps, reward in result.curve)
         lines.append(f"    {points}")
-    lines.append(f"  a further seed: {_short(interval.low)} to {_short(interval.high)} with a probability of 95 %")
+    if len(figures.scores) > 1:
+        interval = prediction_interval(figures.scores, 1, figures.learned)
+        lines.append(f"  a further seed: {_short(interval.low)} to {_short(interval.high)} with a probability of 95 %")
     if published is not None:
         lines.append(f"Published: {_short(published.score)} after {published.steps:,} steps, {published.source}")
     kind = ", ".join(f"{name} {value}" for name, value in figures.machine.items())

@@ -102,7 +102,7 @@ def kl_target(run: RunStatistics) -> Iterator[Finding]:
     Source: Schulman et al. (2017), arXiv:1707.06347, section 4: the weight of the penalty grows in each iteration with
     a KL far above the target, here by half above 2 · `kl_target`, so that 10 iterations multiply the weight by 58.
     """
-    if not run.number("kl_coeff"):
+    if not run.number("kl_coeff") or run.config.get("use_kl_loss") is False:
         return
     limit = _KL_OVER_TARGET * run.number("kl_target", 0.01)
     for policy in run.policies:

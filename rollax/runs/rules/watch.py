@@ -48,6 +48,8 @@ class Watch:
             return
         self._results.append(result)
         self._seen += 1
+        if len(self._results) > _MOST_KEPT:
+            del self._results[1::2]
         if self._seen < self._next:
             return
         self._next = int(self._seen * _PAUSE) + 1
@@ -56,8 +58,6 @@ class Watch:
         except Exception:  # a statistic of user code in an unexpected form must not end the run
             log.exception("The rules of the doctor failed, and are not applied any more in this run.")
             self._rules = ()
-        if len(self._results) > _MOST_KEPT:
-            del self._results[1::2]
 
     def _look(self) -> None:
         config = self._trainer.config.to_json()
