@@ -1,13 +1,13 @@
 """ARS: augmented random search.
 
-Source: Mania, Guy and Recht (2018), arXiv:1803.07055. The candidates θ ± ν δ_k of N directions are played, with the
-returns r_k⁺ and r_k⁻. The b directions with the best candidates move the parameters:
-    θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k,  where σ_R is the standard deviation of their 2b returns.
+Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, with the returns r_k⁺ and r_k⁻.
+The b directions with the best candidates move the parameters; σ_R is the standard deviation of their returns:
+    θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k
 V1 acts on observations as they are, V2 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that
 change between iterations, and the variants V1-t and V2-t use b < N directions. Deviations: both candidates of a
 direction begin from the same states, unless `shared_starts` is false; -1 and 1 stand for the bounds of the action
-space, unless `normalize_actions` is false; policies may be networks, not only linear functions; the only time limits
-are those of the environment; standardized observations are clipped to [-10, 10].
+space, unless `normalize_actions` is false; policies may be networks, not only linear; only the environment limits the
+time of episodes; standardized observations are clipped to [-10, 10].
 """
 
 from __future__ import annotations

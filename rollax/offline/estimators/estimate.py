@@ -37,7 +37,7 @@ NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
 """The methods that read the log-probabilities of the logged actions."""
 _FEW_EPISODES = 10
 _WEIGHT_TOLERANCE = 0.1  # of the mean weight, whose expectation is 1
-_MOST_OUTSIDE = 0.01  # largest share of impossible values, or of actions on a bound, without a warning
+_MOST_OUTSIDE = 0.01  # a warning is given for a larger share of impossible values, or of actions on a bound
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate; NaN if it is undefined, and then v_gain, v_std, low and high are NaN too.
+        v_target: the estimate; NaN, as are v_gain, v_std, low and high, if it is undefined.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -68,8 +68,7 @@ class Estimates:
 
     Attributes:
         policy_id: the id of the estimated policy.
-        episodes, steps: the numbers of trajectories, one for each agent of an episode, and of their steps; without
-            trajectories that were left out.
+        episodes, steps: numbers of trajectories (one for each agent of an episode) and steps, without those left out.
         gamma: γ.
         level: level of the confidence intervals.
         v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
@@ -304,14 +303,14 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
     if log_weights.max() == -np.inf:
         warnings.append(
             "each logged episode has an action that the policy never takes: importance sampling cannot estimate it, "
-            "and 'wis' and 'wpdis' are NaN; use 'dm', or data of a policy that is closer to it"
+            "and 'wis' and 'wpdis' are NaN; use 'dm', or data of a closer policy"
         )
         return 0.0
     size = importance.effective_sample_size(log_weights)
     if size < min(_FEW_EPISODES, episodes / 2):
         warnings.append(
             f"the effective sample size is {size:.1f} of {episodes} episodes, too few for importance sampling: the "
-            "policy differs too much from the behaviour policy; use 'dm', or data of a policy that is closer to it"
+            "policy differs too much from the behaviour policy; use 'dm', or data of a closer policy"
         )
     return size
 

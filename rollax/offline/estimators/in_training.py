@@ -31,8 +31,8 @@ class TrainingEstimates:
     Raises:
         ConfigError: the data is larger than half of the memory.
         DatasetError: a policy has no whole trajectory, or no log-probabilities, which a method requires.
-        SpaceError, ShapeError, NonFiniteError: a policy has other spaces than its data, or the data is impossible.
-        PolicyError: a method does not support a policy, or an action is outside its space.
+        SpaceError, ShapeError, NonFiniteError: a policy has other spaces than its data, or values are impossible.
+        PolicyError: a method does not support a policy, or an action is impossible.
     """
 
     def __init__(
