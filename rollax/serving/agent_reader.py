@@ -31,7 +31,7 @@ class AgentReader:
     def __init__(self, observation_space: Any, action_space: Any, largest: float | None) -> None:
         self._observations = SpaceValues(observation_space, largest=largest)
         self._actions = SpaceValues(action_space, largest=largest, bounded=True)
-        self.spaces, self._largest = (observation_space, action_space), largest  # keeps the ids in `Readers` valid
+        self.spaces, self._largest = (observation_space, action_space), largest  # keeps id() keys of `Readers` valid
         self._mask_starts = mask_starts(observation_space, action_space)
         numbers = sum(int(np.prod(leaf.shape or ())) for _, leaf in leaves(action_space))
         # A density can be above 1, a probability cannot.

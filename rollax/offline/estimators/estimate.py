@@ -344,7 +344,7 @@ def _check(methods: Sequence[str], gamma: Any, behaviour: str, level: Any, resam
         if name not in METHODS:
             raise ConfigError.unknown("method of estimates", name, METHODS, "methods")
     if behaviour not in ("logged", "fitted"):
-        raise ConfigError.unknown("value of `behaviour`", behaviour, ("logged", "fitted"), "estimate(behaviour)")
+        raise ConfigError.unknown("behaviour policy", behaviour, ("logged", "fitted"), "estimate(behaviour)")
     for name, value, fits, expected in (
         ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number from 0 to 1"),
         ("level", level, is_number(level) and 0 < level < 1, "a number above 0 and below 1"),

@@ -90,7 +90,7 @@ class RLlibJsonReader(FormatReader):
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             t = columns.get(SampleBatch.T, zeros)
             if np.ndim(t) != 1 or not np.isfinite(t).all():
-                raise ValueError("t is not a number")
+                raise ValueError("t is not a number for each row")
         start = 0
         for row in range(rows):
             here = episodes[row], agents[row]
