@@ -1,15 +1,15 @@
 """CQL: conservative Q-learning, SAC or DQN with lower values for actions that are not in the data.
 
 Source: Kumar et al. (2020), arXiv:2006.04779, Eq. 4: the loss of the critics has the additional term
-    w mean (log Σ_a exp Q(s, a) - Q(s, a_recorded)).
+    w · mean(gap),  gap = log Σ_a exp Q(s, a) - Q(s, a_recorded).
 Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s), actions of π(s') and uniform actions, each
-corrected by its density (appendix F). With `lagrangian` the weight adapts so that the gap stays near a threshold
+corrected by its density (appendix F). With `lagrangian` the weight adapts so that w · gap stays near a threshold
 (Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
 
-Deviations: the critics minimize ½ (Q - y)² + ½ w gap, so that w = 5 means the same as in the authors' code, which
-leaves out both halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the
-authors' code. The step size of the temperature is SAC's `lr`, three times the actor's; in the authors' code the two are
-equal.
+Deviations: the critics minimize ½ (Q - y)² + ½ w · gap, so that w = 5 means the same as in the authors' code, which
+leaves out both halves; DiscreteCQL minimizes the loss of DQN + w · gap. Targets have no entropy by default, as in the
+authors' code. The step size of the temperature is SAC's `lr`, by default three times the actor's; in the authors' code
+the two are equal.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CQLConfig(ConservativeFields, SACConfig):
     places = {("num_actions", "lagrangian", "lagrangian_thresh", "deterministic_backup"): ("policy",)}
 
     num_actions: int = Field(
-        default=10, ge=1, description="number of actions sampled for each row from π(s), from π(s'), and uniformly"
+        default=10, ge=1, description="number of actions per row from each of π(s), π(s') and the uniform distribution"
     )
     lagrangian: bool = Field(
         default=False,

@@ -42,7 +42,7 @@ class RecordedTrajectory:
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
         truncated: the environment ended the trajectory early, for example by a time limit. If neither flag is true,
-            the recording stopped in the middle. Later steps are in another trajectory with the same ids.
+            the recording stopped in the middle. Later steps, if recorded, are in another trajectory with the same ids.
         episode_id: id of the episode; unique in its data set, and in all data sets that are read together.
         agent_id: the agent.
         policy_id: the policy that acted for the agent.
@@ -71,7 +71,7 @@ class RecordedTrajectory:
         return self.where or f"episode {self.episode_id}, agent {self.agent_id!r}"
 
     def check(self) -> None:
-        """Raises DatasetError for an id, a flag or a column of a wrong type, or columns that do not fit together."""
+        """Raises DatasetError for an id, flag or column of a wrong type, and for missing columns or wrong lengths."""
         for name in ("episode_id", "policy_id"):
             if not isinstance(value := getattr(self, name), str):
                 error = DatasetError.is_not(f"The {name} of a trajectory", "a string", self.place, value)
@@ -126,9 +126,9 @@ class RecordedTrajectory:
 
 
 class Continuations:
-    """Finds the trajectories that continue an earlier, cut trajectory of the same agent and episode.
+    """Finds the trajectories whose beginning is missing, or is in an earlier, cut trajectory of the same ids.
 
-    Their rewards are the last part of an unknown return. Trajectories must be passed in the order of the data.
+    Their returns are unknown. Trajectories must be passed in the order of the data.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def has_box_actions(trajectory: RecordedTrajectory) -> bool:
 
 
 def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
-    """The actions that the environment received; DatasetError if the data has only the policy's actions."""
+    """The actions that the environment received; DatasetError if these are unknown: not recorded, and not `actions`."""
     columns, header = trajectory.columns, reader.header
     if ENV_ACTIONS in columns:
         return columns[ENV_ACTIONS]

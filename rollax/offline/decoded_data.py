@@ -39,8 +39,8 @@ class DecodedData:
     """A decoded data set, in its own folder inside `input_folder`.
 
     Later runs use the folder again while the files of the data have the same names, sizes and modification times, and
-    the settings that determine the rows are the same. Data from a reader or a function is decoded for every run, and so
-    are columns that user code derives.
+    the settings that determine the rows are the same. Data is decoded for every run if it comes from a reader or a
+    function, if user code derives columns, or if an agent id is neither a string nor an integer.
 
     Args:
         described: policy id -> all settings that determine its rows, as JSON values.

@@ -70,7 +70,7 @@ class PolicySummary:
 
 @dataclass
 class DatasetReport:
-    """The numbers of a data set, errors (with file and line) that prevent its use, and warnings about limited uses."""
+    """The numbers of a data set, errors in it (with file and line), and warnings about limited uses."""
 
     reader: DatasetReader
     policies: dict[str, PolicySummary]
@@ -127,8 +127,8 @@ class DatasetReport:
 def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     """The contents and problems of a data set, which is read once.
 
-    `check` compares every value with the spaces, and reports a file that cannot be read as an error. Without `check`,
-    such a file raises DatasetError.
+    `check` compares every value with the spaces, and adds an error to the report if a file cannot be read. Without
+    `check`, such a file raises DatasetError.
     """
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
@@ -171,8 +171,8 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> Iterator[
     for policy_id, summary in report.policies.items():
         if summary.cut or summary.continued:
             yield (
-                f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on in the "
-                "middle of an episode: their returns are not known"
+                f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on after a "
+                "missing beginning: their returns are not known"
             )
         if summary.shortened:
             yield (

@@ -82,9 +82,9 @@ class DataInputFields(ConfigHooks):
 
     input: Any = Field(
         default=None,
-        description="recorded data to learn from: a folder or file, a pattern such as 'runs/*', a list of them, "
-        "{source: weight, ...}, where 'sampler' stands for fresh experience, a DatasetReader, or a function that "
-        "returns one; None: fresh experience only",
+        description="recorded data to learn from: a folder or file, a pattern such as 'runs/*', a DatasetReader, a "
+        "function that returns one, a list of these, or {path: weight, ...}, with 'sampler' for fresh experience; "
+        "None: fresh experience only",
     )
     input_config: dict[str, Any] = Field(
         default={}, description="settings for reading the data, the arguments of open_dataset, such as its format"
@@ -112,7 +112,7 @@ class DataInputFields(ConfigHooks):
         "experience: half of each, or by the weights of input",
     )
     offline_timesteps: int = Field(
-        default=100_000, ge=1, description="rows to learn from recorded data before the environment is stepped"
+        default=100_000, ge=1, description="rows of recorded data to learn from before the environment is stepped"
     )
 
     @field_validator("input", mode="before")

@@ -43,7 +43,7 @@ def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) ->
     what = f"{trainer_class.name} cannot learn from recorded data with these settings."
     got = f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}"
     raise ConfigError(what, "config key 'input'", got).expected(
-        "an algorithm with one replay buffer, such as DQN, SAC or TD3; for Ape-X data alone; or a BatchReplayOptimizer",
+        "an algorithm with one replay buffer, such as DQN, SAC or TD3; Ape-X on data alone; or a BatchReplayOptimizer",
         "use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
     )
 
@@ -68,10 +68,10 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
 
 
 def with_spaces_of_data(config: Any) -> Any:
-    """The config of a trainer without an environment, with the spaces of its recorded data.
+    """The config of a trainer without an environment, with the spaces of its recorded data: of the first source.
 
     Raises:
-        ConfigError: evaluation requires an environment, or the data has no spaces for a policy.
+        ConfigError: evaluation requires an environment, or the data has no spaces for a policy, or different ones.
     """
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         what, where = "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'"

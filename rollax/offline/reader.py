@@ -52,12 +52,12 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
 
     Args:
         source: a file, a folder, a pattern such as `runs/*/data`, `minari:ID` for a data set that Minari has
-            downloaded, a list of these, or a function that returns a reader.
+            downloaded, a reader, a function that returns one, or a list of these.
         format: a name in `FORMATS`; "auto", to detect it; or a custom reader class, or its path "module:Class".
         settings: settings of the reader, or arguments of the function.
     Raises:
-        DatasetError: no such file, an unknown format, or content that cannot be read.
-        ConfigError: an unknown setting, or a setting that no source uses.
+        DatasetError: no such file, a file of unknown format, unreadable content, or sources that do not fit together.
+        ConfigError: an unknown `format` or setting, or a setting that no source uses.
     """
     sources = list(_each(source))
     _refuse_without_effect(sources, format, settings)
@@ -140,7 +140,7 @@ def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
 
 
 class ChainedReader(DatasetReader):
-    """Several data sets with equal spaces, one after the other; episode ids begin with the number of the data set."""
+    """Several data sets in turn, with equal spaces for a policy; episode ids begin with the number of the data set."""
 
     def __init__(self, readers: Sequence[DatasetReader]) -> None:
         if not readers:
@@ -241,7 +241,7 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
 
 
 def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
-    """The files of a path with their formats; for Minari and custom readers, folders."""
+    """The files of a path with their formats; for Minari and custom readers, the path itself, or folders inside it."""
     if isinstance(given, str) and given in _NOT_READ:
         raise _not_read(given, path)
     if not callable(given) and (not isinstance(given, str) or (":" not in given and given not in ("auto", *FORMATS))):

@@ -47,9 +47,9 @@ class RecordedData:
         trajectories: number of trajectories in all data sets.
         fingerprint: checksum of the rows as they are stored.
     Raises:
-        ConfigError: a policy has no rows, the data is larger than the memory that it may take, or `input_folder` or
-            `output` is inside the data.
-        DatasetError, SpaceError, PolicyError: data that cannot be read, or has other spaces than the policies.
+        ConfigError: a policy has no rows, the data is larger than the memory that it may take, `input_folder` or
+            `output` is inside the data, or `input_folder` is set with `prioritized_replay` or `frame_stack_axis`.
+        DatasetError, SpaceError, ShapeError, NonFiniteError, PolicyError: data that cannot be read or does not fit.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class RecordedData:
                 what = "The recorded data is larger than the memory that it may take."
                 got = f"more than {gib(self._size)}"
                 raise ConfigError(what, "config key 'input'", got).expected(
-                    f"at most {gib(limit)} (input_memory_gb)", "set input_folder, and drop the limit, or raise it"
+                    f"at most {gib(limit)} (input_memory_gb)", "set input_folder and no input_memory_gb, or raise it"
                 )
         self._add_fingerprint(fingerprint)
         return collected

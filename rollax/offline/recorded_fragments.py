@@ -36,7 +36,8 @@ def policy_of_recorded(policy_of: PolicyMapping, agent_id: Hashable, recorded: s
     """The policy that learns from recorded trajectories of an agent; `recorded` is the policy that acted.
 
     If the mapping is random, or reads the episode, which is not recorded, then the policy that acted learns, provided
-    that this run has a policy of that id.
+    that this run has a policy of that id. If not, the first result of a random mapping counts, and a mapping that reads
+    the episode raises PolicyError.
     """
     known = recorded in policy_of.policy_ids
     try:
@@ -52,9 +53,9 @@ class RecordedFragments:
     """Converts the trajectories of a reader to the fragments that sampling would have returned.
 
     Observations are not filtered, because a filter's statistics are known only after all data is read. The actions that
-    the environment received are mapped to the policy's scale; rewards are clipped as in sampling. A trajectory that is
-    cut in the middle counts as truncated, so its last observation is bootstrapped. Recorded recurrent states are not
-    read, because they belong to the network that acted: each trajectory begins with the initial state.
+    the environment received are mapped to the policy's scale; rewards are clipped as in sampling. A trajectory whose
+    end is missing counts as truncated, so its last observation is bootstrapped. Recorded recurrent states are not read,
+    because they belong to the network that acted: each trajectory begins with the initial state.
 
     Args:
         learning: the ids of the policies that learn; the trajectories of other policies are skipped.
@@ -84,7 +85,7 @@ class RecordedFragments:
         """(agent id, recorded policy id) -> policy that learns from it, for all pairs so far."""
 
     def __iter__(self) -> Iterator[tuple[str, Fragment]]:
-        """Policy ids and fragments of whole trajectories, in the order of the data.
+        """Policy ids and fragments that do not divide trajectories; those of a policy are in the order of the data.
 
         Raises:
             SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: data that is impossible for the policy,

@@ -45,10 +45,10 @@ _LEFT_OUT = frozenset(
 class Recorder:
     """Collects the trajectories of all policies, independently of fragments, and writes whole episodes.
 
-    Observations are written unfiltered. The policy's actions are written, and also the environment's actions if scaling
-    or clipping changes them. Episodes that are not trained on, and episodes that were lost with their process, are left
-    out. Running episodes are written unfinished when the recorder is closed, when the sampler restarts, and when the
-    rows that are not written yet exceed 1 GiB.
+    Observations are written unfiltered. The policy's actions are written, and, if the action space contains a Box, also
+    the actions that the environment received. Episodes that are not trained on, and episodes that were lost with their
+    process, are left out. Running episodes are written unfinished when the recorder is closed, when the sampler
+    restarts, and when the rows that are not written yet exceed 1 GiB.
 
     Without `explore`, no log-probabilities are written, because greedy actions have none.
     """
@@ -164,7 +164,7 @@ class Recorder:
         self._finished_rows += int(lengths[counted].sum())
 
     def polled(self) -> None:
-        """Writes the finished episodes if there are enough; called after a poll was recorded."""
+        """Writes finished episodes if there are enough, or all rows if they exceed 1 GiB; called after each poll."""
         waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
         if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= sum(waiting.values()):
             self.write_finished()

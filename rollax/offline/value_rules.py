@@ -66,7 +66,7 @@ class ValueRules:
     def columns(
         self, trajectory: RecordedTrajectory, *, actions_of: Literal["policy", "environment"]
     ) -> Iterator[Problem]:
-        """Problems of an unchanged trajectory: shapes, and numbers that the dtypes of the spaces cannot store.
+        """Problems of a trajectory as recorded: shapes, and numbers that the dtypes of the spaces cannot store.
 
         A cast to these dtypes would change such numbers silently: 0.7 would become 0, and 300 would become 44 in uint8.
 

@@ -109,7 +109,7 @@ class DatasetWriter:
 
         Raises:
             DatasetError: a column is missing, is no array, has another length, holds objects or has a name that is
-                taken; an id that is no string; a flag that is no boolean; a header that is no JSON; or the disk fails.
+                taken; a policy lacks spaces; an id or flag has a wrong type; the header is no JSON; or the disk fails.
         """
         trajectory.check()
         id_to_text(trajectory.agent_id)  # raises for an id that no file can hold

@@ -1,12 +1,13 @@
 """ARS: augmented random search.
 
-Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, and the b directions with the
-best candidates move the parameters: θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k. V1 acts on observations as they are, V2
-(`observation_filter="MeanStdFilter"`) standardizes them by statistics that change between iterations, and the variants
-V1-t and V2-t use b < N directions. Deviations: both candidates of a direction begin from the same states, unless
-`shared_starts` is false; actions 1 and -1 are the bounds of the action space, unless `normalize_actions` is false;
-policies may be networks and not only linear; a time limit is the environment's own; standardized observations are
-clipped to [-10, 10].
+Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, with the returns r_k⁺ and r_k⁻.
+The b directions with the best candidates move the parameters; σ_R is the standard deviation of their returns:
+    θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k
+V1 acts on observations as they are, V2 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that
+change between iterations, and the variants V1-t and V2-t use b < N directions. Deviations: both candidates of a
+direction begin from the same states, unless `shared_starts` is false; -1 and 1 stand for the bounds of the action
+space, unless `normalize_actions` is false; policies may be networks, not only linear; only the environment limits the
+time of episodes; standardized observations are clipped to [-10, 10].
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rollax.search.searched_policy import Searched
 
 
 class ARSConfig(SearchFields):
-    """The fields of a search, with N for the number of directions, ν for `noise_stdev` and α for `lr`."""
+    """The fields of ARS. In its equation, N is `num_directions`, b `directions_used`, ν `noise_stdev` and α `lr`."""
 
     defaults = {"lr": 0.02, "observation_filter": "MeanStdFilter"}
     requires = {"adam_epsilon": "a step is plain gradient ascent"}
@@ -33,11 +34,11 @@ class ARSConfig(SearchFields):
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=()),
-        description="network of the policy: by default linear, without a bias, with initial weights 0. A model in the "
-        "config replaces the whole default, fcnet_hiddens included",
+        description="network of the policy: by default linear, without a bias and with initial weights 0; a model in "
+        "the config replaces this default, so set fcnet_hiddens=() in it too for a linear policy",
     )
     directions_used: int | None = Field(
-        default=None, ge=1, description="b, number of directions with the best candidates that a step uses; None: all N"
+        default=None, ge=1, description="b, number of directions in a step: those with the best candidates; None: all N"
     )
 
     def check(self) -> None:
@@ -47,7 +48,7 @@ class ARSConfig(SearchFields):
 
 
 class ARS(Searched):
-    """The algorithm of ARS, which takes steps of plain gradient ascent."""
+    """A searched policy whose optimizer makes steps of plain gradient ascent."""
 
     config_class = ARSConfig
 
@@ -56,7 +57,7 @@ class ARS(Searched):
 
 
 class ARSOptimizer(SearchOptimizer):
-    """One iteration of ARS in each step."""
+    """Each step of this optimizer is one iteration of ARS."""
 
     config_class = ARSConfig
 

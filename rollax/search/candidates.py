@@ -77,9 +77,9 @@ class CandidatePlayer:
     """Plays candidates in the slots of a sampler's environment: one in each sub-environment.
 
     A slot plays one episode with the parameters of one candidate, then the next episode that has no slot yet; if none
-    is left, the sub-environment is not stepped. The return of a candidate depends neither on the number of slots nor on
-    the other candidates: each episode has its own seed, `StackedActing` computes the actions, and statistics are kept
-    by slot.
+    is left, the sub-environment is not stepped, or its steps are ignored. The return of a candidate depends neither on
+    the number of slots nor on the other candidates: seeds depend only on the direction and the episode's number,
+    `StackedActing` computes the actions, and statistics are kept by slot.
 
     Args:
         sampler: has the environment and the table of running episodes; restarted before episodes are played.

@@ -19,7 +19,7 @@ class SearchFields(TrainerConfig):
         "max_policy_lag": "no experience is older than the parameters",
         "accept_off_policy_actions": "nothing is learned from actions",
         "count_steps_by": "there is one agent",
-        "model.normalize_observations": "its statistics are of updates of networks; set observation_filter",
+        "model.normalize_observations": "its statistics change in updates on batches; set observation_filter",
         "explore": "candidates explore by perturbed parameters, and all actions are greedy",
         **OWN_NETWORKS,
     }
@@ -31,7 +31,7 @@ class SearchFields(TrainerConfig):
         description="N, number of random directions ε in one iteration; each has the candidates θ + σ ε and θ - σ ε",
     )
     noise_stdev: float = Field(default=0.05, gt=0, description="σ, standard deviation of the perturbations")
-    episodes_per_candidate: int = Field(default=1, ge=1, description="episodes per candidate; its return is their mean")
+    episodes_per_candidate: int = Field(default=1, ge=1, description="episodes per candidate, whose return is the mean")
     shared_starts: bool = Field(
         default=True,
         description="whether both candidates of a direction begin their episodes from the same seeds, so that their "

@@ -1,7 +1,7 @@
 """ES: evolution strategies.
 
-Source: Salimans et al. (2017), arXiv:1703.03864. Candidates θ ± σ ε_k are played; their returns, as centered ranks, are
-the weights of the directions in an estimate of the gradient, which Adam follows:
+Source: Salimans et al. (2017), arXiv:1703.03864. The candidates θ ± σ ε_k of N directions are played; r_k⁺ and r_k⁻ are
+their returns, s shapes them, by default to centered ranks, and Adam ascends the estimate g, with weight decay c:
     g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k,  θ ← Adam(-g + c θ)
 Deviations: equal returns have equal ranks; both candidates of a direction begin from the same states, unless
 `shared_starts` is false; directions are generated where they are needed, not read from a table of noise; noise
@@ -57,7 +57,7 @@ class ESConfig(SearchFields):
 
 
 class ES(Searched):
-    """The algorithm of ES, which takes steps of Adam."""
+    """A searched policy whose optimizer is Adam."""
 
     config_class = ESConfig
 
@@ -73,7 +73,7 @@ class ES(Searched):
 
 
 class ESOptimizer(SearchOptimizer):
-    """One iteration of ES in each step."""
+    """Each step of this optimizer is one iteration of ES."""
 
     config_class = ESConfig
 

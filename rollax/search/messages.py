@@ -46,7 +46,7 @@ class CandidateReturns:
         returns: [n, 2] mean returns of both sides.
         lengths: [n] environment steps of all episodes of a direction.
         episodes: episodes by direction; for each direction, the first side's episodes, then the second side's.
-        filters: for each episode, the statistics of the observations that were acted on.
+        filters: for each episode, the statistics of the observations that were acted on; [] without a filter.
         sample_s: seconds of playing.
     """
 

@@ -30,9 +30,9 @@ class SearchOptimizer(Optimizer):
     """Each step is one generation: N directions, whose candidates are played, and one step of the parameters.
 
     The outcome depends on the seed alone, not on workers, their sub-environments, or the order of results: a direction
-    is a function of (seed, generation, number), each episode has its own seed, and returns and statistics are joined
-    in the order of the directions. A remote worker plays a few directions for each request. Directions of a lost
-    worker are evaluated again. Observation statistics change between generations only.
+    and the seeds of its episodes are functions of (seed, generation, number), and returns and statistics are joined in
+    the order of the directions. A remote worker plays a few directions for each request. Directions of a lost worker
+    are evaluated again. Observation statistics change between generations only.
 
     Subclasses implement `weights`; `decay` and `request` have defaults.
 
@@ -78,7 +78,7 @@ class SearchOptimizer(Optimizer):
         """[N] weights of the directions in the gradient, from the returns [N, 2] of their candidates."""
 
     def decay(self) -> float:
-        """The weight decay c: c θ is subtracted from the gradient."""
+        """The weight decay c: c · θ is subtracted from the gradient."""
         return 0.0
 
     def request(self, indices: NDArray) -> Candidates:

@@ -91,7 +91,7 @@ class SearchedPolicy(JaxPolicy):
             f"A stack of the parameters of {copies} candidates",
             copies * size * np.dtype(np.float32).itemsize,
             f"{self.algorithm.label}, config keys 'num_envs_per_worker' and 'model.fcnet_hiddens'",
-            f"use smaller layers, or lower num_envs_per_worker: {BLOCK} copies are the least",
+            f"use smaller layers, or lower num_envs_per_worker; there are at least {BLOCK} copies",
         )
         dense = all(len(shape) <= 2 for shape in self._shapes.values())  # convolutions use a parameter many times
         small = dense and 2 * size * BLOCK <= SMALL_CALL  # a product and a sum for each parameter
@@ -106,7 +106,7 @@ class Searched(Algorithm):
 
     Without hidden layers (`model.fcnet_hiddens=()`), the network is linear in the encoded observation, without a bias,
     and these weights begin at 0. An image among other observations is encoded by a CNN. If all observations are images,
-    or embeddings describe the actions, the network is the same as in other algorithms.
+    or actions are parametric, the network is the same as in other algorithms.
     """
 
     policy_class = SearchedPolicy

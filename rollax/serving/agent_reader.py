@@ -25,13 +25,13 @@ class AgentReader:
     """Reads the observations, actions and trajectories of one kind of agent.
 
     Args:
-        largest: the largest absolute value of a number, unless a bound of its space is higher; None: any finite number.
+        largest: the largest absolute value of a number, unless a bound of its space is higher; None: no such limit.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, largest: float | None) -> None:
         self._observations = SpaceValues(observation_space, largest=largest)
         self._actions = SpaceValues(action_space, largest=largest, bounded=True)
-        self.spaces, self._largest = (observation_space, action_space), largest  # keeps the ids in `Readers` valid
+        self.spaces, self._largest = (observation_space, action_space), largest  # keeps id() keys of `Readers` valid
         self._mask_starts = mask_starts(observation_space, action_space)
         numbers = sum(int(np.prod(leaf.shape or ())) for _, leaf in leaves(action_space))
         # A density can be above 1, a probability cannot.
@@ -49,7 +49,7 @@ class AgentReader:
         return trees.index(self.columns([value], lambda _: where, masks=masks), 0)
 
     def action(self, obs: Any, action: Any, where: str) -> Any:
-        """Checks and returns a logged action of this observation."""
+        """Checks and returns the action that was logged for this observation."""
         column = self._actions.columns([action], lambda _: where)
         if self._mask_starts is not None:
             self._check_allowed(obs[ACTION_MASK][None], column, lambda _: where)
@@ -86,7 +86,7 @@ class AgentReader:
             trajectory.infos = [read_plain(info, "An info", f"{where}.infos[{row}]") for row, info in infos]
         t = trajectory.t
         if t is not None and (t[0] < 0 or t[-1] >= 2**31 or any(later <= earlier for earlier, later in pairwise(t))):
-            raise InvalidRequestError("The times do not increase.", f"{where}.t", expected="increasing integers from 0")
+            raise InvalidRequestError("The times do not increase.", f"{where}.t", expected="increasing, 0 to 2**31 - 1")
 
     def _logp(self, values: Sequence[float], where: str) -> np.ndarray:
         for row, value in enumerate(values):
@@ -127,7 +127,7 @@ def check_finite_number(value: Any, what: str, where: str, largest: float | None
     if type(value) is float and math.isnan(value):
         raise InvalidRequestError(f"The {what} is NaN.", where, value, expected="a finite number")
     if abs(value) > (_LARGEST if largest is None else largest):
-        limit = "a finite number" if largest is None else f"a number from {-largest:g} to {largest:g}"
+        limit = "a finite float32" if largest is None else f"a number from {-largest:g} to {largest:g}"
         raise InvalidRequestError(f"The {what} is too large.", where, value, expected=limit)
     return float(value)
 

@@ -41,10 +41,10 @@ class LoggedEpisodes:
         rewards: [N] float64.
         lengths: [n] number of steps of each trajectory.
         terminated: [n] false if the trajectory was truncated, as by a time limit.
-        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None if the log does not contain it.
+        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; NaN where unknown; None if the log has none.
         where: the origin of the data, for errors.
         left_out: the number of other trajectories in the data, which were cut or continue a cut one.
-        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: each has one agent.
+        episode_numbers: [n] numbers from 0 on, equal for the agents of an episode; None: one agent per episode.
     """
 
     obs: trees.Tree
@@ -80,8 +80,8 @@ class LoggedEpisodes:
                 episodes.
         Raises:
             ConfigError: the trajectories are larger than half of the memory.
-            DatasetError: no whole trajectory of this policy id, or too many cut trajectories.
-            SpaceError, ShapeError, NonFiniteError, PolicyError: other spaces, or impossible values.
+            DatasetError: no whole trajectory of this policy id, too many cut ones, or actions in another scale.
+            SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: other spaces, or impossible values.
         """
         known, name = list(reader.observation_spaces), runner.policy.name
         wanted = policy_id or (known[0] if len(known) == 1 else name)
@@ -181,10 +181,10 @@ class LoggedEpisodes:
 
 
 def left_out_warning(episodes: LoggedEpisodes) -> str:
-    """The warning about cut trajectories, which have no return."""
+    """The warning about cut trajectories, whose returns are unknown."""
     total = len(episodes) + episodes.left_out
     return (
-        f"{episodes.left_out} of {total} trajectories were not recorded to their end and are left out, which favours "
+        f"{episodes.left_out} of {total} trajectories lack their beginning or end and are left out, which favours "
         "short episodes"
     )
 
@@ -306,6 +306,6 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
         what = "The recorded actions have another scale than the policy's actions."
         raise DatasetError(what, f"data set of {runner.policy.name!r}", got).expected(
             f"normalize_actions={ours}, as in the training of the policy",
-            "estimate from data of a policy with the same normalize_actions; of files with the actions that the "
-            'environment received, give the setting actions_of="environment"',
+            "estimate from data of a policy with the same normalize_actions; or, if the recorded actions are those "
+            'that the environment received, give the setting actions_of="environment"',
         )

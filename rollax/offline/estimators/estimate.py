@@ -37,7 +37,7 @@ NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
 """The methods that read the log-probabilities of the logged actions."""
 _FEW_EPISODES = 10
 _WEIGHT_TOLERANCE = 0.1  # of the mean weight, whose expectation is 1
-_MOST_OUTSIDE = 0.01  # share of values beyond what is possible
+_MOST_OUTSIDE = 0.01  # a warning is given for a larger share of impossible values, or of actions on a bound
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate. If the method is undefined, this and all numbers derived from it are NaN.
+        v_target: the estimate; NaN, as are v_gain, v_std, low and high, if it is undefined.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -68,7 +68,7 @@ class Estimates:
 
     Attributes:
         policy_id: the id of the estimated policy.
-        episodes, steps: the numbers of episodes and steps that were read.
+        episodes, steps: numbers of trajectories (one for each agent of an episode) and steps, without those left out.
         gamma: γ.
         level: level of the confidence intervals.
         v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
@@ -115,16 +115,16 @@ def estimate(
         target: the policy to estimate.
         episodes: recorded episodes of another policy.
         methods: names in `METHODS`, or one name.
-        gamma: γ; None: `gamma` of the policy's config.
+        gamma: γ; None: `gamma` of the policy's config, or 1 if the config has none.
         behaviour: "logged" uses the column `action_logp`; "fitted" fits models of the behaviour policy, for logs
             without that column: see `fitted_logp`.
         values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
         level, resamples: level and number of resamples of the confidence intervals; see `bootstrap`.
         seed: seed of the bootstrap and of fitted models; a passed `fqe` has its own seed.
     Raises:
-        ConfigError: an unknown method, or γ or a level out of range.
-        DatasetError: the log has no log-probabilities, which the method requires.
-        PolicyError: the policy has no probabilities for the logged actions.
+        ConfigError: an unknown method or `behaviour`, or another argument of a wrong type or out of range.
+        DatasetError: a method requires log-probabilities, and the log has none, or too few episodes to fit them.
+        PolicyError: the policy has no probabilities for the logged actions, or fitted Q evaluation does not support it.
     """
     methods = [methods] if isinstance(methods, str) else methods
     policy = target.runner.policy
@@ -186,15 +186,15 @@ def estimate_policy(
         data: a data set, as for `open_dataset`.
         methods: names in `METHODS`, or one name.
         explore: True for the policy as it acts in training, False for its greedy actions.
-        policy_id: the policy in the data whose trajectories are read; None: the only policy, or, if there are several,
-            the id of the evaluated policy.
-        drop_cut: leave out all cut trajectories; otherwise at most a tenth of the trajectories is left out, and more
-            raise DatasetError. In both cases a warning has the number of trajectories that were left out.
+        policy_id: the id of the policy in the data whose trajectories are read; None: the only id in the data, or, if
+            there are several, the id of `policy`.
+        drop_cut: whether more than a tenth of the trajectories may be cut; without it, they raise DatasetError. Cut
+            trajectories are always left out, and a warning has their number.
         settings: further arguments of `estimate`.
     Raises:
-        DatasetError, SpaceError: the data does not fit the policy, or has many cut trajectories, or no
-            log-probabilities.
-        ConfigError, PolicyError: as `estimate`.
+        DatasetError, SpaceError, ShapeError, NonFiniteError: the data does not fit the policy, or has too many cut
+            trajectories or no log-probabilities.
+        ConfigError, PolicyError: as `estimate`; also for data that is too large, or has actions outside the space.
     """
     if not isinstance(policy, PolicyRunner):
         got = f"{type(policy).__name__} {policy!r}"[:100]
@@ -207,7 +207,7 @@ def estimate_policy(
 
 
 class _FittedValues(NamedTuple):
-    """The values of the rows of logged episodes: Q [N] of the logged actions, V [N], and V [n] after the last rows."""
+    """q [N] of the logged actions, v [N] of the observations, and v_last [n] after the last rows: 0 if terminated."""
 
     q: np.ndarray
     v: np.ndarray
@@ -228,10 +228,10 @@ def _fitted(
     fqe: FQEConfig | None,
     seed: int,
 ) -> dict[str, _FittedValues]:
-    """Method -> values; for "dr" the values of each episode are fitted to the other half of the episodes.
+    """Returns the values for "dm" and for "dr", as far as `methods` has them: `values`, or else fitted Q evaluation.
 
-    Values that were fitted to a row also predict its noise, and would hide the errors that "dr" corrects. The agents of
-    an episode are in the same half, because they may share rewards and observations.
+    For "dr", each half of the episodes gets values that were fitted to the other half: values that were fitted to a row
+    also predict its noise, and would hide the errors that "dr" corrects. The agents of an episode are in the same half.
 
     Source: Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the halves.
     """
@@ -271,20 +271,20 @@ def _warnings_of_values(episodes: LoggedEpisodes, gamma: float, fitted: Iterable
     truncated = int(np.count_nonzero(~episodes.terminated))
     if truncated:
         warnings.append(
-            f"{truncated} of {len(episodes)} episodes were truncated: 'dm' and 'dr' estimate the return without the "
-            "time limit, and must not be compared with that of the data and with importance sampling, which end there"
+            f"{truncated} of {len(episodes)} episodes were truncated, and their returns end there; 'dm' and 'dr' "
+            "estimate the return without a time limit: do not compare them with v_behavior and importance sampling"
         )
     if gamma < 1:
         low, high = episodes.rewards.min(), episodes.rewards.max()
         low, high = min(low, low / (1 - gamma)), max(high, high / (1 - gamma))
-        tolerance = 0.05 * max(high - low, abs(low), abs(high), 1.0)  # rewards may all be equal
+        tolerance = 0.05 * max(high - low, abs(low), abs(high), 1.0)  # above 0 even if all rewards are 0
         for values in fitted:
             outside = (values.v < low - tolerance) | (values.v > high + tolerance)
             if outside.mean() > _MOST_OUTSIDE:
                 warnings.append(
-                    f"{outside.mean():.0%} of the fitted values are outside {low:.4g} to {high:.4g}, which is what the "
-                    "rewards allow: they have not settled, and 'dm' and 'dr' mean nothing; use more data, more "
-                    "updates, or a smaller lr (FQEConfig)"
+                    f"{outside.mean():.0%} of the fitted values are outside {low:.4g} to {high:.4g}, the range that "
+                    "the rewards allow: the fit has not converged, and 'dm' and 'dr' are meaningless; use more data, "
+                    "more updates, or a smaller lr (FQEConfig)"
                 )
                 break
     return warnings
@@ -302,15 +302,15 @@ def _logged(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed
 def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
     if log_weights.max() == -np.inf:
         warnings.append(
-            "the policy never takes the actions of any logged episode: importance sampling says nothing about it, and "
-            "'wis' and 'wpdis' are NaN; use 'dm', or data of a policy nearer to it"
+            "each logged episode has an action that the policy never takes: importance sampling cannot estimate it, "
+            "and 'wis' and 'wpdis' are NaN; use 'dm', or data of a closer policy"
         )
         return 0.0
     size = importance.effective_sample_size(log_weights)
     if size < min(_FEW_EPISODES, episodes / 2):
         warnings.append(
-            f"the effective sample size is {size:.1f} of {episodes} episodes: the two policies differ too much for "
-            "importance sampling; use 'dm', or data of a policy nearer to it"
+            f"the effective sample size is {size:.1f} of {episodes} episodes, too few for importance sampling: the "
+            "policy differs too much from the behaviour policy; use 'dm', or data of a closer policy"
         )
     return size
 
@@ -333,8 +333,8 @@ def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> lis
     if not abs(mean - 1) <= max(_WEIGHT_TOLERANCE, 3 * error):
         warnings.append(
             f"the mean importance weight is {mean:.3g} instead of 1: the fitted model of the behaviour policy does not "
-            "describe the data, and 'is' and 'pdis' are wrong by about this factor; use data with `action_logp`, more "
-            "of it, or 'dm'"
+            "describe the data, and 'is' and 'pdis' are wrong by about this factor; use 'dm', data with `action_logp`, "
+            "or more data"
         )
     return warnings
 
@@ -344,10 +344,10 @@ def _check(methods: Sequence[str], gamma: Any, behaviour: str, level: Any, resam
         if name not in METHODS:
             raise ConfigError.unknown("method of estimates", name, METHODS, "methods")
     if behaviour not in ("logged", "fitted"):
-        raise ConfigError.unknown("kind of behaviour", behaviour, ("logged", "fitted"), "behaviour of estimate")
+        raise ConfigError.unknown("behaviour policy", behaviour, ("logged", "fitted"), "estimate(behaviour)")
     for name, value, fits, expected in (
-        ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number within 0 and 1"),
-        ("level", level, is_number(level) and 0 < level < 1, "a number within 0 and 1"),
+        ("gamma", gamma, is_number(gamma) and 0 <= gamma <= 1, "a number from 0 to 1"),
+        ("level", level, is_number(level) and 0 < level < 1, "a number above 0 and below 1"),
         ("resamples", resamples, is_whole(resamples) and resamples > 0, "a whole number, 1 or more"),
         ("seed", seed, is_whole(seed) and seed >= 0, "a whole number, 0 or more"),
     ):

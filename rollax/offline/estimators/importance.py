@@ -14,17 +14,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-_LARGEST_LOG = 700.0  # exp of more is infinite in float64
+_LARGEST_LOG = 700.0  # larger logarithms of weights count as 700: exp(710) is infinite in float64
 _CELLS_AT_ONCE = 1_000_000
-_LOG_RANGE = 600.0  # if the logarithms of two weights differ by less, float64 can hold their sum
+_LOG_RANGE = 600.0  # if the logarithms of two weights differ by less, float64 can hold their ratio
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
     """An estimate as a sum over steps of weighted means over the n episodes: Σ_t Σ_i w_it y_it / Σ_i w_it.
 
-    An episode that has ended keeps its last weight at later steps, with y = 0. An estimate of one mean has one step.
-    Bootstrap and jackknife only reweight the episodes i. Memory grows with the number of rows N.
+    An episode that has ended keeps its last weight at later steps, with y = 0. A single mean is the case of one step
+    per episode. Bootstrap and jackknife only reweight the episodes i. Memory grows with the number of rows N.
 
     Args:
         values: [N] y of each step.
@@ -67,7 +67,7 @@ class Terms:
         return estimates
 
     def _blocks(self, estimates: int) -> Iterator[tuple[Float[ndarray, "n K"], Float[ndarray, "n K"]]]:
-        """y and log w of all episodes, K steps at a time; `estimates`: the number of estimates per block."""
+        """y and log w of all episodes, K steps at a time; `estimates`: how many a caller computes from each block."""
         starts, last = starts_of(self.lengths), (self.lengths - 1)[:, None]
         width = max(_CELLS_AT_ONCE // max(len(self), estimates), 1)
         for first in range(0, int(self.lengths.max()), width):
@@ -123,10 +123,10 @@ def discounted_returns(rewards: Float[ndarray, "N"], lengths: Int[ndarray, "n"],
 
 
 def cumulative_log_weights(log_ratios: Float[ndarray, "N"], lengths: Int[ndarray, "n"]) -> Float[ndarray, "N"]:
-    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; -∞ from the first step with π = 0 on."""
+    """log w_{0:t} = Σ_{k ≤ t} log(π(a_k | s_k) / μ(a_k | s_k)) at each row; -∞ from the first step with π = 0 on."""
     starts, sums = starts_of(lengths), np.empty_like(log_ratios)
-    # Differences of one sum over all episodes would lose digits in the last ones. N rows have few different lengths:
-    # at most sqrt(2 N).
+    # One cumulative sum over all episodes would lose digits in the later episodes. The loop is short: the episodes of N
+    # rows have at most sqrt(2 · N) different lengths.
     for length in np.unique(lengths):
         rows = starts[lengths == length][:, None] + np.arange(length)
         sums[rows] = np.cumsum(log_ratios[rows], axis=1)
@@ -198,7 +198,7 @@ def doubly_robust(
 ) -> Terms:
     """DR: the mean of DR_0, with DR_t = V(s_t) + ρ_t (r_t + γ DR_{t+1} - Q(s_t, a_t)).
 
-    Unbiased if the weights are right, and of low variance if Q is. With Q = 0 it is PDIS.
+    Unbiased if the weights are right, and of low variance if Q is right. With Q = V = 0 it is PDIS.
 
     Source: Jiang and Li (2016), Eq. 10, arXiv:1511.03722. Deviation: an episode that does not terminate continues with
         V of its last observation.

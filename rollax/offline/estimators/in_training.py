@@ -21,8 +21,8 @@ log = logging.getLogger("rollax.offline.estimators")
 class TrainingEstimates:
     """Repeated estimates of several policies from one data set in memory.
 
-    The policies are estimated as they act in training (`explore=True`). Trajectories that are cut in the middle are
-    left out. Estimates change neither the policies nor their random state.
+    The policies are estimated as they act in training (`explore=True`). Trajectories that lack their beginning or end
+    are left out. Estimates change neither the policies nor their random state.
 
     Args:
         runners: policy id -> the policy to estimate.
@@ -31,8 +31,8 @@ class TrainingEstimates:
     Raises:
         ConfigError: the data is larger than half of the memory.
         DatasetError: a policy has no whole trajectory, or no log-probabilities, which a method requires.
-        SpaceError: a policy has other spaces than its data.
-        PolicyError: a method does not support a policy.
+        SpaceError, ShapeError, NonFiniteError: a policy has other spaces than its data, or values are impossible.
+        PolicyError: a method does not support a policy, or an action is impossible.
     """
 
     def __init__(

@@ -29,21 +29,21 @@ def bootstrap(
     """The bias-corrected and accelerated (BCa) interval of an estimate.
 
     Source: Efron (1987), "Better bootstrap confidence intervals", sections 2 to 4: percentiles
-        Φ(z0 + (z0 + z) / (1 - a (z0 + z))) of the resampled estimates, with z0 from the share below the estimate and
-        a from the jackknife. Groups are drawn or left out as a whole, see Davison and Hinkley (1997),
+        Φ(z0 + (z0 + z) / (1 - a · (z0 + z))) of the resampled estimates, with z0 from the share below the estimate
+        and a from the jackknife. Groups are drawn or left out as a whole, see Davison and Hinkley (1997),
         "Bootstrap methods and their application", section 3.8.
 
     Args:
         terms: the estimate.
         groups: [n] numbers from 0 on, equal for terms that are not independent, such as the agents of an episode;
             None: all are independent.
-        level: the share of intervals that contain the true value.
+        level: the share of such intervals that should contain the true value.
         resamples: how many times the episodes are drawn with replacement.
         seed: seed of the draws.
     Returns:
-        The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
-        three numbers are NaN if the estimate or a resample is not finite. Resamples with an undefined estimate are
-        left out.
+        The interval; both ends are the estimate if there is one group, or if all resamples give the same value.
+        Resamples whose estimate is undefined (NaN) are left out. All three numbers are NaN if the estimate is NaN, if
+        no resample is left, or if the estimate of a resample is infinite.
     """
     groups = np.arange(len(terms)) if groups is None else groups
     estimate, episodes = terms.value, int(groups.max()) + 1

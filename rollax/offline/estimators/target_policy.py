@@ -81,7 +81,7 @@ class TargetPolicy:
     def on_bound(self, actions: trees.Tree) -> np.ndarray:
         """[N] whether an element of an action, in the scale of the policy, lies exactly on a bound of its Box.
 
-        Actions beyond a bound do not count: they are not clipped, so the policy's density applies to them.
+        Actions beyond a bound do not count: they were recorded unclipped, so the policy's density applies to them.
         """
         action_map = self.runner.action_map
         unchanged = trees.tree_map(
@@ -91,7 +91,7 @@ class TargetPolicy:
         return action_map.on_bound(action_map(actions)) & np.all([*trees.leaves(unchanged)], axis=0)
 
     def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
-        """Columns [N · count, ...] of policy actions for N raw observations: `count` adjacent actions for each."""
+        """Columns [N · count, ...] of actions: `count` adjacent ones for each of N raw observations, 1 if greedy."""
         rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
         return in_parts(lambda some: self._act(self.filtered(trees.index(obs, some)), {}, sample=True)[0], rows)
 
@@ -153,7 +153,7 @@ def in_parts(function: Callable[[trees.Tree], trees.Tree], columns: trees.Tree) 
 def action_probabilities(policy: Policy, obs: trees.Tree, *, explore: bool = True) -> np.ndarray:
     """[N, n] the probability of each action of a Discrete space, for N filtered observations, without memory.
 
-    A policy that is not a `ModelPolicy` has its own method `action_probabilities(obs_batch, explore=...)`.
+    A policy that is not a `ModelPolicy` needs a method `action_probabilities(obs_batch, explore=...)`.
 
     Args:
         explore: True for the policy as it acts in training, False for its greedy action.
@@ -176,7 +176,7 @@ def action_logp(
 ) -> tuple[np.ndarray, Sequence[Any]]:
     """`([N] log-probabilities, states)` of N actions in the policy's scale, for the policy as it acts in training.
 
-    A policy that is not a `ModelPolicy` has its own method `action_logp(actions, obs_batch, state_batches,
+    A policy that is not a `ModelPolicy` needs a method `action_logp(actions, obs_batch, state_batches,
     prev_action_batch, prev_reward_batch)`. `compute_actions` describes these arguments and the returned states.
     """
     if (own := getattr(policy, "action_logp", None)) is not None:
@@ -193,6 +193,6 @@ def action_logp(
 
 
 def _no_probabilities(policy: Policy, got: str, expected: str) -> PolicyError:
-    fix = "estimate it by 'dm', which requires no probabilities; or implement these methods in the policy's class"
+    fix = "estimate it by 'dm' if its actions are a Box; or implement action_probabilities or action_logp in its class"
     what = "The policy has no probabilities of given actions."
     return PolicyError(what, policy.label, got, expected=expected, fix=fix)

@@ -191,7 +191,7 @@ def decoding(expected: str, where: Any, what: str = "The data is damaged, or can
 def check_setting(name: str, value: Any, fits: bool, expected: str) -> None:
     """Raises ConfigError for a wrong setting of a format."""
     if not fits:
-        raise ConfigError("The setting has the wrong type.", f"setting {name!r}", value, expected=expected)
+        raise ConfigError("The setting has the wrong type or value.", f"setting {name!r}", value, expected=expected)
 
 
 def checked_max_gb(max_decoded_gb: Any) -> float:
@@ -204,7 +204,7 @@ def checked_max_gb(max_decoded_gb: Any) -> float:
 def _by_policy(given: Any, name: str, env: str | None) -> dict[str, Space]:
     if isinstance(given, Mapping) and not isinstance(given, Space):
         parts = given.values()
-        if given and all(isinstance(part, Space | Mapping) for part in parts):  # a space's JSON has a str: type
+        if given and all(isinstance(part, Space | Mapping) for part in parts):  # in a space's JSON, `type` is a string
             return {policy_id: _space(part, f"{name} of {policy_id!r}", None) for policy_id, part in given.items()}
     space = _space(given, name, env)
     return {} if space is None else {DEFAULT_POLICY: space}
@@ -265,7 +265,7 @@ def warn_of_logp(path: Path, count: int) -> None:
 
 
 def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
-    """Columns from a list of values; without a space, numbers become float32 and integers int64.
+    """Columns from a list of values; without a space, floats become float32 and integers int64.
 
     Keys of a Dict space may be strings in the values, as in JSON.
 

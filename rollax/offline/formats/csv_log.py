@@ -45,7 +45,8 @@ class CsvReader(FormatReader):
         agent: the column of the agent's id.
         ends: how all episodes end: "terminated", "truncated" (the default) or "cut".
         delimiter: separator of columns.
-        settings: as for `FormatReader`. Without spaces, a single action column of integers is an integer action.
+        settings: as for `FormatReader`. Without an action space, actions are integers if `actions` is one name, not a
+            list, and its column has only integers.
     """
 
     def __init__(

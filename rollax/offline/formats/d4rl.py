@@ -37,7 +37,7 @@ _COLUMNS = {
 _AT_ONCE = 4 << 20  # bytes of trajectories that are read together
 _End = tuple[int, int, bool, bool]
 """First row, row after the last, terminated, truncated."""
-_SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best compression in HDF5, has a factor of at most 1032
+_SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # bytes; factor: gzip, which compresses most in HDF5, reaches at most 1032
 
 
 class D4RLReader(FormatReader):
@@ -47,9 +47,9 @@ class D4RLReader(FormatReader):
     setting `time_limit` is None, an episode is also cut where `next_observations` differs from the next row of
     `observations`.
 
-    Without `next_observations`, the last step before a timeout is left out, because the observation after it is
-    unknown; its reward still counts in the return. Memory holds a few MiB of trajectories at a time, or a single larger
-    one.
+    Without `next_observations`, the last step of an episode that does not terminate is left out, because the
+    observation after it is unknown; its reward still counts in the return of a truncated episode. Memory holds a few
+    MiB of trajectories at a time, or a single larger one.
 
     Args:
         paths: the files.

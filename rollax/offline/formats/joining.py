@@ -22,7 +22,7 @@ class Assembler:
 
     An agent may skip steps of the environment, so a gap in `t` does not show that rows are missing. Rows are missing if
     the observation after a row differs from the observation of the next row: the next row then begins another
-    trajectory, which continues the previous one. Without `t`, this is checked only between pieces.
+    trajectory, which continues the previous one. This is checked at gaps in `t`, or, without `t`, between pieces.
 
     Args:
         skip: called with the error of a trajectory whose pieces do not fit together.

@@ -1,11 +1,11 @@
 """The Parquet layout of recorded trajectories: the arrays in the columns of a table.
 
-A trajectory of T steps is T + 1 rows. Row t has the observation, its action, reward and flags; the last row has
-`is_last`, the final observation, and null elsewhere. `continues` is true in the first row of a trajectory whose
-beginning is missing. `reward_left_out` of the last row is the reward of another step that is left out because the
-observation after it is unknown. Each part of a nested space has its own column, such as `obs/position`. Rows of numbers
-are lists; rows of more than 256 numbers, such as images, are bytes. If columns of policies differ, each policy has its
-own, such as `walker:obs`.
+A trajectory of T steps is T + 1 rows. Row t has the observation, its action, reward and flags. In the last row
+`is_last` is true, and only the ids, `obs`, `infos` and `reward_left_out` have values. `reward_left_out` is null, or the
+reward of a further step that is left out because the observation after it is unknown. `continues` is true in the first
+row of a trajectory whose beginning is missing. Each part of a nested space has its own column, such as `obs/position`.
+Rows of numbers are lists; rows of more than 256 numbers, such as images, are bytes. If columns of policies differ, each
+policy has its own, such as `walker:obs`.
 """
 
 from __future__ import annotations

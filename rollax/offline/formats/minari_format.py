@@ -190,10 +190,11 @@ def write_minari(
 
     Args:
         path: a new or empty folder; the data is written into its folder `data`.
-        storage: HDF5 in one file, or Arrow with a folder for each episode, of less than 32,768 steps.
+        storage: HDF5 in one file, or Arrow with a folder for each episode; with Arrow, at most 32,767 steps each.
         dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
     Raises:
-        DatasetError: the folder is not empty, the data has several agents, or an episode is too long for Arrow.
+        DatasetError: the folder is not empty, or the data has several agents, unknown spaces, a key that Minari cannot
+            store, only the policy's actions, or an episode that is too long for Arrow.
     """
     check_spaces_known(reader, path)
     if len(reader.observation_spaces) != 1:

@@ -30,7 +30,7 @@ class RLlibJsonReader(FormatReader):
     Rows of an episode in several lines are joined by `eps_id`, `agent_index` and policy; also over consecutive files of
     a worker, if `t` continues. Rows after a skipped line, a missing file or missing rows (see `Assembler`) are not
     joined, but read as a trajectory that continues another. A row whose `t` does not grow, or that follows the end
-    of a trajectory, begins another episode, even with the same `eps_id`. `dones` without `truncateds` counts as
+    of a trajectory, begins another episode, even with the same `eps_id`. Without `terminateds`, `dones` counts as
     terminated. Without `new_obs`, the last step of a trajectory without a termination is left out. The trajectories of
     an episode are adjacent, unless an agent joins in a later line, after all others of the episode have ended.
 
@@ -90,7 +90,7 @@ class RLlibJsonReader(FormatReader):
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             t = columns.get(SampleBatch.T, zeros)
             if np.ndim(t) != 1 or not np.isfinite(t).all():
-                raise ValueError("t is not a number")
+                raise ValueError("t is not a number for each row")
         start = 0
         for row in range(rows):
             here = episodes[row], agents[row]
