@@ -158,7 +158,6 @@ class EachOptionOnce(typer.core.TyperCommand):
         with readable_errors(show_traceback=False):
             raise ConfigError("There is no such option.", where=f"rollax {self.name}", got=option, fix=fix)
 
-
     def _refuse_arguments(self, given: list[str]) -> None:
         """Raises an error for arguments without the name of an option, if this command has `--run` and `--env`."""
         if {"--run", "--env"} <= {name for parameter in self.params for name in parameter.opts}:

@@ -86,7 +86,7 @@ def fetch(
 
 def play(
     source: SourceArgument,
-    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 5,
+    episodes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of episodes; by default 5.")] = None,
     video: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
     ] = None,
@@ -113,10 +113,14 @@ def play(
         given = [ENV] * (env is not None) + [TRAINER] * (":" in (run or ""))
         _refuse_missing_code(source, checkpoint, given)
         if verify:
+            for name, value in {"seed": seed, "episodes": episodes, "video": video}.items():
+                if value is not None:
+                    why = "--verify plays the episodes of the stated score"
+                    raise ConfigError.no_effect(f"--{name}", why, "rollax play", str(value), "no such option")
             _verify(source, stated, checkpoint, run, changes)
             return
         with open_trainer(checkpoint, run=run, trust_code=False, learn=False, **changes) as trainer:
-            results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
+            results = trainer.evaluate(episodes or 5, record_dir=None if video is None else str(video))
             print(title_of(trainer.name, trainer.config.env))
             for number, reward in enumerate(results["episode_rewards"], start=1):
                 print(f"episode {number}  reward {reward:.2f}")
@@ -152,8 +156,6 @@ def _verify(source: str, stated: Score | None, checkpoint: Path, run: str | None
         raise CheckpointError("The shared run states no score.", source).expected(
             "a run with the file score.json, as `rollax share` writes it", "play it without --verify"
         )
-    if "seed" in changes:
-        raise ConfigError.no_effect("--seed", "--verify plays the episodes of the stated score", "rollax play", source)
     with open_trainer(checkpoint, run=run, trust_code=False, learn=False, seed=stated.seed, **changes) as trainer:
         found = measure(trainer, stated.env, len(stated.rewards))
     agreement = stated.agreement(found)

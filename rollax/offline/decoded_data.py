@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import glob
 import hashlib
 import json
 import logging
@@ -21,6 +20,7 @@ from rollax.core import trees
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
 from rollax.offline.column_files import ColumnWriter, MappedColumns, open_columns, read_about
+from rollax.offline.reader import paths_of
 from rollax.offline.recorded_fragments import RecordedFragments
 
 log = logging.getLogger("rollax.offline")
@@ -147,9 +147,7 @@ def _begins(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 def _files_of(source: Any) -> list[list[Any]] | None:
     """`[path, size, modification time]` of all files of a source; None for a reader or a function."""
     if isinstance(source, str | Path):
-        found = [source] if os.path.exists(source) else sorted(glob.glob(str(source), recursive=True))
-        paths = [Path(path) for path in found]
-        inside = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+        inside = [file for path in paths_of(source) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
         stats = [(file, file.stat()) for file in inside if file.is_file()]
         return [[str(file), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
     if not isinstance(source, list | tuple):

@@ -91,7 +91,7 @@ def _opened(
 
     def of_paths(paths: Sequence[str | Path]) -> DatasetReader:
         try:
-            groups = _grouped([path for one in paths for path in _paths(one)], kind)
+            groups = _grouped([path for one in paths for path in paths_of(one)], kind)
         except OSError as error:
             raise DatasetError("The data cannot be read.", "open_dataset", str(error)).expected(
                 "files and folders that you may read", "check the permissions"
@@ -181,7 +181,7 @@ class ChainedReader(DatasetReader):
             reader.close()
 
 
-def _paths(source: str | Path) -> list[Path]:
+def paths_of(source: str | Path) -> list[Path]:
     """The files and folders of a source; DatasetError if there are none."""
     if isinstance(source, str) and source.startswith(MINARI_ID):
         return _minari_folders(source.removeprefix(MINARI_ID))

@@ -48,7 +48,7 @@ class Failures:
 
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
         self.rules, self.name, self._advice = rules, name, advice
-        self.last: dict[int, Exception] = {}  # index -> last error
+        self.last: dict[int, Exception] = {}  # index -> last error, the newest at the end
         self.restarts = 0  # the number of restarts of all actors
         self.in_a_row: dict[int, int] = {}  # index -> failures since the last success
 
@@ -62,6 +62,7 @@ class Failures:
         Raises the error if neither `restart` nor `ignore` of the rules is set.
         """
         rules = self.rules
+        self.last.pop(index, None)
         self.last[index] = error
         failures = self.in_a_row[index] = self.in_a_row.get(index, 0) + 1
         if rules.restart and failures <= rules.tolerance and self.restarts < rules.max_restarts:

@@ -48,20 +48,21 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
             "A trajectory ends inside a segment.", f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}"
         ).expected(expected, "add the row to the fragment's ends, and what came after it to `after`")
     for name in names:
-        _check_numbers(name, fragment[name], "row", np.arange(len(fragment)), where)
+        _check_numbers(name, fragment[name], "row", np.arange(len(fragment)), len(fragment), where)
         if name in fragment.after:
             segments = np.flatnonzero(fragment.goes_on)
-            _check_numbers(name, trees.index(fragment.after[name], segments), "after segment", segments, where)
+            after = trees.index(fragment.after[name], segments)
+            _check_numbers(name, after, "segment", segments, len(fragment.goes_on), where)
     return fragment
 
 
-def _check_numbers(name: str, column: trees.Tree, what: str, places: np.ndarray, where: str) -> None:
-    """Refuses NaN and infinity, by the rule of `first_not_finite`; `places` [N] are the numbers of the rows."""
+def _check_numbers(name: str, column: trees.Tree, what: str, places: np.ndarray, count: int, where: str) -> None:
+    """Refuses NaN and infinity, by the rule of `first_not_finite`; row i is number `places[i]` of `count`."""
     bad = first_not_finite(name, column)
     if bad is not None:
         raise NonFiniteError(
             "The fragment contains NaN or infinity; nothing of it is stored in the replay buffer.",
-            f"{where}, column {name!r}, {what} {places[bad.row]}",
+            f"{where}, column {name!r}, {what} {places[bad.row]} of {count}",
             bad.number,
         ).expected(
             "finite numbers", "look in callbacks, filters and postprocessing: values of environments are checked before"

@@ -85,12 +85,12 @@ def test_exact_save_of_an_external_environment_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("num_envs", "wait_ms"),
-    [(2, 0.0), pytest.param(2, 1e9, marks=pytest.mark.long), pytest.param(1, 0.0, marks=pytest.mark.long)],
+    [(2, 0.0), (2, 1.0), pytest.param(2, 1e9, marks=pytest.mark.long), pytest.param(1, 0.0, marks=pytest.mark.long)],
 )
 def test_exact_save_of_remote_environments_requires_lockstep(small_ray, tmp_path, num_envs, wait_ms):
     remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms, "num_envs_per_worker": num_envs}
     with PGTrainer("CartPole-v1", {**CONFIG, **remote}) as trainer:
-        if num_envs == 1 or wait_ms:
+        if num_envs == 1 or wait_ms > 1:
             trainer.save(tmp_path, exact=True)
             return
         with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*remote_env_batch_wait_ms"):

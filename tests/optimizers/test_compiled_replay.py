@@ -284,6 +284,17 @@ def test_exact_resume_with_the_buffer(name, tmp_path):
             assert again.optimizer.num_updates == steps
 
 
+def test_a_state_with_damaged_counts_changes_nothing(make_dqn):
+    with make_dqn(store_buffer_in_checkpoints=True) as trainer:
+        trainer.train()
+        optimizer = trainer.optimizer
+        state, rows = optimizer.get_state(), len(optimizer.rounds)
+        for damaged in ({**state, "due": {}}, {**state, "rows": {}, "due": {}}):
+            with pytest.raises(CheckpointError):
+                optimizer.set_state(damaged)
+            assert len(optimizer.rounds) == rows
+
+
 @pytest.fixture
 def store(monkeypatch):
     """A function that sets whether trainers store each observation once."""

@@ -16,6 +16,7 @@ from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.errors import (
     BatchError,
     ConfigError,
+    NonFiniteError,
 )
 from rollax.models.outputs import Outputs
 from rollax.policy.update_plan import Minibatches
@@ -78,6 +79,26 @@ class TestActing:
         for space in (CHOICES, spaces.Dict({"a": box})):
             with pytest.raises(ConfigError, match=r"free_log_std(.|\n)*got:(.|\n)*a Box action space"):
                 make(action_space=space, model={"free_log_std": True})
+
+
+class MasksItself(nnx.Module):
+    """A model whose second action is never chosen."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.bias = nnx.Param(jnp.zeros(num_outputs))
+
+    def __call__(self, obs):
+        logits = jnp.zeros((len(jax.tree.leaves(obs)[0]), len(self.bias[...]))) + self.bias[...]
+        return Outputs(logits.at[:, 1].set(-jnp.inf), logits.mean(axis=-1))
+
+
+def test_a_model_that_masks_with_minus_infinity():
+    policy = make(model={"custom_model": MasksItself})
+    outputs, _ = policy.model_outputs(seen(3))
+    np.testing.assert_array_equal(np.isneginf(outputs), [[False, True, *[False] * (outputs.shape[1] - 2)]] * 3)
+    policy.set_weights({"bias": np.full(outputs.shape[1], np.nan, np.float32)})
+    with pytest.raises(NonFiniteError):
+        policy.model_outputs(seen(3))
 
 
 @pytest.mark.long

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from rollax.errors import EnvError, WorkerError
-from rollax.processes.failure_rules import FailureRules
+from rollax.processes.failure_rules import FailureRules, Failures
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
+
+
+def test_the_cause_of_unavailable_workers_is_the_newest_error():
+    failures = Failures(FailureRules(ignore=True), "worker", "")
+    errors = [BrokenError(text) for text in ("first", "second", "third")]
+    for index, error in zip((1, 2, 1), errors, strict=True):
+        failures.failed(index, error)
+    assert failures.unavailable().__cause__ is errors[2]
 
 
 class TestRestarts:

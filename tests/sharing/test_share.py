@@ -96,6 +96,8 @@ def test_the_score_is_measured_again(shared, tmp_path, monkeypatch):
     invoke("play", "boasting", "--verify", code=1)
     (tmp_path / "boasting" / "score.json").unlink()
     invoke("play", "boasting", "--verify", code=2)
+    for option in ("--seed=3", "--episodes=2", "--video=videos"):
+        assert f"got:      {option.partition('=')[2]}" in invoke("play", shared, "--verify", option, code=2).output
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import pytest
 from rollax.errors import ConfigError
 from rollax.zoo import read_entry, verify, verify_first
 from rollax.zoo.measuring import measure
+from rollax.zoo.tables import description
 from tests.zoo.small import TEXT, write_small
 
 
@@ -48,6 +49,13 @@ def test_measuring_keeps_the_rest_of_the_file(measured):
     assert [[steps for steps, _ in result.curve] for result in figures.seeds] == [[200, 400, 600]] * 2
     assert figures.seeds[0].weights != figures.seeds[1].weights
     assert figures.seeds[0].weights != figures.seeds[0].first.weights or figures.first_iterations == 3
+
+
+def test_an_entry_with_one_seed_can_be_shown(measured, tmp_path):
+    entry = read_entry(write_small(tmp_path, measured.path.read_text()))
+    one = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
+    assert "a further seed" in description(measured, "rollax zoo")
+    assert "a further seed" not in description(one, "rollax zoo")
 
 
 @pytest.mark.long

@@ -29,6 +29,10 @@ from rollax.processes.stacks import StackFolder, writing_stacks
 _START_S = 60.0  # added to the time limit, for a new process and its environment
 
 
+_LOCKSTEP_MS = 10_000.0
+"""A wait for other sub-environments of at least this time counts as a wait for all of them."""
+
+
 class RemoteBaseEnv(BaseEnv):
     """Copies of a single-agent or multi-agent environment, each in its own process.
 
@@ -70,7 +74,7 @@ class RemoteBaseEnv(BaseEnv):
             else _SingleAgentRows(self.name, self.num_envs, self.observation_space)
         )
         self._wait_s = batch_wait_ms / 1000
-        self.repeats = batch_wait_ms > 0 or self.num_envs == 1
+        self.repeats = batch_wait_ms >= _LOCKSTEP_MS or self.num_envs == 1
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
         self._seeds: list[int | None] = [None] * self.num_envs  # of the pending reset
         self._resting: set[int] = set()

@@ -166,13 +166,13 @@ def entropy_collapsed(run: RunStatistics) -> Iterator[Finding]:
         if len(entropy) < 3 or len(run.learner(policy, "alpha")):
             continue
         space = run.action_spaces.get(policy)
-        first, now = max(float(entropy.values.max()), _of_random_choices(space)), float(entropy.values[-1])
-        if isinstance(space, spaces.Box):
+        first, now = float(entropy.values.max()), float(entropy.values[-1])
+        if isinstance(space, spaces.Box):  # whose entropy is that of a density, and may be negative
             limit = first + np.log(_SURE) * float(np.prod(space.shape))
         elif space is None and entropy.values.min() < 0:  # a density
             continue
         else:
-            limit = _COLLAPSED * first
+            limit = _COLLAPSED * max(first, _of_random_choices(space))
         if now > limit:
             continue
         began = int(entropy.iterations[int((entropy.values <= limit).argmax())])

@@ -205,6 +205,12 @@ class TestIds:
         with pytest.raises(DatasetError):
             open_dataset(f"minari:{name}")
 
+    def test_data_sets_with_the_same_settings_are_decoded_apart(self, tmp_path):
+        folder = tmp_path / "columns"
+        for name in ("maze/small-v0", "door-v1", "maze/small-v0"):
+            BCTrainer(config={"input": f"minari:{name}", "input_folder": str(folder), "seed": 0}).stop()
+        assert len(list(folder.glob("data-*"))) == 2
+
     @pytest.mark.long
     def test_a_config_names_one(self):
         with BCTrainer(config={"input": "minari:maze/small-v0", "seed": 0}) as trainer:

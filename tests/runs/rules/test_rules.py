@@ -42,6 +42,7 @@ CASES = {
         (made(10, {"kl": 0.06}, config={"kl_coeff": 0.2, "kl_target": 0.01}), "warning", "lr"),
         made(10, {"kl": 0.04}, config={"kl_coeff": 0.2, "kl_target": 0.01}),
         made(10, {"kl": 0.06}, config={"kl_coeff": 0.0, "kl_target": 0.01}),
+        made(10, {"kl": 0.06}, config={"kl_coeff": 1.0, "kl_target": 0.01, "use_kl_loss": False}),  # APPO without it
     ],
     "clipped-share": [
         (made(10, {"clip_fraction": 0.5}), "warning", "lr"),
@@ -54,6 +55,7 @@ CASES = {
         # two standard deviations of a hundredth: 2 log 0.01 = -9.2
         (made(10, {"entropy": lambda i: 2.8 - 9.2 * (i > 5)}, action_spaces=BOX, **LEVEL), "problem", "lr"),
         made(10, {"entropy": lambda i: 2.8 - 5 * (i > 5)}, action_spaces=BOX, **LEVEL),
+        made(10, {"entropy": -6.2}, action_spaces=BOX, **LEVEL),  # small standard deviations, as at the beginning
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.01}),  # the score rises
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.1}, **LEVEL),
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.01, "alpha": 0.1}, **LEVEL),  # as the temperature wants it
