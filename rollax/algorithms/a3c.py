@@ -61,7 +61,7 @@ class A3CConfig(
 
 
 class A3C(NormalizedRewards, BonusAdvantages, StateDependentExploration):
-    """An actor and a critic, trained on advantages of whole fragments."""
+    """An actor and a critic, whose advantages are estimated up to the end of each fragment."""
 
     config_class = A3CConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var")

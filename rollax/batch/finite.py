@@ -1,4 +1,4 @@
-"""Which columns of experience may hold NaN or infinity: the rule of recorded data and of replay buffers."""
+"""The rule of recorded data and replay buffers: no column may hold NaN, and only `obs` may hold infinity."""
 
 from __future__ import annotations
 

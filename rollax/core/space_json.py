@@ -66,7 +66,7 @@ def _attribute_to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return [int(part) for part in value]
-    # Infinities are strings, as strict JSON requires; equal numbers are stored as one (an image has 28k bounds).
+    # Infinities are strings, as strict JSON requires; if all numbers are equal, one is stored (an image has 28k).
     flat = np.ravel(value)
     if (flat == flat[0]).all():
         flat = flat[:1]
@@ -116,7 +116,7 @@ def refuse_large(elements: int, most: int, where: str) -> None:
 
 
 def elements_of(data: Any) -> int:
-    """Returns the number of inputs of a model for the space, discrete values one-hot, as an int without overflow."""
+    """Returns the number of elements of a flat sample, with discrete values one-hot, as a Python int (no overflow)."""
     kind = data["type"]
     if kind in ("Dict", "Tuple"):
         parts = [elements_of(part[1] if kind == "Dict" else part) for part in data["spaces"]]

@@ -27,12 +27,12 @@ _REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
 
 
 class EnvContext(dict[str, Any]):
-    """The dict `env_config`, with the worker and the copy that the environment is made for.
+    """The dict `env_config`, with the indices of the worker and of the sub-environment that is made.
 
     Args:
         env_config: the user's settings; their dicts and lists are copied.
         worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
-        vector_index: index of the copy within the worker.
+        vector_index: index of the sub-environment within the worker.
         num_workers: the number of remote workers.
         remote: the environment runs in its own actor.
     """
@@ -53,7 +53,7 @@ class EnvContext(dict[str, Any]):
         self.remote = remote
 
     def at(self, vector_index: int) -> EnvContext:
-        """Returns the same context for another copy."""
+        """Returns the context of another sub-environment of the worker."""
         return EnvContext(
             self,
             worker_index=self.worker_index,
@@ -96,7 +96,7 @@ def env_creator(env: Any) -> EnvCreator:
 
     Raises:
         ConfigError: an unknown id (the error suggests the nearest ones), a value of another kind, or a `module:Class`
-            that does not import or is no `ImportPath`, which `named_by_caller` makes from an argument of the caller.
+            that cannot be imported, or that may come from a file: it must be an `ImportPath` (`named_by_caller`).
     """
     if isinstance(env, str):
         if env in _creators:
@@ -109,12 +109,13 @@ def env_creator(env: Any) -> EnvCreator:
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
         return env
-    fix = "pass one of those"
+    what, fix = "The value is neither the name of an environment nor a creator.", "pass one of those"
     if hasattr(env, "step") and hasattr(env, "reset"):
+        what = "The value is an environment, not what creates environments."
         own = _spec_of(env)
         made = f"env=lambda context: {type(env).__name__}(...)" if own is None else _as_arguments(own)
         fix = f"pass what creates it, {made}: each worker creates its own copies"
-    raise ConfigError("The value is neither an environment nor a creator.", "env", env).expected(
+    raise ConfigError(what, "env", env).expected(
         "a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function", fix
     )
 
@@ -157,7 +158,7 @@ def _from_id(env_id: str) -> EnvCreator:
 
 
 def id_without_module(env_id: Any, where: str) -> str:
-    """The id in Gymnasium's registry. For "module:id", the module is imported here, if the caller wrote the string.
+    """The id in Gymnasium's registry. For "module:id", the module is imported if the string is an `ImportPath`.
 
     `gymnasium.make` and `gymnasium.spec` get only ids that this function returns, because they would import any module.
     """
@@ -180,8 +181,8 @@ def _fix_of_unknown(env_id: str) -> str:
     if dot and all(part.isidentifier() for part in env_id.split(".")):
         return f"write '{module}:{name}' for a class in a module, or correct the name"
     return (
-        "correct the name, install the package that registers it, or call register_env(name, creator), on the command "
-        "line in a module that --import names"
+        "correct the name, install the package that registers it, or call register_env(name, creator); for the command "
+        "line, in a module that you pass as --import MODULE"
     )
 
 

@@ -115,11 +115,11 @@ class WorkerError(RollaxError):
 
 
 class RequestError(RollaxError):
-    """A request to a policy server that was not executed.
+    """A request to a policy server failed: it was refused, or no answer came, and then it may have been executed.
 
     Attributes:
         status: the HTTP status; 503 for a server that cannot be reached.
-        retry_after_s: seconds after which the same request may succeed; None if it must be changed.
+        retry_after_s: seconds to wait before the same request is sent again; None if the server named no time.
         error_id: at a client, the id of the error in the server's log; None without one.
     """
 

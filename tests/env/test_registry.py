@@ -126,13 +126,13 @@ def test_a_module_that_the_caller_did_not_name_is_not_imported(path, monkeypatch
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
 def test_invalid_creators(value):
-    refused(ConfigError, env_creator, value, says="neither an environment nor a creator...creator function")
+    refused(ConfigError, env_creator, value, says="...creator function")
     refused(ConfigError, register_env, "name", value, says="The creator is not callable...register_env('name')")
 
 
 @pytest.mark.parametrize("env", [Clock(), gym.vector.SyncVectorEnv([Clock])])
 def test_an_instance_in_place_of_its_creator(env):
-    says = f"neither...env=lambda context: {type(env).__name__}(...): each worker creates its own"
+    says = f"not what creates...env=lambda context: {type(env).__name__}(...): each worker creates its own"
     refused(ConfigError, env_creator, env, says=says)
 
 

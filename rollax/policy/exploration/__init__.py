@@ -1,4 +1,4 @@
-"""`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution.
+"""`Exploration`: how actions are chosen from a model's outputs. `FromDistribution` draws them from a distribution.
 
 The methods work with arrays of NumPy and JAX; `namespace(array)` is the library of an array. This module does not
 import JAX.
@@ -40,7 +40,7 @@ class Exploration(ABC):
 
     @property
     def traced(self) -> Exploration:
-        """The exploration whose methods compiled functions call: itself, unless its attributes change."""
+        """What compiled functions use: the exploration itself, or a copy whose attributes do not change in training."""
         return self
 
     def initial_state(self) -> list[np.ndarray]:
@@ -86,8 +86,8 @@ class Exploration(ABC):
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         """Returns `action_logp` and `action_dist_inputs` of actions with exploration, as far as they are known.
 
-        The names are the same at every call. `fetches` are the columns of `fetched` in NumPy, of width 1 as [N] (but
-        `action_dist_inputs` always as [N, width]).
+        The names are the same at every call. `fetches` has the columns of `fetched` as NumPy arrays [N, width], or [N]
+        if the width is 1 (but `action_dist_inputs` is always [N, width]).
         """
         return {}
 
@@ -150,7 +150,7 @@ def uniform_choice(outputs: Any, uniform: Any) -> Any:
     xp = namespace(outputs)
     valid = outputs > MASKED_LOGIT
     count = valid.sum(axis=-1)
-    # The k-th valid choice is the first one at which the count of valid choices is k + 1.
+    # With k from 0: the choice is the first index at which the running count of valid choices exceeds k.
     k = xp.minimum((uniform * count).astype(np.int32), count - 1)
     return xp.argmax(xp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(np.int32)
 
