@@ -11,6 +11,7 @@ import numpy as np
 
 from rollax.core import trees
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import sum_of_rewards
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.rows import Rows
 
@@ -32,13 +33,13 @@ class RepeatedSteps(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Repeats the action, and returns the outcome of the last step with the sum of the rewards of all steps."""
-        total: Any
-        obs, total, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        total = sum_of_rewards([reward])
         for _ in range(1, self._times):
             if terminated or truncated:
                 break
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total += reward
+            total = sum_of_rewards([total, reward])
         return obs, total, terminated, truncated, info
 
 

@@ -256,3 +256,12 @@ def is_real(value: Any) -> bool:
     except Exception:
         return False
     return number.ndim == 0 and number.dtype.kind in "fiub"
+
+
+def sum_of_rewards(rewards: Sequence[Any]) -> Any:
+    """The sum as a float, or the first value that is not a real number, which is refused later.
+
+    In the dtype of the rewards, the sum could overflow: -100 twice is 56 in int8.
+    """
+    unreal = [reward for reward in rewards if not is_real(reward)]
+    return unreal[0] if unreal else sum(map(float, rewards))

@@ -144,8 +144,9 @@ class BlockColumns:
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.zeros_like(column))))
         self.steps = np.concatenate((self.steps, np.ones_like(self.steps)))
-        self._obs = trees.concat((self._obs, self._obs))
-        self._columns = {name: trees.concat((column, column)) for name, column in self._columns.items()}
+        if self._columns:  # otherwise no action has been written: the block has begun with resets
+            self._obs = trees.concat((self._obs, self._obs))
+            self._columns = {name: trees.concat((column, column)) for name, column in self._columns.items()}
         self._polls *= 2
 
     def begin(self) -> None:

@@ -101,5 +101,11 @@ class SlotMemory:
             what = "The states that compute_actions returned do not have the shapes of the initial state."
             fix = "return one array [N, ...] for each part of get_initial_state()"
             raise PolicyError(what, self._runner.policy.label, shapes, expected=expected, fix=fix)
+        pairs = [(part.dtype, column.dtype) for column, part in zip(columns, parts, strict=True)]
+        if not all(np.can_cast(*pair, "same_kind") for pair in pairs):
+            what = "The states that compute_actions returned cannot be stored in the dtypes of the initial state."
+            got, expected = (list(map(str, dtypes)) for dtypes in zip(*pairs, strict=True))
+            fix = "let get_initial_state() return parts of these dtypes, such as 0.0 instead of 0 for fractions"
+            raise PolicyError(what, self._runner.policy.label, got, expected=expected, fix=fix)
         for column, part in zip(columns, parts, strict=True):
             column[slots] = part

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from rollax import EnvContext
-from rollax.env.action_repeat import ActionRepeat
+from rollax.env.action_repeat import ActionRepeat, RepeatedSteps
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import env_creator
 from rollax.env.rows import DEFAULT_AGENT
@@ -65,6 +67,19 @@ def test_a_single_environment_repeats_actions_by_itself():
     for trace, seed in zip(drive(env, "rows", 20, seeds), seeds, strict=True):
         assert trace == trace_of(Repeated(WORLDS[clock_trace](), 3), seed, len(trace))
     env.stop()
+
+
+@pytest.mark.parametrize("paid", [np.int8(100), np.bool_(True), np.array(1.0)])
+def test_rewards_of_any_dtype_are_summed(paid):
+    """The sum is neither one of int8 nor of booleans, and is not written into the environment's array."""
+
+    class Pays(gym.Env):
+        def step(self, action):
+            return None, paid, False, False, {}
+
+    amount = float(paid)
+    assert RepeatedSteps(Pays(), 3).step(0)[1] == 3 * amount
+    assert paid == amount
 
 
 @pytest.mark.short(every=3)

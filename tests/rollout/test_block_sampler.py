@@ -106,6 +106,16 @@ def test_fragments_metrics_and_states(env, policy, settings):
         assert_equal(state["filters"], expected["filters"], "filters")
 
 
+def test_a_block_of_one_poll_begins_with_a_reset():
+    """Without a seed, an environment whose episodes have all ended begins the next ones in the first poll."""
+    env = native_lines(AutoresetMode.NEXT_STEP, 1)
+    blocks, rows = (make(env, seed=None, rollout_fragment_length=1, sampler=it) for it in (None, RowSampler))
+    assert blocks.evaluate(1) == rows.evaluate(1)
+    ours, theirs = blocks.sample(), rows.sample()
+    for name in theirs:
+        assert_equal(ours[name], theirs[name], name)
+
+
 def test_rows_of_lost_episodes_are_dropped():
     worker = make(Losing)
     assert type(worker.sampler) is BlockSampler

@@ -202,6 +202,25 @@ def test_states_that_differ_from_the_initial_ones_are_refused(states):
         worker.sample()
 
 
+def test_fractions_are_not_stored_in_an_initial_state_of_integers():
+    class Average(Counting):
+        first: Any = 0
+
+        def get_initial_state(self):
+            return [self.first]
+
+        def compute_actions(self, obs_batch, state_batches):  # type: ignore[override]
+            return [0] * len(obs_batch), [(state_batches[0] + 1.0) / 2], {}
+
+    class OfFloats(Average):
+        first = 0.0
+
+    with pytest.raises(PolicyError):
+        RolloutWorker(Clock, Average).sample()
+    (averages,) = RolloutWorker(Clock, OfFloats).sample()["state_in"]
+    assert set(averages.tolist()) == {0.0, 0.5, 0.75, 0.875}  # episodes have up to four steps
+
+
 LSTM = {
     "use_lstm": True,
     "lstm_cell_size": 3,

@@ -73,7 +73,8 @@ class RandomPlayer:
         self.steps += len(stepped)
         self._length.update(stepped)
         over = rows.over_envs()
-        self.ended.update(rows.ended_envs.tolist())
+        # An external environment has num_envs 1: the episodes of all of its sub-environments count together.
+        self.ended.update((rows.ended_envs % self.env.num_envs).tolist())
         self.lengths += [self._length.pop(index, 0) for index in rows.ended_envs.tolist()]
         self.truncates |= bool(rows.truncateds.any())
         # Checked before the reset, which may write into the same arrays.

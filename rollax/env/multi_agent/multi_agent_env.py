@@ -157,7 +157,7 @@ class _Grouped(MultiAgentEnv):
             before = [member for member in members if member in self._alive]
             flags = {m: flags_of(m, terminateds, truncateds) for m in members if m in obs or m in self._alive}
             if any(member in rewards for member in before):
-                out_rewards[group] = _sum([rewards[member] for member in before if member in rewards])
+                out_rewards[group] = checks.sum_of_rewards([rewards[member] for member in before if member in rewards])
             if any(member in infos for member in members):
                 out_infos[group] = {member: infos[member] for member in members if member in infos}
             # Copies, because an environment may reuse an array for the observation of another member.
@@ -194,15 +194,6 @@ class _Grouped(MultiAgentEnv):
                 "trajectory belongs to no action and is not counted. Logged once.",
             )
         return unearned
-
-
-def _sum(rewards: list[Any]) -> Any:
-    """The sum as a float, or the first value that is not a real number, which is refused later.
-
-    In the dtype of the rewards, the sum could overflow: -100 twice is 56 in int8.
-    """
-    unreal = [reward for reward in rewards if not checks.is_real(reward)]
-    return unreal[0] if unreal else sum(map(float, rewards))
 
 
 def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) -> None:
