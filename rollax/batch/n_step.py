@@ -50,8 +50,8 @@ def n_step_windows(
         rewards: [positions] r.
         terminated: [positions]; truncated: [positions]: the trajectory ended with this row.
         observed: [positions] true where there is only an observation, without a step.
-        n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` must then contain every row that
-            is reached from one of the rows, each row once.
+        n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` must then contain each row once;
+            a window that reaches another position is not complete.
         gamma: γ.
     Returns:
         `complete` [K]: false where an observed position ends the window too early, though the trajectory may go on;
@@ -59,7 +59,7 @@ def n_step_windows(
         be valued (if the trajectory terminated, the position of its last row).
     """
     if n_step is None:
-        return _whole_windows(rows.astype(np.int64), following, rewards, terminated, truncated, observed, gamma)
+        return _whole_windows(rows.astype(np.int64), following, rewards, terminated, truncated, gamma)
     at = rows.astype(np.int64)
     returns, discounts = np.zeros(len(at)), np.ones(len(at))
     complete = np.ones(len(at), np.bool_)
@@ -84,7 +84,6 @@ def _whole_windows(
     rewards: NDArray,
     terminated: Bools,
     truncated: Bools,
-    observed: Bools,
     gamma: float,
 ) -> Windows:
     """Returns the windows up to the end of each trajectory: pointer doubling in log2(longest trajectory) passes."""
@@ -93,10 +92,10 @@ def _whole_windows(
     in_order = rows[order]
     over = terminated[rows]
     after = np.where(over, rows, following[rows])
-    ends = over | truncated[rows] | observed[after]
-    # [K + 1] the position in `rows` of the next row; K stands for the end of a trajectory.
-    place = order[np.searchsorted(in_order, after).clip(max=max(count - 1, 0))] if count else rows
-    following_row = np.append(np.where(ends, count, place), count)
+    found = np.searchsorted(in_order, after).clip(max=count - 1)
+    ends = over | truncated[rows] | (in_order[found] != after)
+    # [K + 1] the position in `rows` of the next row; K stands for the end of a window.
+    following_row = np.append(np.where(ends, count, order[found]), count)
     returns = np.append(rewards[rows].astype(np.float64), 0.0)
     discounts = np.append(np.where(over, 0.0, gamma), 1.0)
     targets = np.append(after, 0)

@@ -142,7 +142,8 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
 
     def _broadcast_newest(self) -> None:
         super()._broadcast_newest()
-        if self._due.updates <= self.num_updates and self.steps - self._synced_steps >= self._steps_per_sync:
+        idle = self._due.updates - self.num_updates < self.config.updates_per_draw
+        if idle and self.steps - self._synced_steps >= self._steps_per_sync:
             # Without updates no weights are broadcast, so that timestep and filters would not reach the workers.
             self._synced_steps = self.steps
             self._publish(self.version, self.local_worker.get_weights())

@@ -138,12 +138,11 @@ class GradientSteps:
         expected = jax.eval_shape(one_gradient, variables, batch, plan[0], coefficients)
         shapes = expected.statistics
         capacity, stops = jax.tree.leaves(batch)[0].shape[0], self.objective.plan.stops
-        # Statistics [B] are kept by row, unless the plan has microbatches.
-        by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
+        by_row = {name: stat for name, stat in shapes.items() if stat.ndim}  # in the shape of the rows of a step
         for name, stat in by_row.items():
-            if plan.ndim == 2 and stat.shape != plan.shape[1:]:
+            if stat.shape != plan.shape[1:]:
                 raise misshapen_statistic(name, stat.shape, plan.shape[1:])
-        columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
+        columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items()}
         # A sum in half precision stops growing, and a sum of booleans is not a boolean.
         wide = {name: jnp.promote_types(stat.dtype, jnp.float32) for name, stat in shapes.items() if not stat.ndim}
         zeros = {name: jnp.zeros((), dtype) for name, dtype in wide.items()}
@@ -199,23 +198,25 @@ class GradientSteps:
         def loss_of(learned: Columns, *args: Any) -> tuple[jax.Array, tuple[dict, Columns]]:
             return self.objective.loss({**params, **learned}, *args)
 
-        def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, jax.Array]:
+        def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, Columns, jax.Array]:
             some = jax.tree.map(lambda column: column[rows], dict(batch))
             some, mask = self.devices.share_rows((some, (rows >= 0).astype(jnp.float32)))
             (loss, (stats, extra)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
                 learned, variables.targets, extra, some, mask, now
             )
-            return (loss, gradients, stats), extra, self.objective.count_rows(some, mask)
+            by_row = {name: stat for name, stat in stats.items() if jnp.ndim(stat)}
+            numbers = {name: stat for name, stat in stats.items() if name not in by_row}
+            return (loss, gradients, numbers), by_row, extra, self.objective.count_rows(some, mask)
 
         if rows.ndim == 1:
-            means, extra, _ = at_once(variables.extra, rows)
+            means, by_row, extra, _ = at_once(variables.extra, rows)
         else:
-            means, extra = weighted_mean(at_once, variables.extra, rows)
-        loss, gradients, statistics = means
+            means, by_row, extra = weighted_mean(at_once, variables.extra, rows)
+        loss, gradients, numbers = means
         zeros = {name: jnp.zeros_like(value) for name, value in params.items() if name not in learned}
         kept = {name: value for name, value in variables.extra.items() if part_of(name) in waiting}
         extra = jax.tree.map(_like, {**extra, **kept}, variables.extra)
-        return Gradients(loss, {**gradients, **zeros}, statistics, extra, {})
+        return Gradients(loss, {**gradients, **zeros}, {**numbers, **by_row}, extra, {})
 
     def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
         """The variables after a step, and whether the norms of the gradient and of the new parameters are finite.
@@ -296,12 +297,14 @@ def by_due_parts(
     return lax.switch(number, [partial(completed, version) for version in versions])
 
 
-Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
-"""(state, rows) -> (means over the valid rows, state, number of valid rows)."""
+Part = Callable[[Any, jax.Array], tuple[Any, Any, Any, jax.Array]]
+"""(state, rows) -> (means over the valid rows, numbers by row, state, number of valid rows)."""
 
 
-def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
-    """Returns the means over all valid rows of K microbatches, and the state from the last one with valid rows.
+def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any, Any]:
+    """Returns the means over all valid rows of K microbatches, [K, M] the numbers by row, and the state.
+
+    The state is that of the last microbatch with valid rows.
 
     mean = Σ_k n_k · mean_k / Σ_k n_k. Microbatches without valid rows are skipped, even if their means are NaN; if no
     row is valid, the means are 0. `rows` are [K, M] row indices.
@@ -309,13 +312,13 @@ def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
     shapes = jax.eval_shape(part, state, rows[0])[0]
     zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)
 
-    def add(carry: tuple[Any, Any, jax.Array], rows: jax.Array) -> tuple[tuple[Any, Any, jax.Array], None]:
+    def add(carry: tuple[Any, Any, jax.Array], rows: jax.Array) -> tuple[tuple[Any, Any, jax.Array], Any]:
         sums, state, total = carry
-        means, new_state, count = part(state, rows)
+        means, by_row, new_state, count = part(state, rows)
         valid = count > 0
         sums = jax.tree.map(lambda total, mean: total + jnp.where(valid, count * mean, 0.0), sums, means)
         state = jax.tree.map(lambda new, old: jnp.where(valid, new, old), new_state, state)
-        return (sums, state, total + count), None
+        return (sums, state, total + count), by_row
 
-    (sums, state, total), _ = lax.scan(add, (zeros, state, jnp.float32(0)), rows)
-    return jax.tree.map(lambda value: value / jnp.maximum(total, 1), sums), state
+    (sums, state, total), by_row = lax.scan(add, (zeros, state, jnp.float32(0)), rows)
+    return jax.tree.map(lambda value: value / jnp.maximum(total, 1), sums), by_row, state

@@ -175,8 +175,9 @@ class TestWeights:
         gaps = np.diff([update.timestep for update in later])
         assert (gaps >= 200).all()
 
-    def test_steps_and_filters_are_broadcast_before_learning(self, make):
-        optimizer, processes = make(2, learning_starts=10_000, max_weight_sync_delay=50)
+    @pytest.mark.parametrize("keys", [{"learning_starts": 10_000}, {"updates_per_draw": 1000}])
+    def test_steps_and_filters_are_broadcast_before_learning(self, make, keys):
+        optimizer, processes = make(2, max_weight_sync_delay=50, **keys)
         steps(optimizer, 30)
         _, *later = processes.published
         assert optimizer.num_updates == 0

@@ -136,6 +136,9 @@ def test_a_trajectory_with_a_gap_does_not_continue():
     # The fragment between them was lost: 2 never gets a second step.
     buffer = buffer_of(rows("12"), rows("56|"), n_step=2)
     assert drawn(buffer) == [(1, 1.2, 3, 0.01), (5, 5.6, -1, 0), (6, 6, -1, 0)]
+    restored = buffer_of(n_step=None)
+    restored.set_state(buffer.get_state())
+    assert drawn(restored) == [(5, 5.6, -1, 0), (6, 6, -1, 0)]  # no window leads from 1 over the gap
 
 
 def test_a_trajectory_does_not_continue_after_its_end():
