@@ -45,11 +45,12 @@ class ApexPolicy(JaxPolicy):
         return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        super().postprocess_rows(fragment)
-        if self.config.prioritized_replay and not self.memory.present:
-            errors = self.td_errors(fragment.transitions(self.config.n_step, self.config.gamma))
-            fragment[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
-        return fragment
+        rows = super().postprocess_rows(fragment)
+        # A batch that is no fragment is refused by the buffer.
+        if isinstance(rows, Fragment) and self.config.prioritized_replay and not self.memory.present:
+            errors = self.td_errors(rows.transitions(self.config.n_step, self.config.gamma))
+            rows[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
+        return rows
 
 
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):

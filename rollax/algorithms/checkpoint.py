@@ -120,6 +120,8 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
     for part in ("weights", "targets", "optimizer"):
         for name, value in (state.get(part) or {}).items():
             array = np.asarray(value)
+            if array.dtype.name == "bfloat16":  # which is no kind of float for NumPy
+                array = array.astype(np.float32)
             if array.dtype.kind == "f" and not all_finite(array):
                 raise NonFiniteError(
                     "The policy has numbers that are not finite, so it is not saved.",

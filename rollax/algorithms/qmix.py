@@ -25,7 +25,7 @@ from rollax.config.off_policy_groups import QLearningFields
 from rollax.config.replay_groups import ReplayFields, SequenceFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import MOST_LAYERS, Width
-from rollax.models.group_q_network import GroupQNetwork, make_group_model
+from rollax.models.group_q_network import UNMASKED, GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
@@ -149,7 +149,8 @@ class QMIX(ReplayLearning):
     ) -> tuple[jax.Array, dict]:
         obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]
         actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
-        values = out.policy.reshape(*actions.shape, -1)
+        # Unmasked, because a recorded action may be one that the action mask forbids.
+        values = out.aux.get(UNMASKED, out.policy).reshape(*actions.shape, -1).astype(jnp.float32)
         joint = model.joint(chosen(values, actions), obs)
         errors = joint - target
         if self.config.mixer is None:

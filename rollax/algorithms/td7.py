@@ -10,7 +10,8 @@ The critics minimize the Huber loss of δ_i = Q_i - y, the actor maximizes the m
 row is max(1, max_i |δ_i|)^0.4 without importance weights ("LAP", Fujimoto et al., 2020, arXiv:2007.06049).
 Deviations: the policy of evaluations is the current one, not the best of earlier ones (the paper's checkpoints); copies
 of the encoder are one gradient step older than those of actor and critics; all networks make their gradient steps at
-once; rows without a priority get the highest of all so far.
+once; the encoder does not learn from steps that terminate the episode, because replay buffers have no observation after
+them; rows without a priority get the highest of all so far.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class TD7(TD3):
         return loss, statistics
 
     def encoder_loss(self, encoder: StateActionEncoder, batch: Columns, mask: jax.Array) -> jax.Array:
-        """[] mean((z_sa - z_s')²), Eq. 2."""
+        """[] mean((z_sa - z_s')²), Eq. 2, over the rows whose next observation a buffer has: without terminations."""
+        mask = mask * (batch[SampleBatch.DISCOUNTS] > 0)
         following = lax.stop_gradient(encoder.states(batch[SampleBatch.NEW_OBS]))
         predicted = encoder.pairs(encoder.states(batch[SampleBatch.OBS]), batch[SampleBatch.ACTIONS])
         return masked_mean(jnp.square(predicted - following).mean(axis=-1), mask)

@@ -62,10 +62,15 @@ class QMixer(nnx.Module):
         return (hidden * jnp.abs(self.output_weights(state))).sum(axis=-1) + self.output_bias(state)[:, 0]
 
 
+UNMASKED = "unmasked"
+"""The name of the values [B, M, N] of all actions, also of those that masks forbid, in `Outputs.aux`."""
+
+
 class GroupQNetwork(nnx.Module):
     """All members' action values [B, M·N] as `policy`, and the joint value [B] of their greedy actions as `value`.
 
-    If there is no joint value, `value` is the mean of the members' values.
+    If there is no joint value, `value` is the mean of the members' values. The values in `policy` are masked; `aux` has
+    the `unmasked` values.
 
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
@@ -92,6 +97,13 @@ class GroupQNetwork(nnx.Module):
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
         """Returns each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state [B, M, ...]."""
+        values, state = self._unmasked(columns)
+        return self._masked(values, columns["obs"]), state
+
+    def _masked(self, values: Float[Array, "B M N"], obs: Any) -> Float[Array, "B M N"]:
+        return masked(values, self.view.valid(obs)) if self.view.masked else values
+
+    def _unmasked(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
         if is_recurrent(self.network):
@@ -101,8 +113,6 @@ class GroupQNetwork(nnx.Module):
                 inputs[name] = jnp.concatenate(column) if name == "prev_actions" else jnp.tile(column, view.members)
         out = run_model(self.network, inputs)
         values = jnp.swapaxes(_parted(out.policy, view.members), 0, 1)
-        if view.masked:
-            values = masked(values, view.valid(obs))
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
@@ -118,9 +128,10 @@ class GroupQNetwork(nnx.Module):
         return self.mixer(values, self.state_encoder(self.view.state(obs)))[:, None]
 
     def _outputs(self, columns: Any) -> Outputs:
-        values, state = self.values(columns)
+        unmasked, state = self._unmasked(columns)
+        values = self._masked(unmasked, columns["obs"])
         best = self.joint(values.max(axis=-1), columns["obs"]).mean(axis=-1)
-        return Outputs(values.reshape(values.shape[0], -1), best, state)
+        return Outputs(values.reshape(values.shape[0], -1), best, state, {UNMASKED: unmasked})
 
 
 class RecurrentGroupQNetwork(GroupQNetwork):

@@ -108,7 +108,8 @@ class RandomNetworkDistillation(nnx.Module):
     def __init__(self, space: spaces.Space, config: ModelConfig, widths: Sequence[int], *, rngs: nnx.Rngs) -> None:
         *hiddens, outputs = widths
         # Observations are already standardized, and running statistics would change the target.
-        config = config.model_copy(update={"normalize_observations": False})
+        normalization = "layer" if config.normalization == "layer" else None
+        config = config.model_copy(update={"normalize_observations": False, "normalization": normalization})
         self.target = _Network(space, config, hiddens, outputs, rngs=rngs)
         self.predictor = _Network(space, config, [*hiddens, *[widths[-2:][0]] * 2], outputs, rngs=rngs)
 

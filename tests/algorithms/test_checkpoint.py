@@ -9,14 +9,16 @@ import shutil
 from pathlib import Path
 
 import gymnasium as gym
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from rollax import SAC, Callbacks, PGTrainer, PPOTrainer, Trainer, load_policy
+from rollax import SAC, Callbacks, Outputs, PGTrainer, PPOTrainer, Trainer, load_policy
 from rollax.algorithms import checkpoint
 from rollax.algorithms.checkpoint_config import refuse_ignored_initial_values_in_specs
 from rollax.core.storage import from_json_bytes, to_json_bytes
-from rollax.errors import CheckpointError, ConfigError, PolicyError
+from rollax.errors import CheckpointError, ConfigError, NonFiniteError, PolicyError
 from tests.algorithms.checkpoints import CONFIG, PPO, TWO, to_plain
 from tests.algorithms.envs import TwoAgents
 
@@ -305,3 +307,23 @@ class TestSaving:
         assert about["algorithm"] == "PPO"
         assert about["config"]["env"] == "CartPole-v1"
         assert about["policies"]["default_policy"]["observation_space"]["shape"] == [4]
+
+
+class OneLayer(nnx.Module):
+    def __init__(self, observation_space, num_outputs, *, param_dtype, rngs):
+        self.layer = nnx.Linear(4, num_outputs, param_dtype=getattr(jnp, param_dtype), rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(self.layer(obs))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, dtype):
+    model = {"custom_model": OneLayer, "custom_model_config": {"param_dtype": dtype}}
+    with PGTrainer("CartPole-v1", {**CONFIG, "model": model}) as trainer:
+        weights = trainer.get_weights()
+        weights["default_policy"]["layer.bias"][1] = np.nan
+        trainer.set_weights(weights)
+        with pytest.raises(NonFiniteError, match=r"layer\.bias"):
+            trainer.save(tmp_path)
+        assert not list(tmp_path.iterdir())

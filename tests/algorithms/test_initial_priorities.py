@@ -69,6 +69,22 @@ class TestTransitions:
         batch = Known.make_policy(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
         assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
 
+    def test_of_the_rows_that_postprocess_returns(self):
+        class KnownPolicy(ApexPolicy):
+            def td_errors(self, batch):
+                return batch["rewards"]
+
+        class Doubled(ApexDQN):
+            policy_class = KnownPolicy
+
+            def postprocess(self, fragment, values):
+                doubled = fragment.copy()
+                doubled["rewards"] = 2 * doubled["rewards"]
+                return doubled
+
+        batch = Doubled.make_policy(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
+        assert batch["rewards"].tolist() == batch["priorities"].tolist() == [2, 4, 6, 8, 10, 12]
+
 
 @pytest.mark.short("{}")
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)

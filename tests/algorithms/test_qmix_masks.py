@@ -57,6 +57,16 @@ class TestMasks:
         stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
         np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
 
+    @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.0, 2.0]), (None, [2.5, 2.0])])
+    def test_a_recorded_action_may_be_one_that_the_mask_forbids(self, mixer, errors):
+        # `left` took action 1 in row 0, and its mask has only action 0: Q(0, 1) = 0.5 and Q(1, 0) = 4, against
+        # 1 + 8 / 2 and 1 + 7 / 2, or as sums 4.5 against 1 + (8 + 7) / 2. Row 1: 0 against 2.
+        policy = with_table(QMIX.make_policy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
+        obs = masked([0, 2], [1, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
+        new_obs = masked([1, 0], [2, 0], np.ones((2, 2, 2)))
+        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
+        np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
+
     @pytest.mark.long
     @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
     def test_absent_members_count_nothing(self, mixer, errors):

@@ -77,11 +77,17 @@ class TestLoss:
 
     def test_of_the_encoder(self):
         # z_sa = (0.9, 1.5) and z_s' = (1, 1): errors (-0.1, 0.5); z_sa = (0.2, 1), z_s' = (-1, 1): errors (1.2, 0)
-        gradients, stats = td7().compute_gradients(rows())
+        gradients, stats = td7().compute_gradients(rows(discounts=f32(0.5, 0.25)))
         np.testing.assert_allclose(stats["encoder_loss"], (0.26 / 2 + 1.44 / 2) / 2, rtol=1e-5)
         # The weights of the action: the mean over rows of a times the error; no term of the critics reaches them.
         expected = [(-0.1 * 0.2 - 1.2 * 0.4) / 2, 0.5 * 0.2 / 2]
         np.testing.assert_allclose(gradients["encoder.pairs_head.kernel"][2], expected, atol=1e-6)
+
+    def test_of_the_encoder_leaves_out_terminations(self):
+        # Row 1 terminates: a replay buffer has no observation after it.
+        gradients, stats = td7().compute_gradients(rows())
+        np.testing.assert_allclose(stats["encoder_loss"], 0.26 / 2, rtol=1e-5)
+        np.testing.assert_allclose(gradients["encoder.pairs_head.kernel"][2], [-0.1 * 0.2, 0.5 * 0.2], atol=1e-6)
 
     def test_of_the_actor(self):
         # The mean of both critics is z_s1 + a + z_s2, and actions are tanh(1.5 · atanh(0.5)) and 0.5.

@@ -78,3 +78,13 @@ def test_error_and_gradient_by_hand():
     assert value == 2
     np.testing.assert_allclose(gradient["predictor"]["output"]["bias"][...], [2, 0])
     np.testing.assert_array_equal(gradient["target"]["output"]["bias"][...], [0, 0])
+
+
+@pytest.mark.parametrize("normalization", ["batch", "batch_renorm"])
+def test_networks_have_no_running_statistics(normalization):
+    config = ModelConfig(
+        normalization=normalization, normalize_before_activation=True, normalize_observations=True, conv_dense=2
+    )
+    space = ScaledObservations.of(NESTED).space
+    networks = RandomNetworkDistillation(space, config, (4,), rngs=nnx.Rngs(0))
+    assert not nnx.state(networks, nnx.Not(nnx.Param))
