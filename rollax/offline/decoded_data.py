@@ -20,7 +20,7 @@ from rollax.core import trees
 from rollax.core.atomic_files import absolute
 from rollax.errors import ConfigError
 from rollax.offline.column_files import ColumnWriter, MappedColumns, open_columns, read_about
-from rollax.offline.reader import paths_of
+from rollax.offline.reader import FORMATS, paths_of
 from rollax.offline.recorded_fragments import RecordedFragments
 
 log = logging.getLogger("rollax.offline")
@@ -40,7 +40,7 @@ class DecodedData:
 
     Later runs use the folder again while the files of the data have the same names, sizes and modification times, and
     the settings that determine the rows are the same. Data is decoded for every run if it comes from a reader or a
-    function, if user code derives columns, or if an agent id is neither a string nor an integer.
+    function, if user code reads the files or derives columns, or if an agent id is neither a string nor an integer.
 
     Args:
         described: policy id -> all settings that determine its rows, as JSON values.
@@ -57,7 +57,7 @@ class DecodedData:
         by_own_code: bool = False,
     ) -> None:
         self._files = _files_of(source)
-        self._by_own_code = by_own_code
+        self._by_own_code = by_own_code or settings.get("format", "auto") not in ("auto", *FORMATS)
         self._key = json.loads(json.dumps({"settings": settings, "policies": described}, default=str))
         name = json.dumps([self._key, [file for file, *_ in self._files or ()]], sort_keys=True)
         self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

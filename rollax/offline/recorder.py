@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.offline")
 
-_FINISHED_ROWS_AT_ONCE = 1 << 12
+_FINISHED_STEPS_AT_ONCE = 1 << 12
 _MOST_BYTES = 1 << 30
 _TRAJECTORY, _SEEN = "trajectory", "seen"
 _LEFT_OUT = frozenset(
@@ -47,8 +47,8 @@ class Recorder:
 
     Observations are written unfiltered. The policy's actions are written, and, if the action space contains a Box, also
     the actions that the environment received. Episodes that are not trained on, and episodes that were lost with their
-    process, are left out. Running episodes are written unfinished when the recorder is closed, when the sampler
-    restarts, and when the rows that are not written yet exceed 1 GiB.
+    process, are left out. Rows that are not written yet take at most 1 GiB. Running episodes are written unfinished
+    when the recorder is closed, when the sampler restarts, and when they take more than half of this memory.
 
     Without `explore`, no log-probabilities are written, because greedy actions have none.
     """
@@ -78,7 +78,7 @@ class Recorder:
             kept, name = frozenset({SampleBatch.TRAJECTORY_ID}), f"pending row of {policy_id}"
             self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
         self._finished: list[np.ndarray] = []
-        self._finished_rows = 0
+        self._finished_steps = self._kept = 0
         self._row_bytes = dict.fromkeys(self._runners, 0)
 
     @property
@@ -161,24 +161,28 @@ class Recorder:
         if not counted.all():
             self.drop(episodes[~counted])
         self._finished.append(episodes[counted])
-        self._finished_rows += int(lengths[counted].sum())
+        self._finished_steps += int(lengths[counted].sum())
 
     def polled(self) -> None:
-        """Writes finished episodes if there are enough, or all rows if they exceed 1 GiB; called after each poll."""
+        """Writes finished episodes if there are enough, or all rows if running ones fill the memory; after each poll.
+
+        A write moves the rows that stay in memory, so the next one waits until there are twice as many.
+        """
         waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
-        if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= sum(waiting.values()):
+        full = sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES
+        if sum(waiting.values()) < 2 * self._kept:
+            if full:
+                self.write_running()
+        elif full or self._finished_steps >= _FINISHED_STEPS_AT_ONCE:
             self.write_finished()
-        elif sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES:
-            self.write_running()
 
     # Writing.
 
     def write_finished(self) -> None:
         """Writes the episodes that have ended."""
         finished = np.concatenate(self._finished) if self._finished else NO_ENVS
-        self._finished, self._finished_rows = [], 0
-        if len(finished):
-            self._write(finished, finished)
+        self._finished, self._finished_steps = [], 0
+        self._write(finished, finished)
 
     def write_running(self) -> None:
         """Writes all complete rows; running episodes become cut trajectories."""
@@ -207,6 +211,7 @@ class Recorder:
                 recorded += self._recorded(policy_id, fragment)
         rank = {episode: place for place, episode in enumerate(order.tolist())}
         recorded.sort(key=lambda one: rank.get(one[0], one[0]))  # stable: keeps the order of policies and trajectories
+        self._kept = sum(map(len, self._trajectories.values()))
         for _, trajectory in recorded:
             self.writer.write(trajectory)
 

@@ -9,6 +9,7 @@ import pytest
 
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
+from rollax.core.introspection import defining_class
 from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
 from tests.algorithms.checkpoints import continue_training
 from tests.algorithms.contract.cases import settings, space_for
@@ -82,6 +83,12 @@ def test_recorded_rows_get_other_goals_too(on_disk, tmp_path):
     folder = str(tmp_path / "decoded") if on_disk else None
     with make("DQN", input=str(tmp_path / "data"), input_folder=folder, timesteps_per_iteration=200) as trainer:
         check_drawn(trainer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_goals_of_recorded_rows_are_decoded_once_for_all_runs(name):
+    author = defining_class(get_trainer_class(name).policy_class, "postprocess")
+    assert vars(author).get("derives_from_settings")
 
 
 class Pair(MultiAgentEnv):

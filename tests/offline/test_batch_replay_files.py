@@ -110,6 +110,25 @@ def test_columns_of_own_code_are_decoded_for_every_run(line, tmp_path):
             np.testing.assert_array_equal(rows["scaled"], gamma * rows["rewards"])
 
 
+def test_files_that_own_code_reads_are_decoded_for_every_run(tmp_path):
+    class Reader(ListReader):
+        factor = 1
+
+        def __init__(self, paths):
+            one = trajectory(0, 3)
+            one.columns["rewards"] = one.columns["rewards"] * self.factor
+            super().__init__([one])
+
+    data = tmp_path / "log"
+    data.touch()
+    spaces = {"observation_space": OBSERVATIONS, "action_space": ACTIONS}
+    config = {**TINY, **spaces, "input": str(data), "input_folder": str(tmp_path / "columns")}
+    for Reader.factor in (1, 10):  # the code changes, the files do not
+        with DQNTrainer(config={**config, "input_config": {"format": Reader}}) as trainer:
+            rewards = trainer.optimizer.data.parts["default_policy"][0].buffer.read("rewards", np.arange(3))
+            np.testing.assert_array_equal(rewards, np.arange(1, 4) * Reader.factor)
+
+
 @pytest.mark.long
 def test_states_of_another_size_are_decoded_again(tmp_path):
     spaces = {"observation_space": Tuple([OBSERVATIONS] * 2), "action_space": Tuple([ACTIONS] * 2)}

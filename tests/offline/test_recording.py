@@ -172,6 +172,38 @@ def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, o
         assert np.concatenate([one.columns["t"] for one in parts]).tolist() == list(range(sum(map(len, parts))))
 
 
+class Several(MultiAgentEnv):
+    """Three agents with observations of 400 bytes; episodes of 10 steps."""
+
+    possible_agents = ("a", "b", "c")
+    observation_spaces = dict.fromkeys(possible_agents, spaces.Box(-1, 1, (100,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return dict.fromkeys(self.possible_agents, np.zeros(100, np.float32)), {}
+
+    def step(self, actions):
+        self.count += 1
+        obs = dict.fromkeys(self.possible_agents, np.zeros(100, np.float32))
+        return obs, dict.fromkeys(obs, 0.0), {"__all__": self.count == 10}, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize(("name", "most"), [("_FINISHED_STEPS_AT_ONCE", 20), ("_MOST_BYTES", 60 * 450)])
+def test_finished_episodes_are_written_without_cutting_others(tmp_path, monkeypatch, name, most):
+    monkeypatch.setattr(f"rollax.offline.recorder.{name}", most)
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 200, "seed": 1, "output": str(tmp_path)}
+    worker = RolloutWorker(Several, Acts, config=config)
+    worker.sampler.sample()
+    (rows,) = worker.sampler.recorder._trajectories.values()
+    assert len(rows) <= 120  # of the 1200 that were sampled
+    worker.sampler.restart()
+    worker.stop()
+    found = list(open_dataset(tmp_path).trajectories())
+    assert sum(map(len, found)) == 1200
+    assert not any(one.cut for one in found)
+
+
 class Reusing(Random):
     """An environment that changes the arrays and lists of its info dict in place."""
 
