@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import RequestError
+from rollax.serving.codec import VERBS
 from rollax.serving.protocol import Episode, Trajectory
 from tests.serving.service_session import X, refused, with_service
 from tests.serving.stand_in_backend import StandIn
@@ -57,6 +58,16 @@ async def test_submissions_are_identified_by_id_and_content(session):
         played = Trajectory(obs=[X, X], actions=[action], rewards=[1.0], terminated=True)
         await session("submit_episodes", episodes=[Episode(agents={"agent0": played})], request_id="1")
     assert [len(episodes) for _, episodes in session.backend.calls] == [1, 1]
+
+
+@with_service()
+async def test_a_submission_repeated_on_the_stream_has_another_message_id(session):
+    message = next(kind for kind, verb in VERBS.items() if verb == "submit_episodes")
+    for number in (1, 2):
+        played = Trajectory(obs=[X, X], actions=[0], rewards=[1.0], terminated=True)
+        request = message(id=number, request_id="r", episodes=[Episode(agents={"agent0": played})])
+        await session.service.call("submit_episodes", request, "me")
+    assert session.backend.verbs == ["submit"]
 
 
 def trajectory(**changes: Any) -> Trajectory:
