@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rollax.core.numbers import numeric_array
@@ -147,6 +148,24 @@ def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> Reques
     return InvalidRequestError(
         "The agent has no policy.", "policy_mapping_fn of PolicyClient", f"{policy_id!r} for agent {agent_id!r}"
     ).expected(f"one of {policies}", "pass the policy_mapping_fn of the server")
+
+
+def with_lists(episode: Any) -> Any:
+    """An episode, a struct or a dict, as dicts whose columns are lists of rows."""
+    episode = _fields(episode)
+    if not isinstance(episode, Mapping) or not isinstance(agents := episode.get("agents"), Mapping):
+        return episode
+    plain = {
+        agent_id: {name: list(column) if getattr(column, "ndim", 0) else column for name, column in columns.items()}
+        if isinstance(columns, Mapping)
+        else columns
+        for agent_id, columns in zip(agents, map(_fields, agents.values()), strict=True)
+    }
+    return {**episode, "agents": plain}
+
+
+def _fields(value: Any) -> Any:
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:
