@@ -42,6 +42,14 @@ def test_remote_mode_imports_nothing_heavy(over):
     assert done.stdout.strip() == "[]"
 
 
+@each_scheme
+def test_infos_with_nan(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        client.log_returns(client.start_episode(), 1.0, {"a": float("nan"), "b": {"c": np.array([1.0, np.inf])}})
+    assert fake.executed[-1][1]["info"] == {"a": None, "b": {"c": [1.0, None]}}
+
+
 def test_values_are_sent_as_arrays_over_websockets_and_as_lists_over_http():
     sent = []
     for over in (over_http, over_websocket):
