@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse
 from benchmarks.serving.echo import EchoService
 from rollax.errors import ConfigError, RequestError, SpaceError
 from rollax.serving import protocol
+from rollax.serving.metrics import Metrics
 from rollax.serving.openapi import RESPONSES, description
 from rollax.serving.server import PolicyServer
 from tests.serving.wire import (
@@ -99,6 +100,10 @@ def test_metrics_count_requests_by_verb_and_status():
     assert buckets[-1] == int(lines['rollax_request_seconds_count{verb="get_action"}']) == 4
     assert lines["rollax_connections"] == "1"
     assert lines["rollax_episodes_running"] == "0"
+
+
+def test_metrics_of_long_runs_are_exact():
+    assert "\nrollax_steps_total 123456789\n" in Metrics().text({"steps_total": 123456789.0})
 
 
 def test_files_have_an_etag_and_are_made_once_per_version():
