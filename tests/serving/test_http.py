@@ -204,8 +204,10 @@ def test_one_connection_carries_many_requests_at_once(server):
 def test_a_server_on_all_addresses_returns_the_address_of_the_request():
     with serving(host="0.0.0.0", token=TOKEN) as server:
         _, port = place(server)
-        hello = ask(server, "/v1", authorization=f"Bearer {TOKEN}").json
-        assert hello["addresses"] == [f"http://127.0.0.1:{port}"]
+        own, other = f"http://127.0.0.1:{port}", "http://127.0.0.1:9902"
+        for given, returned in (([], [own]), ([server.address, "http://0.0.0.0:9902"], [own, other])):
+            server.service.addresses = given  # those of a run
+            assert ask(server, "/v1", authorization=f"Bearer {TOKEN}").json["addresses"] == returned
 
 
 def test_pages_need_no_token():
