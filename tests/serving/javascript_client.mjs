@@ -62,6 +62,15 @@ const checks = {
     one.close();
   },
 
+  async "requests are executed in the order of the calls, also if the first one is repeated"() {
+    const one = new PolicyClient(address, { token });
+    await one.hello();
+    await arrange({ faults: ["drop before"] });
+    const calls = [one.startEpisode({ episodeId: "mine" }), one.getAction("mine", OBS), one.endEpisode("mine", OBS)];
+    assert.deepEqual(await Promise.all(calls), ["mine", 0, undefined]);
+    one.close();
+  },
+
   async "an episode that the server has lost is an EpisodeLostError, and the next one continues"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();

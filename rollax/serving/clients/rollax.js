@@ -142,8 +142,9 @@ export class PolicyClient {
    * @returns {Promise<string>}
    */
   async startEpisode({ episodeId, trainingEnabled = true } = {}) {
-    const body = { episode_id: episodeId ?? `${this.#prefix}-${this.#requests}`, training_enabled: trainingEnabled };
-    return (await this.#call("start_episode", body)).episode_id;
+    const id = episodeId ?? `${this.#prefix}-${this.#requests}`;
+    const body = { episode_id: id, training_enabled: trainingEnabled };
+    return (await this.#inOrder([id], "start_episode", body)).episode_id;
   }
 
   /**
