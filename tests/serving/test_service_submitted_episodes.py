@@ -78,7 +78,7 @@ def trajectory(**changes: Any) -> Trajectory:
 @with_service(learns=True)
 async def test_submitted_episodes_become_columns(session):
     def episode():
-        return Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
+        return Episode(agents={"agent0": trajectory(action_logp=[-1e6, -0.25], t=[0, 2], infos=[{}, {}])})
 
     answers = [session("submit_episodes", episodes=[episode()], request_id="r") for _ in range(2)]
     assert [(await answer).accepted for answer in answers] == [1, 1]
@@ -88,7 +88,7 @@ async def test_submitted_episodes_become_columns(session):
     assert columns.obs.dtype == np.float32
     np.testing.assert_array_equal(columns.actions, [0, 1])
     np.testing.assert_array_equal(columns.rewards, [1.0, 2.0])
-    np.testing.assert_array_equal(columns.action_logp, np.array([-0.5, -0.25], np.float32))
+    np.testing.assert_array_equal(columns.action_logp, np.array([-1e6, -0.25], np.float32))
 
 
 @pytest.mark.parametrize(
