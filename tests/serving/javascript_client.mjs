@@ -106,6 +106,16 @@ const checks = {
     one.close();
   },
 
+  async "a date in Retry-After does not repeat the request at once"() {
+    const one = new PolicyClient(process.argv[5], { token, timeout: 500 });
+    await one.hello();
+    const down = [503, { error: { id: "e", what: "Down." } }, { "Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT" }];
+    await arrange({ faults: Array(200).fill(down) });
+    await assert.rejects(one.startEpisode(), { status: 503, retryAfter: null });
+    assert((await arrange()).requests.length < 10);
+    one.close();
+  },
+
   async "numbers that are not finite are refused before sending"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();

@@ -330,8 +330,8 @@ export class PolicyClient {
     } finally {
       clearTimeout(timer);
     }
-    const after = response.headers.get("Retry-After");
-    return { status: response.status, body: decode(content), retryAfter: after === null ? null : Number(after) };
+    const after = Number.parseFloat(response.headers.get("Retry-After") ?? ""); // a proxy may send a date
+    return { status: response.status, body: decode(content), retryAfter: Number.isNaN(after) ? null : after };
   }
 
   async #overStream(verb, text, limit) {
