@@ -250,6 +250,22 @@ def test_start_and_stop():
             pass
 
 
+def test_a_server_stops_while_it_starts(monkeypatch):
+    service, begun, go_on = EchoService(), threading.Event(), threading.Event()
+    monkeypatch.setattr(service, "start", lambda: begun.set() or go_on.wait(60.0))
+    server = PolicyServer(service)
+    starting = threading.Thread(target=server.start)
+    stopping = threading.Thread(target=server.stop, daemon=True)
+    starting.start()
+    begun.wait(60.0)
+    stopping.start()  # as after an interrupt of `start`
+    stopping.join(0.05)
+    go_on.set()
+    starting.join(60.0)
+    stopping.join(5.0)
+    assert not stopping.is_alive()
+
+
 def test_pending_requests_are_answered_when_the_server_stops():
     service = LaterService()
     with serving(service) as server, connected(server) as connection:
