@@ -18,7 +18,7 @@ from rollax.serving.protocol import Trajectory
 from rollax.serving.values import SpaceValues, plain, unpack
 
 _LARGEST = float(np.finfo(np.float32).max)
-_LARGEST_LOGP = 1e4
+_HIGHEST_LOGP_OF_DENSITY = 1e4
 
 
 class AgentReader:
@@ -35,7 +35,7 @@ class AgentReader:
         self._mask_starts = mask_starts(observation_space, action_space)
         numbers = sum(int(np.prod(leaf.shape or ())) for _, leaf in leaves(action_space))
         # A density can be above 1, a probability cannot.
-        self._highest_logp = 1e-3 if numbers == len(choices(action_space)) else _LARGEST_LOGP
+        self._highest_logp = 1e-3 if numbers == len(choices(action_space)) else _HIGHEST_LOGP_OF_DENSITY
 
     def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> trees.Tree:
         """Columns of observations. `masks`: whether an action follows, so that masks must have a valid action."""
@@ -90,10 +90,11 @@ class AgentReader:
 
     def _logp(self, values: Sequence[float], where: str) -> np.ndarray:
         for row, value in enumerate(values):
-            check_finite_number(value, "log-probability", f"{where}[{row}]", _LARGEST_LOGP)
+            # There is no lower limit: a random or clipped action may be far from a narrow distribution.
+            check_finite_number(value, "log-probability", f"{where}[{row}]")
             if value > self._highest_logp:
-                place = f"{where}[{row}]"
-                raise InvalidRequestError("The log-probability is above 0.", place, value, expected="at most 0")
+                what, place = "The log-probability is too high.", f"{where}[{row}]"
+                raise InvalidRequestError(what, place, value, expected=f"at most {self._highest_logp:g}")
         return np.array(values, np.float32)
 
     def _check_masks(self, masks: np.ndarray, where: Where) -> None:

@@ -171,11 +171,11 @@ class PolicyClient:
             `accepted`: number of accepted episodes, 0 if the server does not learn; `too_old`: number of dropped ones,
             whose policy lag is above `max_policy_lag`; `version`: version of the current weights.
         """
-        from rollax.serving.remote_inference import checked_hello
+        from rollax.serving.remote_inference import checked_hello, with_lists
 
         if self._calls.max_bytes is None:
             checked_hello(self._calls)
-        return self._calls.call("submit_episodes", {"episodes": [_with_lists(episode) for episode in episodes]})
+        return self._calls.call("submit_episodes", {"episodes": [with_lists(episode) for episode in episodes]})
 
     @property
     def submitted(self) -> dict[str, int]:
@@ -254,19 +254,6 @@ def _check_flag(name: str, flag: Any, where: str) -> None:
         raise InvalidRequestError("The flag is not a boolean.", f"{name} of {where}", flag).expected(
             "True or False", f"pass {name}=bool(...)"
         )
-
-
-def _with_lists(episode: Any) -> Any:
-    """An episode whose columns are lists of rows."""
-    if not isinstance(episode, Mapping) or not isinstance(agents := episode.get("agents"), Mapping):
-        return episode
-    plain = {
-        agent_id: {name: list(column) if getattr(column, "ndim", 0) else column for name, column in columns.items()}
-        if isinstance(columns, Mapping)
-        else columns
-        for agent_id, columns in agents.items()
-    }
-    return {**episode, "agents": plain}
 
 
 def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:

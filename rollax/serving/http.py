@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import secrets
 import time
 from collections import Counter
@@ -174,20 +175,23 @@ class HttpApp:
     def query(self, verb: str, headers: Headers) -> Any:
         """Returns the response to a verb without a body."""
         response: Any = self.service.call(verb, None, "")
-        if verb == "hello" and not response.addresses:
-            return msgspec.structs.replace(response, addresses=[self._reached(headers)])
+        if verb == "hello":
+            addresses = [self._reached(address, headers) for address in response.addresses or [self.address]]
+            return msgspec.structs.replace(response, addresses=addresses)
         if verb == "statistics":
             return {**response, "server": self.metrics.statistics()}
         return response
 
-    def _reached(self, headers: Headers) -> str:
-        """Returns the address of the server; if it listens on all addresses, the address that the client has used."""
-        scheme, _, address = self.address.partition("://")
-        name, _, port = address.rpartition(":")
+    def _reached(self, address: str, headers: Headers) -> str:
+        """An address of a server of the run; if it listens on all addresses, with the host that the client has used."""
+        scheme, _, place = address.partition("://")
+        name, _, port = place.rpartition(":")
         if name not in ("0.0.0.0", "[::]"):
-            return self.address
+            return address
         host = headers.get(b"host", b"").decode("latin-1")
-        return f"{scheme}://{host or f'localhost:{port}'}"
+        if host and address == self.address:
+            return f"{scheme}://{host}"
+        return f"{scheme}://{re.sub(':[0-9]*$', '', host) or 'localhost'}:{port}"
 
     # The answers of the routes.
 

@@ -55,13 +55,14 @@ class LearningCurve:
         self._rewards.append(reward)
         self._lengths.append(length)
         self.episodes += 1
+        assert self.reward is not None
+        assert self.length is not None
         now = self._clock() - self._started
-        if not self.points or now - self.points[-1]["time_s"] >= self._every_s:
-            assert self.reward is not None
-            assert self.length is not None
-            self._append(time_s=now, steps=self.steps, reward=self.reward, length=self.length)
+        self._append(time_s=now, steps=self.steps, reward=self.reward, length=self.length)
 
     def _append(self, **point: float) -> None:
+        if self.points and point["time_s"] - self.points[-1]["time_s"] < self._every_s:
+            return
         self.points.append(point)
         if len(self.points) > self._most:
             del self.points[1::2]

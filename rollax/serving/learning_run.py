@@ -15,6 +15,7 @@ from rollax.core.cleanup import cleanup_on_error
 from rollax.core.storage import newest
 from rollax.errors import NonFiniteError
 from rollax.rollout.worker import RolloutWorker
+from rollax.runs.experiment import merged
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
@@ -41,7 +42,7 @@ def make_learning_trainer(
         "env": MultiAgentPolicyServerEnv if several else PolicyServerEnv,
         "min_time_s_per_iteration": _SECONDS_PER_ITERATION,
     }
-    settings = {**env_config, "run_folder": str(folder), **config.get("env_config", {})}
+    settings = merged({**env_config, "run_folder": str(folder)}, config.get("env_config", {}))
     trainer = trainer_class(config={**defaults, **config, "env_config": settings})
     with cleanup_on_error(trainer.stop):
         found = newest(folder / CHECKPOINTS, PREFIX)

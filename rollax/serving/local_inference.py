@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import msgspec
 import numpy as np
 
 from rollax.env.rows import DEFAULT_AGENT
-from rollax.errors import EpisodeLostError, InvalidRequestError, RequestError, text_of
+from rollax.errors import EpisodeLostError, InvalidRequestError, RequestError
 from rollax.serving.acting import Actor
 from rollax.serving.agent_reader import check_finite_number, check_same_agents
 from rollax.serving.client_calls import Calls
 from rollax.serving.local_episodes import LocalActor, LocalAgent, LocalEpisode
 from rollax.serving.protocol import Episode
-from rollax.serving.remote_inference import PolicyMapping, checked_hello, reading_answer, without_policy
+from rollax.serving.remote_inference import PolicyMapping, checked_hello, plain_info, reading_answer, without_policy
 from rollax.serving.values import plain
 from rollax.serving.weights import policy_from_bytes, read_description, update_policy
 
@@ -128,7 +127,8 @@ class LocalInference:
         with self._lock:
             episode, rewards = self._find(episode_id), self._by_agent(reward, "rewards")
             infos = {} if info is None else self._by_agent(info, "infos")
-            infos = {agent_id: _info(part, f"info of {episode_id!r}, {agent_id!r}") for agent_id, part in infos.items()}
+            where = f"info of {episode_id!r}"
+            infos = {agent_id: plain_info(plain(part), f"{where}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
             amounts = {
                 agent_id: check_finite_number(amount.item() if _is_numpy_scalar(amount) else amount, "reward", where)
@@ -311,14 +311,3 @@ def _seed(seed: int | None, number: int) -> int | None:
 
 def _is_numpy_scalar(value: Any) -> bool:
     return isinstance(value, np.generic | np.ndarray) and value.ndim == 0
-
-
-def _info(info: Any, where: str) -> dict[str, Any]:
-    if not isinstance(info, Mapping):
-        raise InvalidRequestError("The info is not a dict.", where, info, expected="a dict")
-    try:
-        return msgspec.json.decode(msgspec.json.encode(plain(info)))  # as sent over HTTP
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequestError("The info cannot be sent to a policy server.", where, text_of(error)).expected(
-            "numbers, strings, arrays, lists, and dicts with strings as keys", "convert the value to one of these"
-        ) from error

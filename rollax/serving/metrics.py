@@ -80,7 +80,7 @@ class Metrics:
         current = {"connections": self.connections, "streams": self.streams, **gauges}
         lines += ["# TYPE rollax_cut_off_total counter", f"rollax_cut_off_total {self.cut_off}"]
         for name, value in current.items():
-            lines += [f"# TYPE rollax_{name} gauge", f"rollax_{name} {float(value):g}"]
+            lines += [f"# TYPE rollax_{name} gauge", f"rollax_{name} {float(value):.15g}"]
         return "\n".join(lines) + "\n"
 
     def _histogram(self, verb: str) -> list[str]:

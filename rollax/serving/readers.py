@@ -132,7 +132,9 @@ class Readers:
         if self._only is not None:
             return self._only.observation(obs, f"observation of {session.id!r}", masks=False)
         by_agent = self._by_agent(obs, "observations", session)
-        return self._last_of_agents(session, {agent: value for agent, value in by_agent.items() if value is not None})
+        # Agents that have not acted, or have ended, are ignored: they may have no policy and no space.
+        last = {name: by_agent[name] for name in session.agents if by_agent.get(name) is not None}
+        return self._last_of_agents(session, last)
 
     def _last_of_agents(self, session: Session, observations: Mapping[str, Any]) -> dict[str, Any]:
         last = dict.fromkeys(observations)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rollax.core.numbers import numeric_array
@@ -59,7 +60,9 @@ class RemoteInference:
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
         body = {"episode_id": episode_id, "reward": reward}
-        self._calls.call("log_returns", body if info is None else {**body, "info": info})
+        if info is not None:
+            body["info"] = plain_info(info, f"info of {episode_id!r}")
+        self._calls.call("log_returns", body)
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
         body = {"episode_id": episode_id, "observations": observations}
@@ -147,6 +150,44 @@ def without_policy(agent_id: str, policy_id: Any, policies: list[str]) -> Reques
     return InvalidRequestError(
         "The agent has no policy.", "policy_mapping_fn of PolicyClient", f"{policy_id!r} for agent {agent_id!r}"
     ).expected(f"one of {policies}", "pass the policy_mapping_fn of the server")
+
+
+def plain_info(info: Any, where: str) -> dict[str, Any]:
+    """The info in JSON's types: arrays as lists, NaN and infinity as None. InvalidRequestError if it cannot be sent."""
+    if not isinstance(info, Mapping):
+        raise InvalidRequestError("The info is not a dict.", where, info, expected="a dict")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(info, enc_hook=_plain))
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise InvalidRequestError("The info cannot be sent to a policy server.", where, text_of(error)).expected(
+            "numbers, strings, arrays, lists, and dicts with strings as keys", "convert the value to one of these"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):  # an array, or a NumPy number
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} is not a number, string, list, dict or array")
+
+
+def with_lists(episode: Any) -> Any:
+    """An episode, a struct or a dict, as dicts whose columns are lists of rows."""
+    episode = _fields(episode)
+    if not isinstance(episode, Mapping) or not isinstance(agents := episode.get("agents"), Mapping):
+        return episode
+    plain = {
+        agent_id: {name: list(column) if getattr(column, "ndim", 0) else column for name, column in columns.items()}
+        if isinstance(columns, Mapping)
+        else columns
+        for agent_id, columns in zip(agents, map(_fields, agents.values()), strict=True)
+    }
+    return {**episode, "agents": plain}
+
+
+def _fields(value: Any) -> Any:
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
 
 
 def of_space(space: Mapping[str, Any]) -> Convert:

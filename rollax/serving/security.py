@@ -193,7 +193,7 @@ class Rates:
     """
 
     def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s, self._burst = per_s, burst
+        self._per_s, self._burst = per_s, max(burst, 1.0)  # otherwise a rate below 1 would never allow anything
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, amount: float = 1.0) -> float:

@@ -114,7 +114,7 @@ class PolicyServer:
 
     def stop(self) -> None:
         """Refuses new requests, answers pending ones, and returns when the thread and all connections have ended."""
-        if not self._ended.is_set() and self._ready.done() and self._ready.exception() is None:
+        if not self._ended.is_set() and self._ready.exception() is None:  # waits for a start that was interrupted
             with contextlib.suppress(RuntimeError):  # the loop is already closed
                 self._ready.result().call_soon_threadsafe(self._stopping.set)
         self._ended.wait()

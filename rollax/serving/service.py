@@ -240,7 +240,7 @@ class Service:
         self._check_count(request.episodes)
         if named is not None:
             # The key includes the content, because without an episode other clients may use the same id.
-            key = named[1], _fingerprint(request)
+            key = named[1], _fingerprint(request.episodes)
             known = self._submitted.get(key)
         if known is None:
             if self._submitting >= self.limits.max_submissions:
@@ -303,9 +303,9 @@ class Service:
             raise self.limits.exceeded("Too many episodes in one request.", len(episodes), name, wait=False)
 
 
-def _fingerprint(request: Any) -> int:
-    """A hash of the content of a request, different in each process."""
+def _fingerprint(episodes: Any) -> int:
+    """A hash of submitted episodes, different in each process."""
     try:
-        return hash(msgspec.msgpack.encode(request))
+        return hash(msgspec.msgpack.encode(episodes))
     except (TypeError, ValueError, OverflowError):
-        return 0  # the request has values of no space, and is refused later
+        return 0  # the episodes have values of no space, and are refused later

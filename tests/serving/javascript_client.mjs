@@ -62,6 +62,15 @@ const checks = {
     one.close();
   },
 
+  async "requests are executed in the order of the calls, also if the first one is repeated"() {
+    const one = new PolicyClient(address, { token });
+    await one.hello();
+    await arrange({ faults: ["drop before"] });
+    const calls = [one.startEpisode({ episodeId: "mine" }), one.getAction("mine", OBS), one.endEpisode("mine", OBS)];
+    assert.deepEqual(await Promise.all(calls), ["mine", 0, undefined]);
+    one.close();
+  },
+
   async "an episode that the server has lost is an EpisodeLostError, and the next one continues"() {
     const one = new PolicyClient(address, { token });
     const episode = await one.startEpisode();
@@ -94,6 +103,16 @@ const checks = {
     const one = new PolicyClient(address, { token });
     await arrange({ faults: [[429, { error: { id: "e", what: "Too many." } }, { "Retry-After": "1000" }]] });
     await assert.rejects(one.startEpisode(), { name: "RequestError", status: 429, retryAfter: 1000 });
+    one.close();
+  },
+
+  async "a date in Retry-After does not repeat the request at once"() {
+    const one = new PolicyClient(process.argv[5], { token, timeout: 500 });
+    await one.hello();
+    const down = [503, { error: { id: "e", what: "Down." } }, { "Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT" }];
+    await arrange({ faults: Array(200).fill(down) });
+    await assert.rejects(one.startEpisode(), { status: 503, retryAfter: null });
+    assert((await arrange()).requests.length < 10);
     one.close();
   },
 

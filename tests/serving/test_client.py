@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
+from rollax.serving.protocol import Episode, Trajectory
 from rollax.serving.remote_inference import converter, of_space
 from tests.pages import REPOSITORY
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
@@ -38,6 +40,14 @@ def test_remote_mode_imports_nothing_heavy(over):
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@each_scheme
+def test_infos_with_nan(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        client.log_returns(client.start_episode(), 1.0, {"a": float("nan"), "b": {"c": np.array([1.0, np.inf])}})
+    assert fake.executed[-1][1]["info"] == {"a": None, "b": {"c": [1.0, None]}}
 
 
 def test_values_are_sent_as_arrays_over_websockets_and_as_lists_over_http():
@@ -217,13 +227,15 @@ def test_a_request_is_repeated_if_its_answer_is_incomplete():
 
 def test_whole_episodes_of_arrays():
     backend = RecordingBackend({"default_policy": runner()})
-    columns = {"obs": observations(3), "actions": np.zeros(2, int), "rewards": np.ones(2), "terminated": True}
+    columns: dict[str, Any] = {"obs": observations(3), "actions": np.zeros(2, int), "rewards": np.ones(2)}
     with served(backend) as server:
         for scheme in ("http", "ws"):
             with PolicyClient(server.address.replace("http", scheme)) as client:
-                assert client.submit_episodes([{"agents": {"agent0": columns}}])["accepted"] == 1
-    one, other = backend.episodes
-    np.testing.assert_array_equal(one.agents["agent0"].obs, other.agents["agent0"].obs)
+                for episode in ({"agents": {"agent0": columns}}, Episode(agents={"agent0": Trajectory(**columns)})):
+                    assert client.submit_episodes([episode])["accepted"] == 1
+    assert len(backend.episodes) == 4
+    for episode in backend.episodes:
+        np.testing.assert_array_equal(episode.agents["agent0"].obs, columns["obs"])
 
 
 def test_json_has_no_nan():

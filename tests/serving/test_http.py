@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse
 from benchmarks.serving.echo import EchoService
 from rollax.errors import ConfigError, RequestError, SpaceError
 from rollax.serving import protocol
+from rollax.serving.metrics import Metrics
 from rollax.serving.openapi import RESPONSES, description
 from rollax.serving.server import PolicyServer
 from tests.serving.wire import (
@@ -99,6 +100,10 @@ def test_metrics_count_requests_by_verb_and_status():
     assert buckets[-1] == int(lines['rollax_request_seconds_count{verb="get_action"}']) == 4
     assert lines["rollax_connections"] == "1"
     assert lines["rollax_episodes_running"] == "0"
+
+
+def test_metrics_of_long_runs_are_exact():
+    assert "\nrollax_steps_total 123456789\n" in Metrics().text({"steps_total": 123456789.0})
 
 
 def test_files_have_an_etag_and_are_made_once_per_version():
@@ -199,8 +204,10 @@ def test_one_connection_carries_many_requests_at_once(server):
 def test_a_server_on_all_addresses_returns_the_address_of_the_request():
     with serving(host="0.0.0.0", token=TOKEN) as server:
         _, port = place(server)
-        hello = ask(server, "/v1", authorization=f"Bearer {TOKEN}").json
-        assert hello["addresses"] == [f"http://127.0.0.1:{port}"]
+        own, other = f"http://127.0.0.1:{port}", "http://127.0.0.1:9902"
+        for given, returned in (([], [own]), ([server.address, "http://0.0.0.0:9902"], [own, other])):
+            server.service.addresses = given  # those of a run
+            assert ask(server, "/v1", authorization=f"Bearer {TOKEN}").json["addresses"] == returned
 
 
 def test_pages_need_no_token():
@@ -241,6 +248,22 @@ def test_start_and_stop():
         assert read_all(idle) == b""
         with pytest.raises(ConnectionError), connected(running):
             pass
+
+
+def test_a_server_stops_while_it_starts(monkeypatch):
+    service, begun, go_on = EchoService(), threading.Event(), threading.Event()
+    monkeypatch.setattr(service, "start", lambda: begun.set() or go_on.wait(60.0))
+    server = PolicyServer(service)
+    starting = threading.Thread(target=server.start)
+    stopping = threading.Thread(target=server.stop, daemon=True)
+    starting.start()
+    begun.wait(60.0)
+    stopping.start()  # as after an interrupt of `start`
+    stopping.join(0.05)
+    go_on.set()
+    starting.join(60.0)
+    stopping.join(5.0)
+    assert not stopping.is_alive()
 
 
 def test_pending_requests_are_answered_when_the_server_stops():

@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
+from rollax import DQNTrainer
 from rollax.runs.run_lock import RunLock
 from rollax.serving.client import PolicyClient
+from rollax.serving.learning_run import make_learning_trainer
 from tests.cli.command_line import invoke
 from tests.serving.serve_process import serving
 from tests.waiting import until
@@ -94,6 +96,14 @@ def test_settings_replace_keys_of_a_preset(tmp_path):
     assert config["lambda"] == 0.9
     assert config["model"]["fcnet_hiddens"] == [256, 256]
     assert config["model"]["fcnet_activation"] == "relu"
+
+
+def test_limits_of_options_and_of_settings_both_apply(tmp_path):
+    given = {**CONFIG, "env_config": {**CONFIG["env_config"], "port": 0, "limits": {"max_agents": 5}}}
+    with make_learning_trainer(DQNTrainer, given, {"limits": {"max_episodes": 3}}, tmp_path) as trainer:
+        (served,) = trainer.worker.env.get_sub_environments()
+        limits = served.server.service.limits
+    assert (limits.max_episodes, limits.max_agents) == (3, 5)
 
 
 @pytest.mark.long

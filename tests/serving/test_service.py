@@ -213,9 +213,11 @@ class TestSeveralAgents:
         assert "not of the same agents" in str(error)
         session("end_agents", episode_id="e", observations={"a": None, "boxes": 2})
         refused(409, session, "end_agents", episode_id="e", observations={"a": None})
-        session.end(obs={"b": X})
+        session.act(obs={"a": X})
+        session.end(obs={"b": X, "a": None, "boxes": [], "nobody": X})  # one that has ended, and one that never acted
         assert session.backend.verbs == ["start", "log_returns", "log_action", "end_agents", "end"]
         assert session.backend.calls[3][2] == {"a": None, "boxes": 2}
+        assert list(session.backend.calls[4][2]) == ["b"]
 
     @with_service(multi_agent=True, answers=False)
     async def test_observations_of_one_space_are_converted_together(self, session):

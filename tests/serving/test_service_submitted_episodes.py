@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import RequestError
+from rollax.serving.codec import VERBS
 from rollax.serving.protocol import Episode, Trajectory
 from tests.serving.service_session import X, refused, with_service
 from tests.serving.stand_in_backend import StandIn
@@ -59,6 +60,16 @@ async def test_submissions_are_identified_by_id_and_content(session):
     assert [len(episodes) for _, episodes in session.backend.calls] == [1, 1]
 
 
+@with_service()
+async def test_a_submission_repeated_on_the_stream_has_another_message_id(session):
+    message = next(kind for kind, verb in VERBS.items() if verb == "submit_episodes")
+    for number in (1, 2):
+        played = Trajectory(obs=[X, X], actions=[0], rewards=[1.0], terminated=True)
+        request = message(id=number, request_id="r", episodes=[Episode(agents={"agent0": played})])
+        await session.service.call("submit_episodes", request, "me")
+    assert session.backend.verbs == ["submit"]
+
+
 def trajectory(**changes: Any) -> Trajectory:
     fields = {"obs": [X, X, X], "actions": [0, 1], "rewards": [1, 2.0], "terminated": True}
     return Trajectory(**{**fields, **changes})
@@ -67,7 +78,7 @@ def trajectory(**changes: Any) -> Trajectory:
 @with_service(learns=True)
 async def test_submitted_episodes_become_columns(session):
     def episode():
-        return Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
+        return Episode(agents={"agent0": trajectory(action_logp=[-1e6, -0.25], t=[0, 2], infos=[{}, {}])})
 
     answers = [session("submit_episodes", episodes=[episode()], request_id="r") for _ in range(2)]
     assert [(await answer).accepted for answer in answers] == [1, 1]
@@ -77,7 +88,7 @@ async def test_submitted_episodes_become_columns(session):
     assert columns.obs.dtype == np.float32
     np.testing.assert_array_equal(columns.actions, [0, 1])
     np.testing.assert_array_equal(columns.rewards, [1.0, 2.0])
-    np.testing.assert_array_equal(columns.action_logp, np.array([-0.5, -0.25], np.float32))
+    np.testing.assert_array_equal(columns.action_logp, np.array([-1e6, -0.25], np.float32))
 
 
 @pytest.mark.parametrize(

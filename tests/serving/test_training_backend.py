@@ -371,6 +371,16 @@ class TestLearningCurve:
         assert times == sorted(times)
         assert curve.reward == sum(range(900, 1000)) / 100
 
+    def test_a_long_run_that_continues_has_all_of_its_curve(self):
+        now = [0.0]
+        curve = LearningCurve(10, clock=lambda: now[0])
+        names = ("time_total_s", "timesteps_total", "episode_reward_mean")
+        curve.restore(dict.fromkeys(names, float(number)) for number in range(1, 1001))
+        for _ in range(1000):
+            now[0] += 1.0
+            curve.add(1.0, 1)
+        assert [point["time_s"] for point in curve.points] == list(range(1, 2000, 256))
+
     def test_restoring_continues_the_curve(self):
         now = [50.0]
         curve = LearningCurve(clock=lambda: now[0])

@@ -122,9 +122,10 @@ namespace Rollax
         public async Task<string> StartEpisodeAsync(string episodeId = null, bool trainingEnabled = true)
         {
             // The id is made here, so that a repeated request does not start a second episode.
-            var body = Body(episodeId ?? Guid.NewGuid().ToString("N"));
+            string id = episodeId ?? Guid.NewGuid().ToString("N");
+            var body = Body(id);
             body["training_enabled"] = trainingEnabled;
-            return (string)(await Call("start_episode", body).ConfigureAwait(false))["episode_id"];
+            return (string)(await InOrder(new[] { id }, "start_episode", body).ConfigureAwait(false))["episode_id"];
         }
 
         /// <summary>The policy's action for an observation; with several agents those of the agents with observations.

@@ -142,8 +142,9 @@ export class PolicyClient {
    * @returns {Promise<string>}
    */
   async startEpisode({ episodeId, trainingEnabled = true } = {}) {
-    const body = { episode_id: episodeId ?? `${this.#prefix}-${this.#requests}`, training_enabled: trainingEnabled };
-    return (await this.#call("start_episode", body)).episode_id;
+    const id = episodeId ?? `${this.#prefix}-${this.#requests}`;
+    const body = { episode_id: id, training_enabled: trainingEnabled };
+    return (await this.#inOrder([id], "start_episode", body)).episode_id;
   }
 
   /**
@@ -329,8 +330,8 @@ export class PolicyClient {
     } finally {
       clearTimeout(timer);
     }
-    const after = response.headers.get("Retry-After");
-    return { status: response.status, body: decode(content), retryAfter: after === null ? null : Number(after) };
+    const after = Number.parseFloat(response.headers.get("Retry-After") ?? ""); // a proxy may send a date
+    return { status: response.status, body: decode(content), retryAfter: Number.isNaN(after) ? null : after };
   }
 
   async #overStream(verb, text, limit) {
