@@ -48,6 +48,11 @@ def test_runs_that_differ_in_their_seeds_are_a_group(folders):
     ]
 
 
+def test_keys_that_are_set_to_their_defaults_make_no_other_group(tmp_path):
+    runs = [write(tmp_path / "a", None, [1.0], given=["env"]), write(tmp_path / "b", 1, [2.0], given=["env", "seed"])]
+    assert [len(group.runs) for group in groups_of(runs)] == [2]
+
+
 def test_the_settings_of_a_sweep_are_groups(tmp_path):
     for lr in (1, 2):
         for seed in (0, 10, 9):
