@@ -202,12 +202,19 @@ def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yields a label of each group: its algorithm, or its folder if others have the same algorithm and environment."""
+    """Yields a label of each group, by its first run.
+
+    It is the algorithm, or the name of the folder if others have the same algorithm and environment, or the path if
+    others in the environment have a folder of this name.
+    """
     kinds = Counter((experiment["run"], experiment["env"]) for _, experiment in firsts)
-    for run, experiment in firsts:
-        of_seeds = run.name.startswith(SEED_FOLDER) and run.parent.name
-        alone = kinds[experiment["run"], experiment["env"]] == 1
-        yield experiment["run"] if alone else of_seeds or run.name
+    names = [(run.name.startswith(SEED_FOLDER) and run.parent.name) or run.name for run, _ in firsts]
+    times = Counter((name, experiment["env"]) for name, (_, experiment) in zip(names, firsts, strict=True))
+    for name, (run, experiment) in zip(names, firsts, strict=True):
+        if kinds[experiment["run"], experiment["env"]] == 1:
+            yield experiment["run"]
+        else:
+            yield name if times[name, experiment["env"]] == 1 else str(run)
 
 
 def _number(value: Any) -> str:

@@ -68,6 +68,13 @@ def test_one_group_of_an_algorithm_has_its_name(tmp_path):
     assert [(group.label, group.env) for group in groups_of(runs)] == [("PPO", "A"), ("PPO", "B")]
 
 
+def test_groups_whose_folders_have_the_same_name_have_different_labels(tmp_path):
+    folders = [write(tmp_path / f"lr={lr}" / env / "one", 0, [lr], env=env, lr=lr) for lr in (1.0, 2.0) for env in "AB"]
+    groups = groups_of(folders)
+    assert [group.label for group in groups] == [str(folder) for folder in folders]
+    assert not aggregate(groups, "episode_reward_mean", {}), "no group has runs in both environments"
+
+
 def test_greedy_evaluations_count_if_all_runs_have_them(tmp_path):
     one = write(tmp_path / "one", 0, [1.0, 2.0], greedy=[None, 7.0])
     assert compared_by(groups_of([one])) == "evaluation_reward_mean"
