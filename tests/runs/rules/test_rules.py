@@ -91,6 +91,11 @@ CASES = {
             "grad_clip",
         ),
         made(30, {"total_loss": lambda i: None if i < 5 else 1.0}),  # before the first update
+        made(  # continued after 10 iterations, with an empty buffer
+            30,
+            {"total_loss": lambda i: None if 10 < i < 20 else 1.0},
+            replay={"num_updates": lambda i: min(i, 10) + max(i - 19, 0)},
+        ),
         made(30, {"total_loss": 1.0}),
     ],
     "reward-scale": [
