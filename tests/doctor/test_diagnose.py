@@ -17,6 +17,7 @@ from rollax.config.validation_errors import keys_with_parts
 from rollax.doctor.activations import hidden_activations
 from rollax.doctor.played import play_episodes
 from rollax.runs.run_folder import newest_saved
+from rollax.runs.run_lock import RunLock
 from tests.marks import long_except
 
 ITERATIONS = 12
@@ -116,6 +117,8 @@ def test_a_run_that_ended_before_it_learned(runs):
     folder, logged = runs
     assert {"no-updates", "exploration-goes-on"} <= found(diagnose(folder / "untaught", play=0))
     assert logged["untaught"] == [], "the run might have gone on"
+    with RunLock(folder / "untaught", "out"):  # as while it goes on
+        assert not {"no-updates", "exploration-goes-on"} & found(diagnose(folder / "untaught", play=0))
 
 
 def test_play_is_checked_and_a_folder_without_a_run_refused(runs, tmp_path):
