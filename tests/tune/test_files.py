@@ -63,10 +63,10 @@ def test_without_a_search_there_is_a_default_space():
 def test_the_config_of_a_run_is_searched_without_its_other_keys(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(
-        '{"run": "PPO", "env": "CartPole-v1", "config": {"lr": 0.1, "gamma": 0.9, "given": ["gamma"]},'
+        '{"run": "PPO", "env": "CartPole-v1", "config": {"lr": 0.1, "lambda": 0.9, "given": ["lambda_"]},'
         ' "stop": {"timesteps_total": 10}}'
     )
-    assert settings(path).config == {"gamma": 0.9}
+    assert settings(path).config == {"lambda": 0.9}
 
 
 @pytest.mark.parametrize(
