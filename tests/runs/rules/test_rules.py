@@ -149,6 +149,7 @@ CASES = {
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"critic_model": {"normalization": "layer"}}),
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"num_critics": 10}),
         made(20, {}, replay={"num_updates": lambda i: 1000 * i}),
+        made(20, {}, replay={"num_updates": lambda i: i}, config={"input": "data"}),
     ],
     "small-replay": [
         (made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 400}), "warning", "buffer_size"),
