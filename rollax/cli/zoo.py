@@ -223,7 +223,7 @@ def _newest_run(entry: Entry) -> Path:
             if checkpoint is not None:
                 found.append((checkpoint.stat().st_mtime, run))
     if not found:
-        train_it = f"rollax zoo train {entry.env} --algo {entry.algorithm}"
+        train_it = f"rollax zoo train {entry.in_commands}"
         raise ConfigError("There is no trained run of the entry.", f"{RUNS}/{_run_name(entry)}-*", None).expected(
             "a run folder with a checkpoint", f"train it: {train_it}; or pass --run=FOLDER"
         )
