@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rollax import ConfigError, DQNTrainer, PPOTrainer, RollaxError, SACTrainer, Trainer, diagnose, register_env
+from rollax import (
+    ConfigError,
+    DQNTrainer,
+    PolicySpec,
+    PPOTrainer,
+    RollaxError,
+    SACTrainer,
+    Trainer,
+    diagnose,
+    register_env,
+)
 from rollax.cli import app
 from rollax.config.validation_errors import keys_with_parts
 from rollax.doctor.activations import hidden_activations
@@ -155,6 +165,17 @@ def test_returns_and_values_of_played_episodes(runs):
     # One hidden layer of 16 in the actor, one in the critic.
     assert {layer.shape[1] for layer in played.activations.values()} == {16}
     assert len(played.activations) == 2
+
+
+@pytest.mark.long
+def test_returns_have_the_discount_of_their_policy():
+    multiagent = {"policies": {"a": PolicySpec(config={"gamma": 0.0})}, "policy_mapping_fn": of_a}
+    with PPOTrainer("CartPole-v1", {**SMALL, "multiagent": multiagent}) as trainer:
+        assert (play_episodes(trainer, 1)["a"].returns == 1.0).all(), "the reward of each step"
+
+
+def of_a(agent_id, episode):
+    return "a"
 
 
 @pytest.mark.long
