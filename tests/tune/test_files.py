@@ -112,6 +112,24 @@ def test_a_stored_study_has_the_same_settings(file, tmp_path, search):
     assert again.trials == first.trials
 
 
+class Small:
+    pass
+
+
+class Large:
+    pass
+
+
+def test_a_stored_study_of_classes_goes_on(search, tmp_path):
+    classes = {"choice": [Small, Large]}
+    first = search("study", trials=3, search={"model.custom_model": classes, "callbacks": classes})
+    again = run_study(tmp_path / "study", trials=4, trust_code=True, show=lambda line: None)
+    assert [trial.scores for trial in again.trials[:3]] == [trial.scores for trial in first.trials]
+    assert [trial.values["callbacks"] for trial in again.trials[:3]] == [
+        trial.values["callbacks"] for trial in first.trials
+    ]
+
+
 def test_the_best_file_is_an_experiment_and_an_entry_of_the_zoo(search, tmp_path):
     space = {"lr": {"choice": [1e-4, 1e-3]}, "model.fcnet_hiddens": {"choice": [[8], [16, 16]]}}
     study = search("study", sampler="grid", search=space)
