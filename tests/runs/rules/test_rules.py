@@ -13,6 +13,7 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
 LEVEL = {"score": 20.0}
 BOX = {"default_policy": spaces.Box(-1, 1, (2,))}
 DISCRETE = {"default_policy": spaces.Discrete(8)}
+MIXED = {"default_policy": spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "jump": spaces.Discrete(2)})}
 
 # rule -> (ill, severity, config key), and runs that are well, the last of them near the limit
 CASES = {
@@ -55,6 +56,8 @@ CASES = {
         # two standard deviations of a hundredth: 2 log 0.01 = -9.2
         (made(10, {"entropy": lambda i: 2.8 - 9.2 * (i > 5)}, action_spaces=BOX, **LEVEL), "problem", "lr"),
         made(10, {"entropy": lambda i: 2.8 - 5 * (i > 5)}, action_spaces=BOX, **LEVEL),
+        (made(10, {"entropy": lambda i: 3.5 - 10 * (i > 5)}, action_spaces=MIXED, **LEVEL), "problem", "lr"),
+        made(10, {"entropy": lambda i: 3.5 - 5 * (i > 5)}, action_spaces=MIXED, **LEVEL),
         made(10, {"entropy": -6.2}, action_spaces=BOX, **LEVEL),  # small standard deviations, as at the beginning
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.01}),  # the score rises
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.1}, **LEVEL),
