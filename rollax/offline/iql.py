@@ -85,6 +85,9 @@ class IQL(Hindsight):
     learns_off_policy = True
     reads = TRANSITION
 
+    derives_from_settings = True
+    """Whether the config alone determines the columns that `postprocess` of this class adds."""
+
     def check_spaces(self) -> None:
         check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="MARWIL")
         check_layers(self.config.model, type(self).__name__)
