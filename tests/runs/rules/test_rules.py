@@ -259,6 +259,14 @@ def test_a_solved_environment_needs_no_better_value_function():
     assert not findings_of([BY_NAME["explained-variance"]], run)
 
 
+def test_each_policy_makes_the_updates_of_a_run():
+    run = made(20, {}, replay={"num_updates": lambda i: 6000 * i}, **LEVEL)
+    for result in run.results:
+        result["info"]["learner"]["other"] = {}
+    (finding,) = findings_of([BY_NAME["updates-per-step"]], run)
+    assert finding.number == 6.0
+
+
 def test_rules_say_nothing_about_a_run_without_numbers():
     assert findings_of(RULES, made(0, {})) == []
     assert findings_of(RULES, made(1, {})) == []
