@@ -248,8 +248,8 @@ def _users_traceback(error: RollaxError) -> str:
 
 
 def new_folder(name: str) -> Path:
-    """Creates and returns the next free folder `runs/<name>-<date>-<n>`."""
-    name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    """Creates and returns the next free folder `runs/<name>-<date>-<n>`; `folders_of` finds it by the name."""
+    name = _in_paths(name)
     today = datetime.now().astimezone().date().isoformat()
     number = 1
     while True:
@@ -262,3 +262,13 @@ def new_folder(name: str) -> Path:
         except OSError as error:
             fix = "choose a folder that you may write to, with --out"
             raise ConfigError("The run folder cannot be created.", where=str(path), got=str(error), fix=fix) from error
+
+
+def folders_of(name: str) -> list[Path]:
+    """Returns the folders that `new_folder` has made for a name."""
+    named = re.compile(re.escape(_in_paths(name)) + r"-\d{4}-\d\d-\d\d-\d+", re.ASCII)
+    return [path for path in Path("runs").glob("*") if named.fullmatch(path.name)]
+
+
+def _in_paths(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli import commands
-from rollax.cli.console import EachOptionOnce, TracebackOption, TrustOption, command_name, new_folder, readable_errors
+from rollax.cli.console import (
+    EachOptionOnce,
+    TracebackOption,
+    TrustOption,
+    command_name,
+    folders_of,
+    new_folder,
+    readable_errors,
+)
 from rollax.cli.train import train
 from rollax.errors import ConfigError
 
@@ -217,13 +225,13 @@ def _newest_run(entry: Entry) -> Path:
     from rollax.runs.run_folder import newest_saved
 
     found: list[tuple[float, Path]] = []
-    for folder in Path(RUNS).glob(f"{_run_name(entry)}-*"):
+    for folder in folders_of(_run_name(entry)):
         for run in runs_in(folder):
             checkpoint = newest_saved(run)
             if checkpoint is not None:
                 found.append((checkpoint.stat().st_mtime, run))
     if not found:
-        train_it = f"rollax zoo train {entry.env} --algo {entry.algorithm}"
+        train_it = f"rollax zoo train {entry.in_commands}"
         raise ConfigError("There is no trained run of the entry.", f"{RUNS}/{_run_name(entry)}-*", None).expected(
             "a run folder with a checkpoint", f"train it: {train_it}; or pass --run=FOLDER"
         )

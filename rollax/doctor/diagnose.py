@@ -24,6 +24,7 @@ from rollax.runs.rules.finding import SEVERITIES, Finding, Severity, findings_of
 from rollax.runs.rules.statistics import RunStatistics
 from rollax.runs.rules.table import RULES
 from rollax.runs.run_folder import BEST, newest_saved
+from rollax.runs.run_lock import refuse_used
 
 PLAYED_EPISODES = 5
 """Episodes that a diagnosis plays by default."""
@@ -113,6 +114,7 @@ def diagnose(
         experiment["config"],
         results,
         stop=experiment.get("stop"),
+        ended=_has_ended(folder),
         has_best=(folder / BEST).exists(),
         action_spaces=_action_spaces(folder),
     )
@@ -135,6 +137,15 @@ def diagnose(
     title = f"{title_of(experiment['run'], experiment['env'])}, {size}  ({shown_path(folder)})"
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Diagnosis(folder, title, tuple(findings), how, plays=bool(rows))
+
+
+def _has_ended(run: Path) -> bool:
+    """Whether no process writes into the run folder any more."""
+    try:
+        refuse_used(run, "diagnose(run)")
+    except ConfigError:
+        return False
+    return True
 
 
 def _action_spaces(run: Path) -> dict[str, Space]:

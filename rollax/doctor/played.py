@@ -102,7 +102,8 @@ def _sampled(worker: RolloutWorker, num_episodes: int) -> dict[str, list[Fragmen
 
 
 def _played(worker: RolloutWorker, name: str, segments: list[Fragment]) -> Played:
-    runner, gamma = worker.runners[name], worker.config.gamma
+    runner = worker.runners[name]
+    gamma = getattr(runner.policy.config, "gamma", worker.config.gamma)  # a policy may have its own
     columns = {key: trees.concat([segment[key] for segment in segments]) for key in segments[0]}
     after = {key: trees.concat([segment.after[key] for segment in segments]) for key in segments[0].after}
     ends = np.cumsum([len(segment) for segment in segments]) - 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rollax.config.json_form import GIVEN
 from rollax.core.atomic_files import read_regular
 from rollax.core.figure_files import written_to
 from rollax.errors import ConfigError, RollaxError
@@ -46,7 +47,8 @@ class Group:
 def groups_of(folders: Sequence[Path]) -> list[Group]:
     """Returns the groups of the runs in run folders, and in folders of several seeds.
 
-    Runs belong to one group if they have the same algorithm, environment and config except for the seed.
+    Runs belong to one group if they have the same algorithm, environment and config except for the seed. Which keys the
+    user has set, and which have their defaults, does not matter.
 
     Raises:
         RollaxError: a folder has no results or no config.
@@ -55,7 +57,7 @@ def groups_of(folders: Sequence[Path]) -> list[Group]:
     found: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
     for run in [run for folder in folders for run in runs_in(folder)]:
         experiment = experiment_of(run)
-        settings = {key: value for key, value in experiment["config"].items() if key != "seed"}
+        settings = {key: value for key, value in experiment["config"].items() if key not in ("seed", GIVEN)}
         same = json.dumps([experiment["run"], experiment["env"], settings], sort_keys=True)
         found.setdefault(same, []).append((run, experiment))
     labels = _labels([runs[0] for runs in found.values()])
@@ -200,12 +202,19 @@ def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yields a label of each group: its algorithm, or its folder if others have the same algorithm and environment."""
+    """Yields a label of each group, by its first run.
+
+    It is the algorithm, or the name of the folder if others have the same algorithm and environment, or the path if
+    others in the environment have a folder of this name.
+    """
     kinds = Counter((experiment["run"], experiment["env"]) for _, experiment in firsts)
-    for run, experiment in firsts:
-        of_seeds = run.name.startswith(SEED_FOLDER) and run.parent.name
-        alone = kinds[experiment["run"], experiment["env"]] == 1
-        yield experiment["run"] if alone else of_seeds or run.name
+    names = [(run.name.startswith(SEED_FOLDER) and run.parent.name) or run.name for run, _ in firsts]
+    times = Counter((name, experiment["env"]) for name, (_, experiment) in zip(names, firsts, strict=True))
+    for name, (run, experiment) in zip(names, firsts, strict=True):
+        if kinds[experiment["run"], experiment["env"]] == 1:
+            yield experiment["run"]
+        else:
+            yield name if times[name, experiment["env"]] == 1 else str(run)
 
 
 def _number(value: Any) -> str:

@@ -32,7 +32,7 @@ class Experiment:
     """One training run; `run` and `env` are None if the config or a checkpoint has them.
 
     `preset` is the name of a preset; keys of `config` replace keys of the preset. For a config with all keys, such as
-    the `config.json` of a run, `given` has the fields that the run had set; else it is None.
+    the `config.json` of a run, `given` has the keys that the run had set; else it is None.
     """
 
     run: str | None = None
@@ -67,7 +67,8 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
         preset=content.get("preset"),
         loggers=content.get("loggers"),
-        given=given_fields(config, TrainerConfig) if GIVEN in config else None,
+        # The field lambda_ is the key `lambda`.
+        given=[name.rstrip("_") for name in given_fields(config, TrainerConfig)] if GIVEN in config else None,
     )
 
 

@@ -121,7 +121,9 @@ def fit(
                 folder.save(trainer)
                 folder.interrupted = not ended_by
         signalled = None if ended_by else request.signal
-        if ended_by and evaluate and trainer.can_evaluate and (parallel or result.get("evaluation") is None):
+        # Not after a goal that was reached by the model before the last iteration, which is saved as the best one.
+        evaluated = ended_by == "evaluation_reward_mean" or (not parallel and result.get("evaluation") is not None)
+        if ended_by and evaluate and trainer.can_evaluate and not evaluated:
             signalled = _evaluate_at_end(trainer, result, folder, display)
             ended_by = reached(conditions, result) or ended_by
         if folder:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rollax.core.importing import path_of
 from rollax.core.numbers import is_finite, is_whole
 from rollax.errors import ConfigError, nearest
 
@@ -33,7 +34,7 @@ class Choice:
 
     @property
     def labels(self) -> tuple[str | int | float | bool | None, ...]:
-        """A name for each value: scalars stand for themselves, lists and dicts as JSON."""
+        """A name for each value: scalars stand for themselves, classes for their paths, lists and dicts as JSON."""
         return tuple(_label(value) for value in self.values)
 
     def value_of(self, label: Any) -> Any:
@@ -156,4 +157,6 @@ def _range(kind: str, words: Mapping[str, Any], where: str) -> Range:
 
 
 def _label(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, default=repr)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return path_of(value) if isinstance(value, type) else json.dumps(value, default=repr)

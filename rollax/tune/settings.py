@@ -196,11 +196,11 @@ def write_settings(folder: Path, settings: Settings) -> None:
     Raises:
         ConfigError: the folder has other files, or a study with other settings.
     """
-    search = {key: distribution.in_words() for key, distribution in settings.space.items()}
+    search = {key: _stored(key.rpartition(".")[2], distribution) for key, distribution in settings.space.items()}
     sections = settings.experiment(settings.config)
     written = {
         OPTIONS: json.dumps(dataclasses.asdict(settings.options), indent=2) + "\n",
-        EXPERIMENT: as_yaml({**sections, "search": encode_values(search)}),  # last: a folder that has it has both
+        EXPERIMENT: as_yaml({**sections, "search": search}),  # last: a folder that has it has both
     }
     if not (folder / EXPERIMENT).exists():
         check_empty(folder, "--study", "", held=True)
@@ -213,6 +213,14 @@ def write_settings(folder: Path, settings: Settings) -> None:
                 f"the settings of {folder / name}",
                 f"choose another folder, or go on with its own settings: rollax tune --resume {folder}",
             )
+
+
+def _stored(name: str, distribution: Distribution) -> dict[str, Any]:
+    """Returns a distribution of a key in words, whose values are stored as the values of this key in a config."""
+    words = distribution.in_words()
+    if isinstance(distribution, Choice):
+        words["choice"] = [encode_values({name: value})[name] for value in distribution.values]
+    return words
 
 
 def is_study(path: str | Path) -> bool:

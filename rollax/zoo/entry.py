@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,6 +168,11 @@ class Entry:
     @property
     def name(self) -> str:
         return self.path.stem
+
+    @property
+    def in_commands(self) -> str:
+        """The arguments that name the entry: environment and algorithm, or its file if it is not installed."""
+        return f"{self.env} --algo {self.algorithm}" if is_installed(self.path) else shlex.quote(str(self.path))
 
     @property
     def algorithm(self) -> str:

@@ -53,8 +53,7 @@ def description(entry: Entry, command: str) -> str:
     kind = ", ".join(f"{name} {value}" for name, value in figures.machine.items())
     packages = ", ".join(f"{name} {value}" for name, value in figures.versions.items())
     lines += [f"Measured: {figures.date}, {kind}", f"  {packages}", f"  {figures.command}", ""]
-    for action in ("train", "play", "verify"):
-        lines.append(f"{command} {action} {entry.env} --algo {entry.algorithm}")
+    lines += [f"{command} {action} {entry.in_commands}" for action in ("train", "play", "verify")]
     return "\n".join(lines)
 
 

@@ -235,6 +235,21 @@ def test_a_greedy_goal_turns_evaluations_on():
     assert (result.reached, result.missed_goal) == ("training_iteration", True)
 
 
+def test_a_goal_that_was_reached_beside_training_is_not_missed(tmp_path):
+    """By the model with which the last iteration began; the model after it is worse."""
+
+    class Falling(FakeTrainer):
+        evaluates_while_training = True
+
+        def train(self):
+            return {**super().train(), "evaluation": {"episode_reward_mean": 50.0 * self.iteration}}
+
+    fitted = Falling({}).fit({"evaluation_reward_mean": 100.0}, tmp_path / "run", progress="none", loggers=())
+    assert (fitted.reached, fitted.missed_goal, fitted.best_score) == ("evaluation_reward_mean", False, 100.0)
+    assert fitted.best_checkpoint == tmp_path / "run" / "best" / "checkpoint_000001"
+    assert rows(tmp_path / "run")[-1]["evaluation"]["episode_reward_mean"] == 100.0
+
+
 def test_a_callback_ends_the_run(tmp_path):
     class Enough(Callbacks):
         def on_train_result(self, *, trainer, result):

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from rollax.cli.console import new_folder
+from rollax.cli.zoo import _newest_run, _run_name
 from rollax.zoo import entries, read_entry
 from tests.cli.command_line import invoke
+from tests.cli.fake_algorithm import FakeTrainer
 from tests.zoo.small import TEXT, write_small
 
 
@@ -32,10 +35,19 @@ def test_show_has_settings_and_figures():
     assert "rollax zoo measure ppo_cartpole.yaml" in output
 
 
+@pytest.mark.parametrize("name", ["a2c_small-2", "a2c small (1)"])
+def test_the_newest_run_is_of_the_entry_with_this_name(small, name, cwd):
+    entries = [read_entry(small), read_entry(small.rename(cwd / f"{name}.yaml"))]
+    folders = [new_folder(_run_name(entry)) for entry in entries]
+    for folder in folders:
+        FakeTrainer({}).fit({"training_iteration": 1}, folder, progress="none", loggers=())
+    assert [_newest_run(entry) for entry in entries] == folders
+
+
 @pytest.mark.long
 def test_train_passes_options_on_and_play_finds_the_run(small, cwd):
     missing = invoke("zoo", "play", small, code=2).output
-    assert "zoo train" in missing
+    assert f"zoo train {small}" in missing
     invoke("zoo", "train", small, "--seed=3", "--stop-iterations=1", "--set", "lr=0.01", "--quiet")
     (run,) = (cwd / "runs").glob("zoo-a2c_small-*")
     experiment = json.loads((run / "config.json").read_text())

@@ -11,12 +11,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rollax import ConfigError, DQNTrainer, PPOTrainer, RollaxError, SACTrainer, Trainer, diagnose, register_env
+from rollax import (
+    ConfigError,
+    DQNTrainer,
+    PolicySpec,
+    PPOTrainer,
+    RollaxError,
+    SACTrainer,
+    Trainer,
+    diagnose,
+    register_env,
+)
 from rollax.cli import app
 from rollax.config.validation_errors import keys_with_parts
 from rollax.doctor.activations import hidden_activations
 from rollax.doctor.played import play_episodes
 from rollax.runs.run_folder import newest_saved
+from rollax.runs.run_lock import RunLock
 from tests.marks import long_except
 
 ITERATIONS = 12
@@ -116,6 +127,8 @@ def test_a_run_that_ended_before_it_learned(runs):
     folder, logged = runs
     assert {"no-updates", "exploration-goes-on"} <= found(diagnose(folder / "untaught", play=0))
     assert logged["untaught"] == [], "the run might have gone on"
+    with RunLock(folder / "untaught", "out"):  # as while it goes on
+        assert not {"no-updates", "exploration-goes-on"} & found(diagnose(folder / "untaught", play=0))
 
 
 def test_play_is_checked_and_a_folder_without_a_run_refused(runs, tmp_path):
@@ -152,6 +165,17 @@ def test_returns_and_values_of_played_episodes(runs):
     # One hidden layer of 16 in the actor, one in the critic.
     assert {layer.shape[1] for layer in played.activations.values()} == {16}
     assert len(played.activations) == 2
+
+
+@pytest.mark.long
+def test_returns_have_the_discount_of_their_policy():
+    multiagent = {"policies": {"a": PolicySpec(config={"gamma": 0.0})}, "policy_mapping_fn": of_a}
+    with PPOTrainer("CartPole-v1", {**SMALL, "multiagent": multiagent}) as trainer:
+        assert (play_episodes(trainer, 1)["a"].returns == 1.0).all(), "the reward of each step"
+
+
+def of_a(agent_id, episode):
+    return "a"
 
 
 @pytest.mark.long

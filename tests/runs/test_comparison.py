@@ -48,6 +48,11 @@ def test_runs_that_differ_in_their_seeds_are_a_group(folders):
     ]
 
 
+def test_keys_that_are_set_to_their_defaults_make_no_other_group(tmp_path):
+    runs = [write(tmp_path / "a", None, [1.0], given=["env"]), write(tmp_path / "b", 1, [2.0], given=["env", "seed"])]
+    assert [len(group.runs) for group in groups_of(runs)] == [2]
+
+
 def test_the_settings_of_a_sweep_are_groups(tmp_path):
     for lr in (1, 2):
         for seed in (0, 10, 9):
@@ -61,6 +66,13 @@ def test_the_settings_of_a_sweep_are_groups(tmp_path):
 def test_one_group_of_an_algorithm_has_its_name(tmp_path):
     runs = [write(tmp_path / f"{env}{seed}", seed, [1.0], env=env) for env in "AB" for seed in (0, 1)]
     assert [(group.label, group.env) for group in groups_of(runs)] == [("PPO", "A"), ("PPO", "B")]
+
+
+def test_groups_whose_folders_have_the_same_name_have_different_labels(tmp_path):
+    folders = [write(tmp_path / f"lr={lr}" / env / "one", 0, [lr], env=env, lr=lr) for lr in (1.0, 2.0) for env in "AB"]
+    groups = groups_of(folders)
+    assert [group.label for group in groups] == [str(folder) for folder in folders]
+    assert not aggregate(groups, "episode_reward_mean", {}), "no group has runs in both environments"
 
 
 def test_greedy_evaluations_count_if_all_runs_have_them(tmp_path):

@@ -63,10 +63,10 @@ def test_without_a_search_there_is_a_default_space():
 def test_the_config_of_a_run_is_searched_without_its_other_keys(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(
-        '{"run": "PPO", "env": "CartPole-v1", "config": {"lr": 0.1, "gamma": 0.9, "given": ["gamma"]},'
+        '{"run": "PPO", "env": "CartPole-v1", "config": {"lr": 0.1, "lambda": 0.9, "given": ["lambda_"]},'
         ' "stop": {"timesteps_total": 10}}'
     )
-    assert settings(path).config == {"gamma": 0.9}
+    assert settings(path).config == {"lambda": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,24 @@ def test_a_stored_study_has_the_same_settings(file, tmp_path, search):
     again = run_study(tmp_path / "study", trials=3, show=lambda line: None)
     assert again.settings == first.settings
     assert again.trials == first.trials
+
+
+class Small:
+    pass
+
+
+class Large:
+    pass
+
+
+def test_a_stored_study_of_classes_goes_on(search, tmp_path):
+    classes = {"choice": [Small, Large]}
+    first = search("study", trials=3, search={"model.custom_model": classes, "callbacks": classes})
+    again = run_study(tmp_path / "study", trials=4, trust_code=True, show=lambda line: None)
+    assert [trial.scores for trial in again.trials[:3]] == [trial.scores for trial in first.trials]
+    assert [trial.values["callbacks"] for trial in again.trials[:3]] == [
+        trial.values["callbacks"] for trial in first.trials
+    ]
 
 
 def test_the_best_file_is_an_experiment_and_an_entry_of_the_zoo(search, tmp_path):

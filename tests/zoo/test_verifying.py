@@ -55,6 +55,7 @@ def test_an_entry_with_one_seed_can_be_shown(measured, tmp_path):
     entry = read_entry(write_small(tmp_path, measured.path.read_text()))
     one = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
     assert "a further seed" in description(measured, "rollax zoo")
+    assert f"rollax zoo train {measured.path}" in description(measured, "rollax zoo"), "not the installed entry"
     assert "a further seed" not in description(one, "rollax zoo")
 
 

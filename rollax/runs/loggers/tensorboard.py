@@ -26,7 +26,7 @@ class TensorBoardLogger(Logger):
     _writer: Any = None  # made with the first numbers, because the import would delay the first result
 
     def begin(self, run: LoggedRun) -> bool:
-        self._folder = run.folder
+        self._folder, self._writer = run.folder, None  # the writer of an earlier run is closed
         return not any(run.folder.glob(EVENTS))
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:

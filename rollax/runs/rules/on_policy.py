@@ -167,8 +167,8 @@ def entropy_collapsed(run: RunStatistics) -> Iterator[Finding]:
             continue
         space = run.action_spaces.get(policy)
         first, now = float(entropy.values.max()), float(entropy.values[-1])
-        if isinstance(space, spaces.Box):  # whose entropy is that of a density, and may be negative
-            limit = first + np.log(_SURE) * float(np.prod(space.shape))
+        if numbers := _box_numbers(space):  # whose entropy is that of a density, and may be negative
+            limit = first + np.log(_SURE) * numbers
         elif space is None and entropy.values.min() < 0:  # a density
             continue
         else:
@@ -188,6 +188,14 @@ def entropy_collapsed(run: RunStatistics) -> Iterator[Finding]:
             change="down" if run.number("lr") > 1e-3 or not run.has("entropy_coeff") else "up",
             remedy="Keep exploring: an entropy bonus (entropy_coeff, 0.01 say), or smaller steps.",
         )
+
+
+def _box_numbers(space: Space | None) -> int:
+    """How many numbers of an action are in a Box, alone or as a part of the space."""
+    if isinstance(space, spaces.Box):
+        return int(np.prod(space.shape))
+    parts = space.values() if isinstance(space, spaces.Dict) else space if isinstance(space, spaces.Tuple) else ()
+    return sum(map(_box_numbers, parts))
 
 
 def _of_random_choices(space: Space | None) -> float:
@@ -215,8 +223,8 @@ def entropy_stays(run: RunStatistics) -> Iterator[Finding]:
         if len(entropy) < 2 * LEAST or len(run.learner(policy, "alpha")):
             continue
         space, lowest = run.action_spaces.get(policy), float(entropy.values[-2 * LEAST :].min())
-        if isinstance(space, spaces.Box):
-            limit = float(entropy.values[0] + np.log(_WIDER) * np.prod(space.shape))
+        if numbers := _box_numbers(space):
+            limit = float(entropy.values[0] + np.log(_WIDER) * numbers)
         elif space is None and entropy.values.min() < 0:
             continue
         else:

@@ -41,6 +41,8 @@ def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
     updates, steps = run.series("info", "replay", "num_updates"), run.series("timesteps_total").values
     if len(updates) < LEAST or len(steps) != len(updates) or updates.values[-1] == 0:
         return
+    if run.config.get("input") is not None:  # steps count the recorded rows of updates
+        return
     half = len(updates) // 2
     ratio = float((updates.values[-1] - updates.values[half]) / max(steps[-1] - steps[half], 1))
     ratio /= max(1, len(run.policies))

@@ -88,8 +88,11 @@ def not_finite(run: RunStatistics) -> Iterator[Finding]:
     """
     if len(run.policies) != 1:
         return
-    losses = run.learner(run.policies[0], "total_loss")
+    losses, updates = run.learner(run.policies[0], "total_loss"), run.series("info", "replay", "num_updates")
+    # A run that continues has no loss until its next update, which may have to wait until the buffer is filled again.
+    idle = {*updates.iterations[1:][np.diff(updates.values) == 0]} - {*losses.iterations}
     later = [r for r in run.results if len(losses) and r.get("training_iteration", 0) > losses.iterations[0]]
+    later = [r for r in later if r.get("training_iteration") not in idle]
     missing = len(later) + 1 - len(losses) if len(losses) else 0
     if missing > 0:
         yield Finding(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rollax.runs.loggers.table import make_loggers
 from tests.cli.fake_algorithm import FakeTrainer
 from tests.marks import long_except
 from tests.runs.loggers import reading
@@ -72,6 +74,21 @@ def test_what_a_run_logs_is_read_back_and_a_continued_run_adds_to_it(name, tmp_p
     assert found["evaluation/episode_reward_mean"] == GREEDY
     if name in ("wandb", "mlflow"):
         assert id_of(one) == id_of(two)
+
+
+def test_a_run_that_continues_within_a_second_loses_no_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorboardX.event_file_writer.time", SimpleNamespace(time=lambda: 1.5e9))
+    trainer = FakeTrainer({})
+    for iterations in (2, 3):
+        trainer.fit({"training_iteration": iterations}, tmp_path / "run", progress="none", evaluate=False)
+    assert read("tensorboard", tmp_path / "run")["episode_reward_mean"] == REWARDS
+
+
+def test_a_logger_may_log_several_runs(name, tmp_path):
+    (logger,) = make_loggers([spec(name, tmp_path / "one")], "loggers", trusted=True)
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        FakeTrainer({}).fit({"training_iteration": 3}, folder, progress="none", loggers=[logger])
+        assert read(name, folder)["episode_reward_mean"] == REWARDS
 
 
 @pytest.mark.short("csv")

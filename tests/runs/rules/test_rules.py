@@ -13,6 +13,7 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
 LEVEL = {"score": 20.0}
 BOX = {"default_policy": spaces.Box(-1, 1, (2,))}
 DISCRETE = {"default_policy": spaces.Discrete(8)}
+MIXED = {"default_policy": spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "jump": spaces.Discrete(2)})}
 
 # rule -> (ill, severity, config key), and runs that are well, the last of them near the limit
 CASES = {
@@ -55,6 +56,8 @@ CASES = {
         # two standard deviations of a hundredth: 2 log 0.01 = -9.2
         (made(10, {"entropy": lambda i: 2.8 - 9.2 * (i > 5)}, action_spaces=BOX, **LEVEL), "problem", "lr"),
         made(10, {"entropy": lambda i: 2.8 - 5 * (i > 5)}, action_spaces=BOX, **LEVEL),
+        (made(10, {"entropy": lambda i: 3.5 - 10 * (i > 5)}, action_spaces=MIXED, **LEVEL), "problem", "lr"),
+        made(10, {"entropy": lambda i: 3.5 - 5 * (i > 5)}, action_spaces=MIXED, **LEVEL),
         made(10, {"entropy": -6.2}, action_spaces=BOX, **LEVEL),  # small standard deviations, as at the beginning
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.01}),  # the score rises
         made(10, {"entropy": lambda i: 0.7 if i < 4 else 0.1}, **LEVEL),
@@ -91,6 +94,11 @@ CASES = {
             "grad_clip",
         ),
         made(30, {"total_loss": lambda i: None if i < 5 else 1.0}),  # before the first update
+        made(  # continued after 10 iterations, with an empty buffer
+            30,
+            {"total_loss": lambda i: None if 10 < i < 20 else 1.0},
+            replay={"num_updates": lambda i: min(i, 10) + max(i - 19, 0)},
+        ),
         made(30, {"total_loss": 1.0}),
     ],
     "reward-scale": [
@@ -144,6 +152,7 @@ CASES = {
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"critic_model": {"normalization": "layer"}}),
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"num_critics": 10}),
         made(20, {}, replay={"num_updates": lambda i: 1000 * i}),
+        made(20, {}, replay={"num_updates": lambda i: i}, config={"input": "data"}),
     ],
     "small-replay": [
         (made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 400}), "warning", "buffer_size"),
@@ -248,6 +257,14 @@ def test_a_solved_environment_needs_no_better_value_function():
     assert findings_of([BY_NAME["explained-variance"]], run)
     run = made(30, {"vf_explained_var": -0.1, "vf_loss": 1e4}, score=480.0, env="CartPole-v1")
     assert not findings_of([BY_NAME["explained-variance"]], run)
+
+
+def test_each_policy_makes_the_updates_of_a_run():
+    run = made(20, {}, replay={"num_updates": lambda i: 6000 * i}, **LEVEL)
+    for result in run.results:
+        result["info"]["learner"]["other"] = {}
+    (finding,) = findings_of([BY_NAME["updates-per-step"]], run)
+    assert finding.number == 6.0
 
 
 def test_rules_say_nothing_about_a_run_without_numbers():
