@@ -60,6 +60,25 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
     same(policy.get_weights(), twin.get_weights())
 
 
+def test_an_interrupt_while_a_failed_update_is_repeated_changes_nothing(monkeypatch):
+    policy = make()
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    before, steps, loss = policy.learner.get_state()["optimizer"], [], policy.algorithm.loss
+
+    def failing(*arguments):
+        steps.append(1)
+        if len(steps) == 6:  # the third step of the repetition
+            raise KeyboardInterrupt
+        value, statistics = loss(*arguments)
+        return value * (float("nan") if len(steps) == 3 else 1.0), statistics
+
+    monkeypatch.setitem(vars(policy.algorithm), "loss", failing)
+    with pytest.raises(KeyboardInterrupt):
+        policy.learn_on_batch(batch)
+    same(policy.learner.get_state()["optimizer"], before)
+
+
 def test_interrupted_gradients_change_nothing(monkeypatch):
     policy, twin = make(), make()
     gradients, _ = policy.compute_gradients(experience(policy))
