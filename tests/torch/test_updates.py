@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -77,6 +78,18 @@ def test_an_interrupt_while_a_failed_update_is_repeated_changes_nothing(monkeypa
     with pytest.raises(KeyboardInterrupt):
         policy.learn_on_batch(batch)
     same(policy.learner.get_state()["optimizer"], before)
+
+
+def test_a_step_before_which_the_update_stops_changes_nothing():
+    class Stopping(TorchPPO):
+        def make_plan(self):
+            return replace(super().make_plan(), stops=lambda statistics: statistics["total_loss"] < np.inf)
+
+    model = {"fcnet_hiddens": (8,), "normalization": "batch", "normalize_observations": True}
+    policy = Stopping.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": model})
+    before = policy.get_weights()
+    policy.learn_on_batch(experience(policy))
+    same(policy.get_weights(), before)
 
 
 def test_interrupted_gradients_change_nothing(monkeypatch):
