@@ -8,7 +8,7 @@ from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Union, get_args, get_origin
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from rollax.errors import ConfigError, nearest
@@ -206,7 +206,8 @@ def content_of(value: Any) -> Hashable:
     if isinstance(value, BaseModel):
         return kind, _of_mapping(vars(value))
     if isinstance(value, Space):
-        return kind, _of_mapping({name: part for name, part in vars(value).items() if name not in _RANDOM_STATE})
+        order = tuple(value.spaces) if isinstance(value, spaces.Dict) else ()  # the outputs of a model follow it
+        return kind, order, _of_mapping({name: part for name, part in vars(value).items() if name not in _RANDOM_STATE})
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return kind, value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Mapping):

@@ -251,9 +251,8 @@ class ActorPool:
     def _restart_those_due(self) -> None:
         now = time.monotonic()
         for index in [index for index, restart in self._restarts.items() if restart.due <= now]:
-            calls = self._restarts.pop(index).calls
             self._start(index)
-            for call in calls:
+            for call in self._restarts.pop(index).calls:
                 self._dispatch(self._live[index], call)
 
     def _finish(self, calls: list[Call]) -> None:
@@ -335,20 +334,29 @@ class ActorPool:
     def _failed(self, actor: Actor, error: Exception, *, process_lost: bool) -> None:
         """Handles a failure; all calls of the actor are lost."""
         error.add_note(self._note(actor))
-        index, calls, actor.calls = actor.index, actor.calls, {}
+        index = actor.index
+        # First, and until it is restarted, so that an interrupt does not leave the actor out.
+        restart = self._restarts[index] = _Restart(time.monotonic())
+        calls, actor.calls = actor.calls, {}
         for call in calls.values():
             self._end(call, lost=True)
         if process_lost or not self._remakes:
             del self._live[index]
             self._actors.kill(actor.handle)
-        delay = self.failures.failed(index, error)
+        try:
+            delay = self.failures.failed(index, error)
+        except Exception:
+            del self._restarts[index]
+            raise
         if delay is not None:
             actor.started = False
-            self._restarts[index] = _Restart(time.monotonic() + delay)
+            restart.due += delay
             self._restart_those_due()
-        elif self._making_all and not self.failures.rules.ignore:
+            return
+        del self._restarts[index]
+        if self._making_all and not self.failures.rules.ignore:
             raise error
-        elif not len(self):
+        if not len(self):
             raise self.failures.unavailable()
 
     def _note(self, actor: Actor) -> str:

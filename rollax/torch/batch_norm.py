@@ -1,4 +1,4 @@
-"""Layers of batch normalization, and their treatment of a single row, which has no batch statistics."""
+"""Layers with running statistics, and the treatment of a single row, which has no batch statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rollax.errors import ConfigError
 from rollax.policy.update_plan import UpdatePlan
+from rollax.torch.layers import RunningNorm
 
 
 def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
     """Name -> layer of batch normalization."""
     return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+def with_running_statistics(model: nn.Module) -> list[nn.Module]:
+    """The layers whose running statistics change in training mode."""
+    return [module for module in model.modules() if isinstance(module, _BatchNorm | RunningNorm)]
 
 
 def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int, where: str) -> None:

@@ -83,6 +83,7 @@ class Learner:
             update = self._run(batch, plan, coefficients, where, careful=False)
             if update is None:
                 self._restore(before)
+                before = self._snapshot()  # the optimizer has taken the tensors of the first one
                 update = self._run(batch, plan, coefficients, where, careful=True)
         except BaseException:
             self._restore(before)
@@ -159,6 +160,7 @@ class Learner:
                     epoch = Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
                     found = []
                 before = self._snapshot() if careful else None
+                extra = [] if self._stops is None else [(one, one.clone()) for one in self.tensors.extra.values()]
                 loss, stats = self._backward(epoch, step, coefficients)
                 norm = self._clipped_norm()
                 finite = math.isfinite(loss.item() + norm)
@@ -178,6 +180,7 @@ class Learner:
                         column = by_row.setdefault(name, value.new_zeros(plan.capacity))
                         column[epoch.rows_of(step)] = value
                 if stopped:
+                    self.tensors.restore(extra)
                     break
         if not self.tensors.are_finite():
             return None

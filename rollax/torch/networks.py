@@ -21,7 +21,7 @@ from rollax.models.distributions.factory import check_box
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
-from rollax.torch.batch_norm import batch_norms, in_evaluation
+from rollax.torch.batch_norm import in_evaluation, with_running_statistics
 from rollax.torch.encoder import Encoder
 from rollax.torch.layers import GRU, LSTM, dense, make_mlp
 
@@ -261,12 +261,12 @@ class ActorWithCritics(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Inside the block, the module passes gradients only to its inputs; batch normalization uses running statistics."""
+    """Inside the block, the module passes gradients only to its inputs, and its running statistics are constant."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)
     try:
-        with in_evaluation(batch_norms(module).values()):
+        with in_evaluation(with_running_statistics(module)):
             yield
     finally:
         for parameter in parameters:

@@ -25,7 +25,7 @@ from rollax.policy.policy import ActionsResult
 from rollax.policy.sequences_as_rows import as_rows
 from rollax.policy.update_plan import check_every, check_parts, part_of
 from rollax.torch import own_state
-from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
+from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation, with_running_statistics
 from rollax.torch.config import chosen_device
 from rollax.torch.learner import Learner
 from rollax.torch.optimizers import check_optimizer
@@ -177,7 +177,7 @@ class TorchPolicy(ModelPolicy):
         with random_numbers_of(generator, self.device):
             if not (explore and self.noisy):
                 return run(self.model, columns)
-            with self.learner.exploring(), in_evaluation(self._batch_norms):
+            with self.learner.exploring(), in_evaluation(with_running_statistics(self.model)):
                 return run(self.model, columns)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:

@@ -128,6 +128,17 @@ def test_another_config_gives_another_loss(changes):
     assert changed == alone != plain
 
 
+def test_the_order_of_the_parts_of_actions():
+    """Logits and masks follow the order of a Dict space, so two orders share nothing."""
+    parts, valid = {"a": spaces.Discrete(2), "b": spaces.Discrete(3)}, {"a": [1, 0], "b": [0, 0, 1]}
+    obs_space = spaces.Dict({"x": OBS, "action_mask": spaces.MultiBinary(5)})
+    for order in ("ab", "ba"):
+        policy = PPO.make_policy(obs_space, spaces.Dict([(key, parts[key]) for key in order]), {**SMALL, "seed": 0})
+        mask = np.concatenate([valid[key] for key in order]).astype(np.int8)
+        actions, *_ = policy.compute_actions({"x": observations(), "action_mask": np.tile(mask, (8, 1))})
+        assert {key: set(part.tolist()) for key, part in actions.items()} == {"a": {0}, "b": {2}}
+
+
 def test_an_attribute_changed_after_acting():
     """The second policy acts on another number of rows, so that the function is traced again."""
     soft = {"exploration": "SoftQ", "temperature": 0.01}

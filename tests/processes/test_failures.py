@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from rollax.errors import EnvError, WorkerError
+from rollax.processes.actor_pool import ActorPool
+from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.processes.failure_rules import FailureRules, Failures
+from tests.interrupting import Interrupts
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
 
 
@@ -18,6 +21,33 @@ def test_the_cause_of_unavailable_workers_is_the_newest_error():
     for index, error in zip((1, 2, 1), errors, strict=True):
         failures.failed(index, error)
     assert failures.unavailable().__cause__ is errors[2]
+
+
+@pytest.mark.parametrize("error", [BrokenError, ProcessLostError])
+def test_an_interrupt_at_any_line_leaves_no_actor_out(error):
+    class FailsOnce:
+        def __init__(self, index, restarts):
+            self.fails = restarts == 0
+
+        def make(self):
+            return True
+
+        def work(self):
+            if self.fails:
+                raise error("gone")
+            return "done"
+
+    interrupts, line, interrupted = Interrupts("processes"), 0, True
+    while interrupted:
+        failures = Failures(FailureRules(restart=True, delay_s=0.0), "actor")
+        pool = ActorPool(LocalActors(FailsOnce), range(2), failures, makes=True)
+        pool.make_all()
+        pool.send(1, "work")
+        interrupted = interrupts.at(line, pool.ready)
+        while pool.call_all("work") != {0: "done", 1: "done"}:
+            assert pool.indices == [0, 1], interrupts.place
+        line += 1
+    assert line > 1
 
 
 class TestRestarts:

@@ -9,7 +9,9 @@ from torch import nn
 
 from examples.torch_ppo import TorchPPO
 from rollax import Outputs
+from rollax.models.config import ModelConfig
 from rollax.offline.estimators.target_policy import action_probabilities
+from rollax.torch.networks import ActorCritic
 from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
 
 
@@ -41,6 +43,15 @@ class Noisy(Drawing):
             return super().forward(self.norm(obs))
         obs = self.norm(obs)
         return Outputs(self.policy(obs), self.value(obs)[:, 0])
+
+
+class Standardizing(ActorCritic):
+    """Explores as a noisy model, but without noise."""
+
+    noisy = True
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__(observation_space, num_outputs, ModelConfig(fcnet_hiddens=(8,), normalize_observations=True))
 
 
 def acted(policy):
@@ -128,6 +139,11 @@ class TestNoisy:
         same(policy.get_weights(), before)
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["calls"] == policy.learner.num_updates == 4
+
+    def test_it_explores_with_the_running_statistics_of_updates(self):
+        policy = make(model={"custom_model": Standardizing})
+        inputs = [policy.compute_actions(seen(1), explore=one)[2]["action_dist_inputs"] for one in (True, False)]
+        np.testing.assert_array_equal(*inputs)
 
     @pytest.mark.parametrize("rows", [1, 5])
     def test_restoring_continues_exactly(self, rows):

@@ -57,6 +57,13 @@ def test_targets_of_an_encoder_that_two_parts_share():
     assert not torch.equal(policy.targets["actor.encoder.weight"], before)
 
 
+def test_a_frozen_critic_does_not_change_its_running_statistics():
+    policy = make("TorchSAC", model={"fcnet_hiddens": (8,), "normalize_observations": True})
+    policy.learn_on_batch(experience(policy))
+    calls = {int(value) for name, value in policy.get_weights().items() if name.endswith("calls")}
+    assert calls == {policy.learner.num_updates}
+
+
 def test_a_frozen_replacement_of_a_layer_is_named():
     policy = make(model={"custom_model": TwoLinears})
     batch = experience(policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -58,6 +59,37 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
     for one in (policy, twin):
         one.learn_on_batch(batch)
     same(policy.get_weights(), twin.get_weights())
+
+
+def test_an_interrupt_while_a_failed_update_is_repeated_changes_nothing(monkeypatch):
+    policy = make()
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    before, steps, loss = policy.learner.get_state()["optimizer"], [], policy.algorithm.loss
+
+    def failing(*arguments):
+        steps.append(1)
+        if len(steps) == 6:  # the third step of the repetition
+            raise KeyboardInterrupt
+        value, statistics = loss(*arguments)
+        return value * (float("nan") if len(steps) == 3 else 1.0), statistics
+
+    monkeypatch.setitem(vars(policy.algorithm), "loss", failing)
+    with pytest.raises(KeyboardInterrupt):
+        policy.learn_on_batch(batch)
+    same(policy.learner.get_state()["optimizer"], before)
+
+
+def test_a_step_before_which_the_update_stops_changes_nothing():
+    class Stopping(TorchPPO):
+        def make_plan(self):
+            return replace(super().make_plan(), stops=lambda statistics: statistics["total_loss"] < np.inf)
+
+    model = {"fcnet_hiddens": (8,), "normalization": "batch", "normalize_observations": True}
+    policy = Stopping.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": model})
+    before = policy.get_weights()
+    policy.learn_on_batch(experience(policy))
+    same(policy.get_weights(), before)
 
 
 def test_interrupted_gradients_change_nothing(monkeypatch):
