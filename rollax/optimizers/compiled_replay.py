@@ -75,7 +75,8 @@ class CompiledReplayOptimizer(ReplayOptimizer):
             self._due.stored = stored + rounds.made * size  # rounds that an error left out do not count
             if not rounds.taken:  # all rows are lost
                 self._due.begin(self.num_updates)
-        self._note(self._policy_id, statistics)
+        if statistics is not None:
+            self._note(self._policy_id, statistics)
         return dict(self.stats)
 
     def report(self) -> dict[str, Any]:

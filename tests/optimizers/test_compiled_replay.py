@@ -457,8 +457,12 @@ def test_an_interrupt_empties_the_buffer_and_training_goes_on(make_dqn, caplog):
 @pytest.mark.long
 def test_an_iteration_of_several_calls_makes_no_round_too_many(make_dqn, monkeypatch):
     monkeypatch.setattr(compiled_replay, "_MOST_ROUNDS", 2)
-    with make_dqn() as trainer:
-        assert trainer.train()["timesteps_total"] == 40
+    with make_dqn(learning_starts=16, training_intensity=1 / 16) as trainer:
+        result = trainer.train()
+        assert result["timesteps_total"] == 40
+        # The only update was in the second of three calls.
+        assert trainer.optimizer.num_updates == 1
+        assert result["info"]["learner"]["default_policy"]["q_loss"] is not None
 
 
 class _Rewarding(DQN):
