@@ -105,7 +105,9 @@ class D4RLReader(FormatReader):
             for start, terminated, truncated, columns in self._rows(file, self._ends(file, path), path):
                 last, ids = columns.pop(SampleBatch.NEW_OBS, None), (f"{number}:{start}", DEFAULT_AGENT, DEFAULT_POLICY)
                 found = with_last_obs(columns, last, (terminated, truncated), ids, f"{path}, row {start}")
-                if found is not None:
+                if found is None:
+                    self.left_out += 1
+                else:
                     yield found
 
     def _rows(self, file: Any, ends: list[_End], path: Path) -> Iterator[tuple[int, bool, bool, dict[str, Any]]]:

@@ -53,6 +53,11 @@ class TestD4RL:
         assert [one.truncated for one in (ended, timed_out, cut)] == [False, True, False]
         assert cut.columns["obs"].ravel().tolist() == [4, 5]
 
+    def test_episodes_whose_only_step_is_left_out_are_counted(self, tmp_path):
+        reader = open_dataset(self.write(tmp_path / "a.hdf5", timeouts=np.array([0, 0, 1, 1, 0, 0], bool)))
+        assert [len(one) for one in reader.trajectories()] == [2, 1]
+        assert reader.left_out == 2
+
     def test_the_return_has_the_reward_of_the_step_that_is_left_out(self, tmp_path, caplog):
         # Rewards 2 and 3 up to the timeout. Steps 0 and 1 end in a termination, so none of them is left out.
         reader = open_dataset(self.write(tmp_path / "a.hdf5"), observation_space=BOX1, action_space=BOX1)
