@@ -96,10 +96,12 @@ def same_action(run: RunStatistics, policy: str, played: Played) -> Iterator[Fin
     """
     if run.is_solved or trees.length(played.actions) < 50:
         return
-    spreads = []
+    space, spreads = run.action_spaces.get(policy), []
     for _, leaf in leaves_of(played.env_actions):
-        spread = leaf.astype(np.float64).std(axis=0).max()
-        spreads.append(float(spread / max(1.0, np.abs(leaf).max())))
+        spread, scale = leaf.astype(np.float64).std(axis=0).max(), max(1.0, np.abs(leaf).max())
+        if isinstance(space, spaces.Box) and space.is_bounded():  # which may be a small one
+            scale = (space.high - space.low).max() / 2
+        spreads.append(float(spread / scale))
     if max(spreads) <= _SAME and not run.has_improved:
         yield Finding(
             severity="warning",

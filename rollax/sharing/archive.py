@@ -13,6 +13,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from rollax.core.atomic_files import make_parents
 from rollax.errors import CheckpointError, RollaxError
 from rollax.sharing.contents import limit_of, refuse_large
 
@@ -30,6 +31,7 @@ def write_zip(run: Path, path: Path) -> None:
         RollaxError: the file exists or cannot be written.
     """
     try:
+        make_parents(path.parent)
         with zipfile.ZipFile(path, "x") as packed:
             for file in sorted(run.rglob("*")):
                 if file.is_file():

@@ -47,6 +47,7 @@ def dead(count):
 OBS = RANDOM.standard_normal((ROWS, 3)).astype(np.float32)
 ENDS = np.where(RANDOM.uniform(size=(ROWS, 2)) < 0.5, -1.0, 1.0)
 TRUNCATED = np.ones(3, bool)
+TINY = {"default_policy": spaces.Box(-1e-4, 1e-4, (2,))}
 MODEL = {"model": {"normalization": None}}
 
 CASES = {
@@ -70,6 +71,7 @@ CASES = {
         (run(), played(actions=np.ones(ROWS, np.int64)), "warning", "lr"),
         (run(), played(actions=np.arange(ROWS) % 2)),
         (run(score=lambda i: 20.0 + 5 * i), played(actions=np.ones(ROWS, np.int64))),
+        (run(action_spaces=TINY), played(actions=1e-4 * ENDS)),
     ],
     "dead-units": [
         (run(config=MODEL), played(activations=dead(5)), "warning", "model.normalization"),

@@ -50,6 +50,12 @@ def test_a_zip_file_that_cannot_be_written_is_an_error(tmp_path):
         write_zip(tmp_path, tmp_path / "file" / "run.zip")
 
 
+def test_the_folder_of_a_zip_file_may_be_new(inside, tmp_path):
+    (inside / "README.md").touch()
+    write_zip(inside, tmp_path / "new" / "folder" / "run.zip")
+    assert zipfile.ZipFile(tmp_path / "new" / "folder" / "run.zip").namelist() == ["README.md"]
+
+
 def test_an_interrupt_leaves_no_half_of_a_zip_file(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "README.md").touch()

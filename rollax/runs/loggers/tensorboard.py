@@ -62,7 +62,9 @@ class TensorBoardLogger(Logger):
         if self._writer is None:
             with _without_torch():
                 from tensorboardX.event_file_writer import EventsWriter
-            self._writer, self._flushed = EventsWriter(str(self._folder / "events")), time.monotonic()
+            # The name has the second: without the suffix, a run that continues within it would replace the file.
+            suffix = f".{sum(1 for _ in self._folder.glob(EVENTS))}"
+            self._writer, self._flushed = EventsWriter(str(self._folder / "events"), suffix), time.monotonic()
         return self._writer
 
     def _write(self, writer: Any, values: list[Any], step: int) -> None:

@@ -45,7 +45,6 @@ def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
         return
     half = len(updates) // 2
     ratio = float((updates.values[-1] - updates.values[half]) / max(steps[-1] - steps[half], 1))
-    ratio /= max(1, len(run.policies))
     layers = {**(run.config.get("model") or {}), **(run.config.get("critic_model") or {})}
     is_normalized = layers.get("normalization") is not None or (run.number("num_critics") > 2)
     if ratio > _MANY and not is_normalized and not run.is_solved:
