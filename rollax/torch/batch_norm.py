@@ -36,9 +36,9 @@ def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int,
 def in_evaluation(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Inside the block, `layers` are in evaluation mode: they use their running statistics."""
     changed = [layer for layer in layers if layer.training]
-    for layer in changed:
-        layer.eval()
     try:
+        for layer in changed:
+            layer.eval()
         yield
     finally:
         for layer in changed:

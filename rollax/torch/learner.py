@@ -249,8 +249,8 @@ class Learner:
     @contextmanager
     def _learning(self) -> Iterator[None]:
         """Inside the block, the model is in training mode, and all random numbers come from the policy's stream."""
-        self.model.train()
         try:
+            self.model.train()
             with random_numbers_of(self.generator, self._device):
                 yield
         finally:
@@ -261,8 +261,8 @@ class Learner:
     def exploring(self) -> Iterator[None]:
         """Inside the block, the model is in training mode; its other state, such as buffers, is restored after it."""
         with self.tensors.keeping_extra():
-            self.model.train()
             try:
+                self.model.train()
                 yield
             finally:
                 self.model.eval()
@@ -291,6 +291,7 @@ class Learner:
 
     def _restore(self, snapshot: Any) -> None:
         copies, state, self.num_updates, random = snapshot
+        self.model.eval()
         self.tensors.restore(copies)
         self.optimizer.state.clear()
         self.optimizer.state.update(state)

@@ -145,9 +145,9 @@ class ModelTensors:
         # Parameters that the user has frozen stay frozen.
         waiting = [p for name, p in self.params.items() if p.requires_grad and part_of(name) not in parts]
         before = {name: t.detach().clone() for name, t in self.extra.items() if part_of(name) in self.parts - parts}
-        for parameter in waiting:
-            parameter.requires_grad_(False)
         try:
+            for parameter in waiting:
+                parameter.requires_grad_(False)
             yield
         finally:
             for parameter in waiting:
@@ -172,17 +172,17 @@ class ModelTensors:
                         tensor.copy_(before[name])
 
     def copies(self) -> Copies:
-        """All tensors with copies, for `restore`."""
+        """All tensors with copies, which require gradients if they do, for `restore`."""
         tensors = [*self.params.values(), *self.extra.values()]
         if self.target_model is not None:
             tensors += [*self.target_model.parameters(), *self.target_model.buffers()]
-        return [(tensor, tensor.detach().clone()) for tensor in tensors]
+        return [(tensor, tensor.detach().clone().requires_grad_(tensor.requires_grad)) for tensor in tensors]
 
     @torch.no_grad()
     def restore(self, copies: Copies) -> None:
-        """Restores tensors, and drops gradients."""
+        """Restores tensors, and whether they require gradients; drops gradients."""
         for tensor, copied in copies:
-            tensor.copy_(copied)
+            tensor.copy_(copied).requires_grad_(copied.requires_grad)
         self.clear_gradients()
 
     def are_finite(self) -> bool:

@@ -263,9 +263,9 @@ class ActorWithCritics(nn.Module):
 def frozen(module: nn.Module) -> Iterator[None]:
     """Inside the block, the module passes gradients only to its inputs, and its running statistics are constant."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
     try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
         with in_evaluation(with_running_statistics(module)):
             yield
     finally:

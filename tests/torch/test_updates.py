@@ -61,6 +61,18 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
     same(policy.get_weights(), twin.get_weights())
 
 
+def test_after_an_interrupt_all_parameters_are_trained_again():
+    class Interrupted(TorchSAC):
+        def loss(self, model, out, batch, mask, coefficients):
+            model.critics.requires_grad_(False)  # as in `frozen`
+            raise KeyboardInterrupt
+
+    policy = Interrupted.make_policy(SEEN, BOX, REPLAY)
+    with pytest.raises(KeyboardInterrupt):
+        policy.learn_on_batch(experience(policy))
+    assert all(parameter.requires_grad for parameter in policy.model.parameters())
+
+
 def test_an_interrupt_while_a_failed_update_is_repeated_changes_nothing(monkeypatch):
     policy = make()
     batch = experience(policy)
