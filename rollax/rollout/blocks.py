@@ -9,6 +9,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import PolicyError
+from rollax.rollout.policy_rows import check_dtypes
 
 
 class Outcomes(NamedTuple):
@@ -163,6 +164,7 @@ class BlockColumns:
             trees.put(self._obs, poll, obs)
         for name, values in columns.items():
             column = self._columns[name]
+            check_dtypes(name, values, column)
             if selection is not None:
                 trees.put(trees.index(column, poll), selection, values)  # writes into a view of the column
             elif isinstance(column, np.ndarray):

@@ -13,7 +13,7 @@ from rollax.env.rows import Rows
 from rollax.errors import PolicyError
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.policy_memory import Inputs
-from rollax.rollout.policy_rows import picked
+from rollax.rollout.policy_rows import check_dtypes, picked
 from rollax.rollout.table import Index, Table
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
@@ -107,7 +107,7 @@ class Trajectories:
             slots: [K] the acting slots.
             trajectories: [K] the id of each trajectory.
             episodes: [K] the id of each episode; -1 if it is not trained on.
-            columns: columns of K rows; PolicyError unless the names are the same at every call.
+            columns: columns of K rows; PolicyError unless names and kinds of dtypes are the same at every call.
             off_policy: indices of the rows with actions that the policy has not chosen.
         """
         count, start = len(trajectories), self._size
@@ -124,6 +124,7 @@ class Trajectories:
             ).expected(sorted(self._given), "return the same extra_fetches at every call, under names of their own")
         for name, values in columns.items():
             column = rows[name]
+            check_dtypes(name, values, column)
             if isinstance(column, np.ndarray):
                 column[start:end] = values
             else:
