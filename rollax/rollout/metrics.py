@@ -80,18 +80,20 @@ class FinishedEpisodes:
         """The metrics of the episodes, which are removed; `policy_ids` are indexed by the numbers of policies."""
         by_episode: dict[int, dict[str, list[float]]] = {}
         trajectories, episodes = _joined(self._trajectories), _joined(columns for columns, _ in self._episodes)
+        still: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
+        if trajectories:  # those that end before their episode are kept until it ends
+            ended = np.isin(trajectories[0], episodes[0] if episodes else ())
+            if not ended.all():
+                still.append(tuple(column[~ended] for column in trajectories))
+            trajectories = tuple(column[ended] for column in trajectories)
         for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
             policy_rewards = by_episode.setdefault(episode_id, {})
             policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
         custom = {id_: metrics for _, of_poll in self._episodes for id_, metrics in of_poll.items()}
         metrics = [
-            EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom.get(episode_id, {}), index)
+            EpisodeMetrics(reward, length, by_episode.get(episode_id, {}), custom.get(episode_id, {}), index)
             for episode_id, index, reward, length in zip(*(column.tolist() for column in episodes), strict=True)
         ]
-        still: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
-        if by_episode:  # trajectories that end before their episode are kept until it ends
-            waiting = np.isin(trajectories[0], list(by_episode))
-            still.append(tuple(column[waiting] for column in trajectories))
         self._trajectories, self._episodes = still, deque(maxlen=_KEPT_POLLS)
         return metrics
 

@@ -68,6 +68,24 @@ class TestFinishedEpisodes:
         assert finished.take(["x"]) == [episode(n, 7, 1, {"hits": 10.0 * n}, x=[n]) for n in (3, 4)]
         assert finished.take(["x"]) == []
 
+    def test_trajectories_of_a_running_episode_are_read_once(self):
+        """Otherwise each fragment of an endless episode, in which agents come and go, would take longer."""
+        reads = []
+
+        class Ids(list):
+            def __getitem__(self, number):
+                reads.append(number)
+                return super().__getitem__(number)
+
+        finished, ids, one = FinishedEpisodes(), Ids(["x", "y"]), np.ones(1, int)
+        for number in (0, 1):
+            finished.add_trajectories(7 * one, number * one, (number + 2) * one)
+            assert finished.take(ids) == []
+        assert reads == []
+        finished.add(7 * one, 0 * one, 5 * one, 4 * one, {})
+        assert finished.take(ids) == [episode(5, 4, x=[2], y=[3])]
+        assert reads == [0, 1]
+
 
 class TestWindow:
     def test_the_latest_episodes_are_counted(self):

@@ -8,6 +8,8 @@ from gymnasium.vector import AutoresetMode
 
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
 from rollax.algorithms.pg import PG
+from rollax.rollout.block_sampler import BlockSampler
+from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.worker_policies import make_runner
 from tests.env.refused import refused
 from tests.rollout.reference import histories
@@ -98,6 +100,19 @@ class TestReturnValues:
         changing = lambda obs: ([0] * len(obs), [], {} if next(calls) else {"score": [1.0] * len(obs)})  # noqa: E731
         with pytest.raises(PolicyError, match="columns of a policy differ"):
             worker(changing).sample()
+
+    @pytest.mark.parametrize("sampler", [BlockSampler, RowSampler])
+    def test_fractions_in_a_column_that_began_with_integers(self, sampler):
+        calls = iter(range(100))
+
+        def acting(obs):
+            actions = np.full((len(obs), 3), 0.5) if next(calls) else np.zeros((len(obs), 3), int)
+            return actions, [], {}
+
+        made = worker(acting, RecordsActions, sampler=sampler)
+        assert type(made.sampler) is sampler
+        with pytest.raises(PolicyError):
+            made.sample()
 
 
 class TestActions:
