@@ -255,7 +255,9 @@ class JaxPolicy(ModelPolicy):
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the loss's statistic `td_error` for N transitions, with the parameters in place of the targets."""
         columns, size = self._checked_columns(batch), training_bucket(len(batch))
-        columns, mask = trees.pad(columns, size), (np.arange(size) < len(batch)).astype(np.float32)
+        # Padded by real rows, as in updates, because zeros would count in batch statistics.
+        columns = trees.index(columns, np.resize(np.arange(len(batch)), size))
+        mask = (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         return np.asarray(self._objective.td_errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 

@@ -13,6 +13,7 @@ from rollax.policy.update_plan import UpdatedTargets, check_whole, part_of
 def periodic_copy(interval: int) -> UpdatedTargets:
     """Returns a function that copies the parameters to the targets every `interval` gradient steps, at least 1."""
     check_whole(interval, "periodic_copy, interval")
+    interval = min(interval, 2**31 - 1)  # gradient steps are counted in int32
 
     def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         due = num_updates % interval == 0

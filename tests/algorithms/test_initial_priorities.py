@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.algorithms.apex import ApexDQN, ApexPolicy
-from rollax.batch import Fragment
+from rollax.batch import Fragment, SampleBatch
 from rollax.replay.prioritized import PrioritizedReplay
 
 F, T = False, True
@@ -137,3 +137,16 @@ def test_computing_priorities_changes_no_weights():
     for name, value in policy.get_weights().items():
         np.testing.assert_array_equal(value, before[name])
     assert "priorities" not in batch
+
+
+def test_padding_does_not_count_in_batch_statistics():
+    model = {"fcnet_hiddens": (4,), "normalization": "batch"}
+    policy = ApexDQN.make_policy(spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(2), {"model": model, "seed": 0})
+
+    def of_equal_rows(count):
+        obs, ones = np.full((count, 2), 5, np.float32), np.ones(count, np.float32)
+        columns = {"obs": obs, "new_obs": obs, "rewards": ones, "discounts": 0 * ones, "weights": ones}
+        return policy.td_errors(SampleBatch({**columns, "actions": np.zeros(count, np.int32)}))
+
+    # 8 rows need no padding, 9 rows do.
+    np.testing.assert_allclose(of_equal_rows(9), np.repeat(of_equal_rows(8)[:1], 9), rtol=1e-5)

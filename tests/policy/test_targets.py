@@ -18,7 +18,7 @@ from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.shared_variables import SharedVariables
-from rollax.policy.targets import polyak_average
+from rollax.policy.targets import periodic_copy, polyak_average
 from rollax.policy.update_plan import UpdatePlan
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, experience
 from tests.policy.test_recurrent_policy import LSTM
@@ -212,3 +212,9 @@ def test_averages_are_projected(interval):
     np.testing.assert_array_equal(after["b.w"], [1, 0])
     if interval > 1:
         np.testing.assert_array_equal(updated(targets, params, 1)["a.w"], [1, 0])
+
+
+def test_an_interval_beyond_int32_never_ends():
+    updated = jax.jit(periodic_copy(2**40))
+    found = updated({"a": jnp.zeros(2)}, {"a": jnp.ones(2)}, jnp.int32(2**30))
+    np.testing.assert_array_equal(found["a"], 0)
