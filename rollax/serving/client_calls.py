@@ -105,15 +105,16 @@ class Calls:
             try:
                 connection, reused = self._take(deadline)
                 last = self._send(connection, send, deadline)
-                if last.status != 429 and last.status not in _UNAVAILABLE:
-                    return last
-                pause = pause if last.retry_after is None else last.retry_after + random.uniform(0.0, 0.1) * pause
             except Refused as error:
-                return error.answer
+                last = error.answer
             except ConnectionLost as error:
                 last, problem = None, str(error)
                 if reused and attempt == 0:
                     continue  # the server has closed an idle connection, which is normal
+            if last is not None:
+                if last.status != 429 and last.status not in _UNAVAILABLE:
+                    return last
+                pause = pause if last.retry_after is None else last.retry_after + random.uniform(0.0, 0.1) * pause
             if time.monotonic() + pause >= deadline:
                 break
             self._closed.wait(pause)

@@ -141,18 +141,26 @@ class RequestBatcher:
 
     def _answer(self, requests: list[_Request], parts: _Parts) -> None:
         """Makes one pass of each policy, and answers."""
-        failure = None
-        try:
-            for actor, of_actor in parts.items():
-                self._act(actor, of_actor)
-            self.batches += 1
-        except Exception as error:
-            failure = error
-        for _, on_done in requests:
+        failed: dict[Part, Exception] = {}
+        for actor, of_actor in parts.items():
+            self._act_on_each(actor, of_actor, failed)
+        self.batches += 1
+        for of_request, on_done in requests:
             try:
-                on_done(failure)
+                on_done(next((failed[part] for part in of_request if part in failed), None))
             except Exception:  # the other requests still get their answers
                 log.exception("A request could not be answered.")
+
+    def _act_on_each(self, actor: Actor, parts: list[Part], failed: dict[Part, Exception]) -> None:
+        """One pass of all parts; if it fails, one of each, so that a request does not fail by the values of another."""
+        try:
+            self._act(actor, parts)
+        except Exception as error:
+            if len(parts) == 1:
+                failed[parts[0]] = error
+                return
+            for part in parts:
+                self._act_on_each(actor, [part], failed)
 
     def _act(self, actor: Actor, parts: list[Part]) -> None:
         first = parts[0]

@@ -28,6 +28,7 @@ class FakeServer:
     """Executes each request once; answers the actions 0, 1, 2, ... of each episode.
 
     Attributes:
+        refusals: statuses with which the next handshakes of a WebSocket are refused.
         faults: faults of the next requests: None, DROP_BEFORE, DROP_AFTER, or an answer (status, body, headers).
         executed: (verb, body) of the executed requests, without their request ids.
         requests: all verbs that arrived.
@@ -35,6 +36,7 @@ class FakeServer:
 
     def __init__(self, action_space: dict[str, Any] = DISCRETE, token: str | None = None) -> None:
         self.action_space, self.token = action_space, token
+        self.refusals: list[int] = []
         self.faults: deque[Any] = deque()
         self.executed: list[tuple[str, dict[str, Any]]] = []
         self.requests: list[str] = []
@@ -189,7 +191,12 @@ def over_websocket(fake: FakeServer) -> Iterator[str]:
         except ConnectionClosed:
             pass
 
-    with serve(handle, "127.0.0.1", 0, compression=None, select_subprotocol=_subprotocol) as server:
+    def refuse(connection: Any, _: Any) -> Any:
+        return connection.respond(fake.refusals.pop(0), "a proxy") if fake.refusals else None
+
+    with serve(
+        handle, "127.0.0.1", 0, compression=None, select_subprotocol=_subprotocol, process_request=refuse
+    ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -36,6 +36,13 @@ const checks = {
     assert.deepEqual((await arrange()).executed, VERBS);
   },
 
+  async "has no time limit if it is infinite"() {
+    const one = new PolicyClient(address, { token, timeout: Infinity });
+    const late = new Promise((resolve) => setTimeout(resolve, 5000, []).unref());
+    assert.deepEqual(await Promise.race([play(one), late]), [0, 1]);
+    one.close();
+  },
+
   async "survives any fault at any request"() {
     const busy = [429, { error: { id: "e", what: "Too many." } }, { "Retry-After": "0.01" }];
     const starting = [503, { error: { id: "e", what: "Starting." } }, {}];

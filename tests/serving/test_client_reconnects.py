@@ -145,3 +145,20 @@ def test_a_closed_client_ends_its_waiting_threads():
         client.close()
         thread.join(60)
     assert "closed" in str(raised[0])
+
+
+def test_a_refused_websocket_is_opened_again_if_the_server_is_busy_or_unavailable():
+    fake = FakeServer()
+    with over_websocket(fake) as address, PolicyClient(address) as client:
+        fake.refusals = [502, 503, 504, 429]
+        assert client.hello()["server"] == "fake"
+    with over_websocket(fake) as address, PolicyClient(address, timeout=0.3) as client:
+        fake.refusals = [503] * 100
+        with pytest.raises(RequestError) as caught:
+            client.hello()
+        assert caught.value.status == 503
+        assert len(fake.refusals) < 99
+        fake.refusals = [403, 403]
+        with pytest.raises(RequestError):
+            client.hello()
+        assert fake.refusals == [403]

@@ -16,4 +16,4 @@ def test_the_client_in_node(scheme):
     with over_http(fake) as http, over_websocket(fake) as ws:
         address = {"http": http, "ws": ws}[scheme]
         printed = node(HERE / "javascript_client.mjs", CLIENTS / "rollax.js", address, "secret", http)
-    assert printed.count("ok: ") == 12
+    assert printed.count("ok: ") == 13

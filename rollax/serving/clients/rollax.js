@@ -45,6 +45,7 @@
 
 const FIRST_PAUSE = 50;
 const LONGEST_PAUSE = 2000;
+const LONGEST_TIMEOUT = 2 ** 31 - 1; // setTimeout fires at once after a longer time
 const ATTEMPTS_IN_TIME = 3; // so that a connection that is silently dead leaves time for others
 const REPEATED = new Set([429, 502, 503, 504]);
 const QUERIES = new Map([["hello", "/v1"], ["health", "/v1/health"], ["statistics", "/v1/statistics"]]);
@@ -110,7 +111,7 @@ export class PolicyClient {
     this.#address = `http${match[2]}://${match[3]}`;
     this.#options = {
       token: options.token,
-      timeout: options.timeout ?? 60000,
+      timeout: Math.min(options.timeout ?? 60000, LONGEST_TIMEOUT),
       WebSocket: options.WebSocket ?? globalThis.WebSocket,
       fetch: options.fetch ?? globalThis.fetch?.bind(globalThis),
     };
