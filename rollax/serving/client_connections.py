@@ -21,7 +21,7 @@ from rollax.serving.protocol import QUERIES
 MAX_ANSWER = 1 << 30
 """Maximum bytes of an answer; the weights of a policy can be large."""
 _MAX_HEAD = 1 << 20
-"""Maximum bytes of an HTTP answer besides its content, and of data that arrives without a request."""
+"""Maximum bytes of the head of an HTTP answer, of a WebSocket's handshake, and of data without a request."""
 _CHUNK = 1 << 16
 _CONNECTING_S = 10.0
 _SECURE = {"http": False, "https": True, "ws": False, "wss": True}
@@ -35,7 +35,7 @@ class ConnectionLost(Exception):  # noqa: N818  it is handled by sending the req
 
 
 class Answer(NamedTuple):
-    """The answer to a verb: status, decoded body (None if it is not JSON or msgpack), seconds of Retry-After."""
+    """The answer to a request: status, decoded body (None if it is not JSON or msgpack), seconds of Retry-After."""
 
     status: int
     body: Any
@@ -117,7 +117,7 @@ class Address:
                 expected = "a certificate for this host, of an authority that this machine trusts"
                 raise RequestError(
                     "The certificate of the policy server is not trusted.", self.text, error.verify_message, status=503
-                ).expected(expected, "pass its certificate as ca_file") from error
+                ).expected(expected, "pass the authority's certificate as ca_file") from error
             if isinstance(error, OSError):
                 raise ConnectionLost(str(error)) from error
             raise
@@ -171,7 +171,7 @@ class HttpConnection:
             raise ConnectionLost(str(error) or type(error).__name__) from error
         if len(content) > MAX_ANSWER:
             raise ConnectionLost(f"an answer of more than {MAX_ANSWER} bytes")
-        if response.length:  # `read` of a number of bytes does not raise IncompleteRead
+        if response.length:  # unlike `read()`, `read(n)` does not raise IncompleteRead
             raise ConnectionLost(f"an answer that ends {response.length} bytes early")
         if response.will_close:
             self.close()
@@ -179,7 +179,7 @@ class HttpConnection:
 
     def alive(self) -> bool:
         """Whether the connection, after some idle time, is still open."""
-        # A server that closes an idle connection sends only the end of the stream.
+        # Nothing may arrive on an idle connection: neither data nor the end of the stream.
         return self._http.sock is not None and _arrived(self._socket) is None
 
     def close(self) -> None:
@@ -376,4 +376,4 @@ class _Reading(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Does nothing: `http.client` calls it before the last answer is read; `HttpConnection` closes the socket."""
+        """Does nothing: `http.client` calls it after each answer; `HttpConnection` closes the socket."""

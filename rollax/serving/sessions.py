@@ -24,7 +24,7 @@ _ENDED = {
 NOBODY: frozenset[str] = frozenset()
 
 Key = tuple[type, str]
-"""The type and the request id of a request; clients may use an id once for each verb."""
+"""The class of a request's message, one for each verb, and its id; requests of other verbs may have the same id."""
 
 Agents = Mapping[str, frozenset[str]]
 """Episode id -> agents."""
@@ -50,7 +50,7 @@ class Session:
     responses: OrderedDict[Key, Any] | None = None
 
     def remember(self, key: Key, response: Any) -> None:
-        """Stores a response for a repeated request."""
+        """Stores the response, or the pending request, that a repetition of the request gets."""
         if self.responses is None:
             self.responses = OrderedDict()
         self.responses[key] = response
@@ -133,7 +133,7 @@ class Sessions:
         return RequestError(what, "episode_id", episode_id, status=status).expected("the id of a running episode", fix)
 
     def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
-        """Removes a running episode; its last request can still be repeated."""
+        """Removes a running episode; a repetition of the request `key`, if any, gets `response`, others error 410."""
         del self._running[session.id]
         self.waiting.pop(session.id, None)
         self._by_client[session.client] -= 1
@@ -156,7 +156,8 @@ class Sessions:
     def started_by(self, request_id: str) -> str | None:
         """The id of the episode that this request started.
 
-        None if there is none, or if it has acted or waits for an action: another client then sent the same id.
+        None without a running episode of this request. None too if it has acted or waits for an action: its client
+        has the response then, so that another client has sent the same id by chance.
         """
         session = self._running.get(self._started.get(request_id, ""))
         return None if session is None or session.acted or session.id in self.waiting else session.id

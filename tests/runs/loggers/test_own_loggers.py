@@ -131,7 +131,7 @@ def test_a_logger_that_fails_loses_only_its_own_numbers(tmp_path, caplog):
     fit([breaks, other], tmp_path / "run", training_iteration=4)
     assert breaks.calls == other.calls
     assert caplog.text.count("the network is down") == 1
-    assert "1 calls" in caplog.text  # once more at the end
+    assert "1 failed" in caplog.text  # once more at the end
 
 
 def test_a_logger_that_always_fails_is_not_called_for_ever(tmp_path, caplog):
@@ -142,7 +142,7 @@ def test_a_logger_that_always_fails_is_not_called_for_ever(tmp_path, caplog):
     assert breaks.calls[-1] == ("close", "finished")
     assert len([call for call in other.calls if call[0] == "log"]) == 6
     assert caplog.text.count("the network is down") == 1
-    assert "7 calls" in caplog.text  # six results, and the curve
+    assert "7 failed" in caplog.text  # six results, and the curve
 
 
 def test_an_error_of_rollax_ends_the_run(tmp_path):
