@@ -28,6 +28,7 @@ from pydantic import Field
 from rollax.algorithms.ddpg import TARGET, TD3, TD3Config, TD3Trainer
 from rollax.algorithms.loss_terms import critic_statistics
 from rollax.batch import Columns, SampleBatch
+from rollax.config.off_policy_groups import CopiedTargetFields
 from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.models.actor_with_critics import frozen, make_critics
 from rollax.models.config import ModelConfig, Width
@@ -54,7 +55,7 @@ _OF_LAYERS = (
 )
 
 
-class TD7Config(TD3Config):
+class TD7Config(CopiedTargetFields, TD3Config):
     """The fields of TD3 with the defaults of TD7, and its own."""
 
     defaults = {
@@ -62,6 +63,7 @@ class TD7Config(TD3Config):
         "train_batch_size": 256,
         "learning_starts": 25_000,
         "random_steps": 25_000,
+        "target_network_update_freq": 250,
         "prioritized_replay": True,
         "prioritized_replay_alpha": 0.4,
         "prioritized_replay_beta": 0.0,
@@ -73,7 +75,7 @@ class TD7Config(TD3Config):
         OF_SEQUENCES: "TD7 has no memory",
         tuple(f"model.{name}" for name in _OF_LAYERS): _OWN,
     }
-    places = {("embedding_dim", "target_network_update_freq", "encoder_lr"): ("policy",)}
+    places = {("embedding_dim", "encoder_lr"): ("policy",)}
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
@@ -82,9 +84,6 @@ class TD7Config(TD3Config):
     )
     embedding_dim: Width = Field(
         default=256, description="width of the embeddings, and of the first layers of actor and critics"
-    )
-    target_network_update_freq: int = Field(
-        default=250, ge=1, lt=2**31, description="updates between copies of the networks"
     )
     encoder_lr: float | None = Field(default=None, ge=0, description="step size of the encoder; None: lr")
 

@@ -9,7 +9,7 @@ policy_kwargs policy env_kwargs wrapper_class n_envs n_stack use_rms_prop rms_pr
 replay_buffer_kwargs optimize_memory_usage train_freq gradient_steps tau target_update_interval exploration_fraction
 exploration_initial_eps exploration_final_eps action_noise target_policy_noise n_sampled_goal
 goal_selection_strategy net_arch activation_fn features_extractor_class share_features_extractor ortho_init full_std
-use_expln log_std_init optimizer_class optimizer_kwargs total_timesteps n_eval_episodes eval_freq save_freq norm_obs
+use_expln optimizer_class optimizer_kwargs total_timesteps n_eval_episodes eval_freq save_freq norm_obs
 norm_reward n_delta n_top delta_std zero_policy alive_bonus_offset n_critics n_quantiles lstm_hidden_size frame_skip
 render_mode
 """

@@ -149,16 +149,23 @@ class EpsilonGreedyFields(ConfigHooks):
         return Schedule(self.epsilon_schedule or points, where="config key 'epsilon_schedule'")
 
 
-class QLearningFields(EpsilonGreedyFields):
+class CopiedTargetFields(FieldGroup):
+    """Target networks that become copies at intervals."""
+
+    places = {"target_network_update_freq": ("policy",)}
+
+    target_network_update_freq: int = Field(
+        default=500, ge=1, description="updates after which the target networks become copies of the online networks"
+    )
+
+
+class QLearningFields(CopiedTargetFields, EpsilonGreedyFields):
     """Q-learning of discrete actions with a target network and ε-greedy exploration."""
 
     defaults = {"lr": 5e-4, "grad_clip": 10.0}
-    places = {("double_q", "target_network_update_freq"): ("policy",)}
+    places = {"double_q": ("policy",)}
 
     double_q: bool = Field(default=True, description="whether the online network chooses the next action in targets")
-    target_network_update_freq: int = Field(
-        default=500, ge=1, description="updates after which the target network becomes a copy of the online network"
-    )
 
 
 class RepeatedNoiseFields(FieldGroup):
