@@ -64,7 +64,7 @@ def test_bash_completes_commands_and_options(program, runs):
 @pytest.mark.long
 @pytest.mark.parametrize("words", ["rollax train --run TD", "rollax train --run = TD"])
 def test_bash_completes_algorithms(program, runs, words):
-    assert in_bash(program, words, runs) == ["TD3", "TD3BC"]
+    assert in_bash(program, words, runs) == ["TD3", "TD3BC", "TD7"]
 
 
 @pytest.mark.long
