@@ -290,3 +290,19 @@ def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ..
         f"{expected}: one number for each row of the minibatch, with memory for each sequence",
         "return its mean, or with memory one number for each sequence",
     )
+
+
+def check_dtypes(name: str, values: trees.Tree, column: trees.Tree) -> None:
+    """Raises PolicyError if the values of a poll cannot be stored in the dtype of their column, that of the first poll.
+
+    Assigned to a column of integers, fractions would be cut off.
+    """
+    if isinstance(column, np.ndarray) and values.dtype == column.dtype:
+        return
+    for new, stored in zip(trees.leaves(values), trees.leaves(column), strict=True):
+        if not np.can_cast(new.dtype, stored.dtype, "same_kind"):
+            raise PolicyError(
+                "The dtype of a policy's column differs from that of its first rows.",
+                f"column {name!r} of compute_actions",
+                str(new.dtype),
+            ).expected(str(stored.dtype), "return the same dtype at every call, such as floats where fractions follow")

@@ -9,7 +9,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import PolicyError
-from rollax.rollout.policy_rows import check_dtypes
+from rollax.policy.checks import check_dtypes
 
 
 class Outcomes(NamedTuple):

@@ -9,7 +9,6 @@ import numpy as np
 
 from rollax.core import trees
 from rollax.env.rows import Rows
-from rollax.errors import PolicyError
 
 
 class GivenActions(NamedTuple):
@@ -58,22 +57,6 @@ class PolicyRows(NamedTuple):
 def picked(column: Any, rows: np.ndarray | None) -> Any:
     """Some rows of a column; None for all."""
     return column if rows is None or column is None else column[rows]
-
-
-def check_dtypes(name: str, values: trees.Tree, column: trees.Tree) -> None:
-    """Raises PolicyError if the values of a poll cannot be stored in the dtype of their column, that of the first poll.
-
-    Assigned to a column of integers, fractions would be cut off.
-    """
-    if isinstance(column, np.ndarray) and values.dtype == column.dtype:
-        return
-    for new, stored in zip(trees.leaves(values), trees.leaves(column), strict=True):
-        if not np.can_cast(new.dtype, stored.dtype, "same_kind"):
-            raise PolicyError(
-                "The dtype of a policy's column differs from that of its first rows.",
-                f"column {name!r} of compute_actions",
-                str(new.dtype),
-            ).expected(str(stored.dtype), "return the same dtype at every call, such as floats where fractions follow")
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:

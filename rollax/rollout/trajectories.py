@@ -11,9 +11,10 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
 from rollax.env.rows import Rows
 from rollax.errors import PolicyError
+from rollax.policy.checks import check_dtypes
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.policy_memory import Inputs
-from rollax.rollout.policy_rows import check_dtypes, picked
+from rollax.rollout.policy_rows import picked
 from rollax.rollout.table import Index, Table
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
