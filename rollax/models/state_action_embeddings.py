@@ -49,9 +49,9 @@ class StateActionEncoder(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
-        self.of_states = MLP(self.encoder.features, (*config.fcnet_hiddens,), "elu", rngs=rngs)
+        self.of_states = MLP(self.encoder.features, config.fcnet_hiddens, "elu", rngs=rngs)
         self.states_head = dense(self.of_states.features, width, gain=VALUE_GAIN, rngs=rngs)
-        self.of_pairs = MLP(width + math.prod(action_space.shape or ()), (*config.fcnet_hiddens,), "elu", rngs=rngs)
+        self.of_pairs = MLP(width + math.prod(action_space.shape or ()), config.fcnet_hiddens, "elu", rngs=rngs)
         self.pairs_head = dense(self.of_pairs.features, width, gain=VALUE_GAIN, rngs=rngs)
 
     def states(self, obs: Any) -> Float[Array, "B Z"]:
