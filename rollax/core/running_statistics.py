@@ -13,7 +13,8 @@ from rollax.errors import CheckpointError, NonFiniteError, ShapeError
 
 State = dict[str, NDArray]
 
-_PARTS = ("count", "mean", "squares")
+_MEAN = "mean"
+_PARTS = ("count", _MEAN, "squares")
 LARGEST = "largest"
 """The part of a state with the largest magnitude of a row; see `RunningReturns`."""
 _Arrays = tuple[NDArray, NDArray, NDArray]
@@ -157,9 +158,18 @@ class RunningStatistics:
         """Adopts the state of other statistics with these names and shapes; `take_delta` starts from zero.
 
         Raises:
-            CheckpointError: the state has other names or shapes.
+            CheckpointError: the state has other names or shapes, or numbers that no statistics have.
         """
         state = self._checked(state)
+        for name, array in state.items():
+            if not np.isfinite(array).all() or (np.any(array < 0) and not name.endswith(_MEAN)):
+                raise CheckpointError(
+                    "The running statistics are impossible.",
+                    where=name,
+                    got=f"numbers from {np.min(array)} to {np.max(array)}",
+                    expected="finite numbers, and none below 0 except in means",
+                    fix="restore another checkpoint: the state was changed after it was saved",
+                )
         for prefix, moments in self.moments.items():
             moments.set_arrays(*(state[prefix + part] for part in moments.part_names))
 

@@ -80,3 +80,18 @@ class TestStatistics:
         for other in ({"": RunningMoments((2,))}, {"": RunningMoments(), "~/bonuses/": RunningMoments()}):
             with pytest.raises(CheckpointError):
                 RunningStatistics(other).set_state(state)
+
+    @pytest.mark.parametrize("value", [-7, np.nan, np.inf])
+    @pytest.mark.parametrize("part", ["count", "mean", "squares"])
+    def test_an_impossible_state_is_refused(self, part, value):
+        driver, moments = self.made()
+        moments["~/bonuses/"].update([1, 3])
+        before = driver.state()
+        forged = {**before, f"~/bonuses/{part}": np.array(value)}
+        if (part, value) == ("mean", -7):  # means may be negative
+            driver.set_state(forged)
+            assert moments["~/bonuses/"].mean == -7
+            return
+        with pytest.raises(CheckpointError, match=f"~/bonuses/{part}"):
+            driver.set_state(forged)
+        np.testing.assert_equal(driver.state(), before)
