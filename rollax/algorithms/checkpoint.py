@@ -80,6 +80,11 @@ class _Workers(BaseModel):
     starts: _Count = 1
 
 
+class _OfCallbacks(BaseModel):
+    class_: StrictStr = Field(alias="class")
+    state: dict[str, Any]
+
+
 class _State(BaseModel):
     iteration: _Count
     time_total_s: _Seconds
@@ -90,7 +95,7 @@ class _State(BaseModel):
     episodes: list[tuple[StrictFloat, _Count, dict[str, list[StrictFloat]], dict[str, StrictFloat | StrictBool]]]
     workers: _Workers
     optimizer: dict[str, Any]
-    callbacks: dict[str, Any] = {}
+    callbacks: list[_OfCallbacks] | dict[str, Any] = []  # a dict in checkpoints of earlier versions
 
 
 def write(trainer: Trainer, path: Path) -> Path:

@@ -24,7 +24,7 @@ from rollax.errors import ConfigError
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
-from rollax.rollout.callbacks import check_returned
+from rollax.rollout.callbacks import check_returned, restore_states, states_of
 from rollax.rollout.metrics import EpisodeMetrics, EpisodeWindow, EvaluationResult, Result, TrainResult
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_set import WorkerSet, worker_arguments
@@ -491,8 +491,7 @@ class Trainer(OtherNamesOfTrainer):
     def get_state(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores, without the config."""
         self.optimizer.rest()
-        callbacks, of_callbacks = self.worker.callbacks, {}
-        check_returned(callbacks, "on_save", callbacks.on_save(trainer=self, state=of_callbacks), of_callbacks)
+        of_callbacks = states_of(self.worker.callbacks, self)  # first, because callbacks may change the trainer
         return {
             "iteration": self.iteration,
             "time_total_s": self.time_total_s,
@@ -528,8 +527,7 @@ class Trainer(OtherNamesOfTrainer):
         self._window.set_state(state["episodes"])
         self.optimizer.forget()
         self.evaluator.stop()
-        callbacks, of_callbacks = self.worker.callbacks, state.get("callbacks", {})
-        check_returned(callbacks, "on_restore", callbacks.on_restore(trainer=self, state=of_callbacks), of_callbacks)
+        restore_states(self.worker.callbacks, self, state.get("callbacks", {}))
 
     def stop(self) -> None:
         """Closes environments, memory-mapped files and other processes. If one fails to close, the others still do.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import MultiAgentBatch, SampleBatch
@@ -47,6 +47,47 @@ class Callbacks:
 
     def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
         """The trainer has restored a state; `state` has what `on_save` put into it when that state was collected."""
+
+
+class SeveralCallbacks(Callbacks):
+    """Callbacks that call the callbacks of several classes in turn; a subclass overrides the methods in `parts`.
+
+    Args:
+        instances: one of each class.
+        parts: name of a method -> the instances whose class overrides it.
+    """
+
+    def __init__(self, instances: Sequence[Callbacks], parts: Mapping[str, Sequence[Callbacks]]) -> None:
+        self.instances, self.parts = instances, parts
+
+
+def states_of(callbacks: Callbacks, trainer: Trainer) -> list[dict[str, Any]]:
+    """What `on_save` of each class has put into its own `state`, with the name of the class."""
+    states = []
+    for one in _instances(callbacks):
+        state: dict[str, Any] = {}
+        check_returned(one, "on_save", one.on_save(trainer=trainer, state=state), state)
+        if state:
+            states.append({"class": type(one).__name__, "state": state})
+    return states
+
+
+def restore_states(callbacks: Callbacks, trainer: Trainer, stored: Sequence[Any] | Mapping[str, Any]) -> None:
+    """Calls `on_restore` of each class with what `states_of` returned for the class of that name; {} without one.
+
+    The classes may be others than those of the saved trainer. A mapping, of an earlier version, is for all classes.
+    """
+    left = [] if isinstance(stored, Mapping) else list(stored)
+    for one in _instances(callbacks):
+        state = stored if isinstance(stored, Mapping) else {}
+        index = next((index for index, each in enumerate(left) if each["class"] == type(one).__name__), None)
+        if index is not None:
+            state = left.pop(index)["state"]
+        check_returned(one, "on_restore", one.on_restore(trainer=trainer, state=state), state)
+
+
+def _instances(callbacks: Callbacks) -> Sequence[Callbacks]:
+    return callbacks.instances if isinstance(callbacks, SeveralCallbacks) else [callbacks]
 
 
 def check_returned(callbacks: Callbacks, method: str, returned: Any, given: Any) -> None:

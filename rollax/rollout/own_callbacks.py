@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rollax.core.introspection import overrides
 from rollax.errors import ConfigError, corrected
-from rollax.rollout.callbacks import Callbacks, check_returned
+from rollax.rollout.callbacks import Callbacks, SeveralCallbacks, check_returned
 
 _HOOKS = {name: inspect.signature(hook) for name, hook in vars(Callbacks).items() if name.startswith("on_")}
 _OTHER_NAMES = {
@@ -22,17 +22,6 @@ _OTHER_NAMES = {
 }
 
 
-class _Several(Callbacks):
-    """Callbacks that call the callbacks of several classes in turn; a subclass overrides the methods in `parts`.
-
-    Args:
-        parts: name of a method -> the callbacks that override it.
-    """
-
-    def __init__(self, parts: Mapping[str, Sequence[Callbacks]]) -> None:
-        self.parts = parts
-
-
 def make_callbacks(given: Any) -> Callbacks:
     """An instance of the config's class; for a list, callbacks that call its classes in turn.
 
@@ -42,7 +31,8 @@ def make_callbacks(given: Any) -> Callbacks:
     if isinstance(given, list | tuple):
         made = [make_callbacks(one) for one in given]
         parts = {name: [part for part in made if overrides(type(part), Callbacks, name)] for name in _HOOKS}
-        return type("CallbackList", (_Several,), {name: _call_each(name) for name in parts if parts[name]})(parts)
+        several = type("CallbackList", (SeveralCallbacks,), {name: _call_each(name) for name in parts if parts[name]})
+        return several(made, parts)
     if isinstance(given, type) and not issubclass(given, Callbacks):
         given = type(given.__name__, (given, Callbacks), {})
     where = f"config key 'callbacks', class {getattr(given, '__name__', given)}"
@@ -59,7 +49,7 @@ def _call_each(name: str) -> Callable[..., None]:
     """Returns a method that calls the method `name` of each part that overrides it."""
     changed = list(_HOOKS[name].parameters)[-1]
 
-    def method(self: _Several, **arguments: Any) -> None:
+    def method(self: SeveralCallbacks, **arguments: Any) -> None:
         for part in self.parts[name]:
             check_returned(part, name, getattr(part, name)(**arguments), arguments[changed])
 

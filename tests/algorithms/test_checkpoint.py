@@ -50,6 +50,40 @@ class TestRestoring:
                 assert trainer.iteration == restored.iteration == 2
                 assert to_plain(trainer.get_weights()) == to_plain(restored.get_weights())
 
+    @pytest.mark.long
+    def test_each_class_of_callbacks_keeps_its_own_state(self, tmp_path):
+        class First(Callbacks):
+            seen, restored = 1, None
+
+            def on_save(self, *, trainer, state):
+                assert not state
+                state["seen"] = self.seen
+
+            def on_restore(self, *, trainer, state):
+                self.restored = dict(state)
+
+        class Second(First):
+            seen = 2
+
+        class Third(First):
+            pass
+
+        with PPOTrainer("CartPole-v1", {**PPO, "callbacks": [First, Second]}) as trainer:
+            trainer.save(tmp_path)
+        for given, expected in (
+            ([Second, Third, First], [{"seen": 2}, {}, {"seen": 1}]),
+            (Second, [{"seen": 2}]),
+            (Third, [{}]),
+        ):
+            with PPOTrainer("CartPole-v1", {**PPO, "callbacks": given}) as trainer:
+                trainer.restore(tmp_path)
+                callbacks = trainer.worker.callbacks
+                instances = callbacks.instances if isinstance(given, list) else [callbacks]
+                assert [one.restored for one in instances] == expected
+                # A state of an earlier version is not by class.
+                trainer.set_state({**trainer.get_state(), "callbacks": {"seen": 3}})
+                assert all(one.restored == {"seen": 3} for one in instances)
+
     def test_keeps_the_new_hyperparameters(self, path):
         new = {
             **PPO,

@@ -158,7 +158,7 @@ def test_exact_resume(tmp_path, callbacks):
         path = trainer.save(tmp_path, exact=True)
         expected = continue_training(trainer, 3)
     with Trainer.from_checkpoint(path, env=Guess, **{**Small.config(), "callbacks": callbacks}) as fresh:
-        saved = fresh.get_state()["callbacks"]["league"]
+        (saved,) = [one["state"]["league"] for one in fresh.get_state()["callbacks"] if one["class"] == "Small"]
         assert (saved["rating"], saved["snapshots"]) == (league["rating"], league["snapshots"])
         assert continue_training(fresh, 3) == expected
 
