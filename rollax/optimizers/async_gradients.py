@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from rollax.errors import PolicyError
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.model_policy import ModelPolicy
+from rollax.policy.update_plan import UpdatePlan
 from rollax.rollout.messages import Rollout
 
 
@@ -13,10 +15,26 @@ class AsyncGradientsOptimizer(Optimizer):
     A gradient is computed from one fragment: `rollout_fragment_length` of the workers sets the size of its batch.
 
     Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
+
+    Raises:
+        PolicyError: there are remote workers, and a policy has target parameters or parts that make only every k-th
+            step. Workers have the weights, but neither the targets nor the number of updates.
     """
 
     gives_fragments = True
     pauses_between_steps = False
+
+    def _set_up(self) -> None:
+        for policy_id, policy in self.policies.items() if self.remote else ():
+            plan = policy.plan if isinstance(policy, ModelPolicy) else UpdatePlan()
+            if plan.updated_targets is not None or any(interval > 1 for interval in plan.every.values()):
+                raise PolicyError(
+                    "Workers cannot compute the gradients of this policy: they have its weights only.",
+                    where=f"policy {policy_id!r}",
+                    got="a plan with updated_targets, or with every > 1 for a part of the model",
+                    expected="a plan without target parameters, in which all parts make every step",
+                    fix="set num_workers=0, or use an optimizer that learns in the process of the trainer",
+                )
 
     def step(self) -> Stats:
         if not self.remote:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from rollax import AsyncGradientsOptimizer
+from rollax.algorithms.a3c import A3C
+from rollax.errors import PolicyError
+from rollax.policy.update_plan import UpdatePlan
 from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
 
 
@@ -83,3 +87,19 @@ def test_only_trained_policies_learn():
     untouched = optimizer.local_worker.policies["b"]
     assert isinstance(untouched, RecordingPolicy)
     assert untouched.applied == []
+
+
+@pytest.mark.parametrize("plan", [{"every": {"value_trunk": 2}}, {"updated_targets": lambda targets, params, _: params}])
+def test_a_policy_that_needs_more_than_its_weights_learns_in_one_process_only(plan):
+    class Planned(A3C):
+        def learning_rates(self, lr):
+            return dict.fromkeys(("policy_head", "policy_trunk", "value_head", "value_trunk"), lr)
+
+        def make_plan(self):
+            return UpdatePlan(**plan)
+
+    worker = FragmentWorker()
+    worker.policies["a"] = Planned.make_policy(Box(-1, 1, (2,)), Discrete(2), {"model": {"fcnet_hiddens": [4]}})
+    AsyncGradientsOptimizer(worker)
+    with pytest.raises(PolicyError, match="policy 'a'"):
+        AsyncGradientsOptimizer(worker, pool_of(1)[0])
