@@ -16,6 +16,8 @@ from rollax.errors import BatchError, NonFiniteError
 
 _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 
+_STORED_KINDS = "biuf"
+"""The kinds of dtypes that are stored: not objects, and not those that other packages add, such as bfloat16."""
 Layout = Any
 """Structure, row shapes and dtypes of a column; `layout_to_json` converts it to JSON values."""
 
@@ -31,10 +33,15 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
             "super().postprocess_trajectory returns",
         )
     for name in names:
-        if any(leaf.dtype.hasobject for leaf in trees.leaves(fragment[name])):
+        dtypes = [str(leaf.dtype) for leaf in trees.leaves(fragment[name]) if leaf.dtype.kind not in _STORED_KINDS]
+        if dtypes:
             raise BatchError(
-                "A replay buffer stores numbers, not objects.", f"{where}, column {name!r}", "an array of objects"
-            ).fix("leave the column out of the buffer's columns, or convert it to numbers")
+                "A replay buffer stores numbers of NumPy.", f"{where}, column {name!r}", f"dtype {dtypes[0]}"
+            ).expected(
+                "booleans, integers or floats of NumPy's own dtypes",
+                "leave the column out of the buffer's columns, or convert it; a model whose state is bfloat16 may "
+                "return it as float32",
+            )
     if fragment[SampleBatch.REWARDS].ndim != 1:
         raise BatchError(
             "The rewards are not one number for each row.",
@@ -116,7 +123,7 @@ def _empty(layout: Any) -> trees.Tree:
         if kind.__name__ in layout:
             return kind(_empty(part) for part in layout[kind.__name__])
     dtype = np.dtype(layout["dtype"])
-    if dtype.kind not in "biuf":
+    if dtype.kind not in _STORED_KINDS:
         raise ValueError(f"not numbers: {dtype}")
     return np.empty((0, *layout["shape"]), dtype)
 

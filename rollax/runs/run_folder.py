@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollax.core import storage
-from rollax.core.atomic_files import replace_file
+from rollax.core.atomic_files import read_regular, replace_file
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.storage import parsed_json
 from rollax.errors import CheckpointError, ConfigError, RollaxError, text_of
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("rollax.runs")
 
 CONFIG, CHECKPOINTS, BEST, CURVE = "config.json", "checkpoints", "best", "curve.png"
+SCORE = "best.json"
+"""The file with the score of the best model. In the results, the final evaluation may have taken its place."""
 CANDIDATE = "candidate"
 """The folder of a model that is evaluated while training goes on."""
 PREFIX = "checkpoint_"
@@ -178,6 +180,9 @@ class RunFolder:
             best = self.path / BEST
             self._best = _saved(trainer, best) if candidate is None else _moved(candidate, best)
             self._best_score = score
+            noted = {"checkpoint": self._best.name, "by": self._best_by, "score": score}
+            with _named_errors(self.path / SCORE):
+                replace_file(self.path / SCORE, (to_json(noted) + "\n").encode())
             _keep_newest(best, 1)
         if candidate is not None:
             storage.remove_directory(self.path / CANDIDATE)
@@ -226,14 +231,15 @@ class RunFolder:
         best = storage.newest(self.path / BEST, PREFIX)
         if best is None or self._best_by is None:
             return
-        by_iteration = {number_in(line, "training_iteration"): line for line in read_lines(self.path / RESULTS_NAME)[0]}
-        # A candidate was evaluated while the iteration after it trained.
-        for later in (1, 0) if self._experiment["config"].get("evaluation_parallel_to_training") else (0,):
-            result = by_iteration.get(iteration_of(best) + later, {})
-            score = number_in(result, *WHERE_IN_RESULT[self._best_by])
-            if score is not None:
-                self._best, self._best_score = best, score
+        with suppress(OSError, ValueError, KeyError, TypeError):  # not written, or damaged
+            noted = parsed_json(read_regular(self.path / SCORE, 4096))
+            if (noted["checkpoint"], noted["by"]) == (best.name, self._best_by):
+                self._best, self._best_score = best, float(noted["score"])
                 return
+        by_iteration = {number_in(line, "training_iteration"): line for line in read_lines(self.path / RESULTS_NAME)[0]}
+        score = number_in(by_iteration.get(iteration_of(best), {}), *WHERE_IN_RESULT[self._best_by])
+        if score is not None:
+            self._best, self._best_score = best, score
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there are results; a failure is only printed, so that training ends normally."""
@@ -335,7 +341,7 @@ def check_empty(path: Path, where: str, go_on: str, *, held: bool = False) -> No
 
 def _refuse_links(folder: Path) -> None:
     """Refuses a folder in which a run would write or remove files of other folders, through links in it."""
-    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, CANDIDATE, CURVE, IDS_NAME):
+    for name in (CONFIG, RESULTS_NAME, CHECKPOINTS, BEST, SCORE, CANDIDATE, CURVE, IDS_NAME):
         if (folder / name).is_symlink():
             raise ConfigError(
                 "The run folder contains a link to another place, where the run would write or remove files.",

@@ -55,7 +55,7 @@ def fitted(tmp_path_factory):
 
 def test_a_run_writes_the_files_of_the_command_line(fitted):
     _, _, run = fitted
-    assert names(run)[:4] == ["best", "checkpoints", "config.json", "curve.png"]
+    assert names(run)[:5] == ["best", "best.json", "checkpoints", "config.json", "curve.png"]
     assert names(run)[-1] == "result.jsonl"
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
     assert names(run / "checkpoints") == ["checkpoint_000002", "checkpoint_000003"]
@@ -248,6 +248,23 @@ def test_a_goal_that_was_reached_beside_training_is_not_missed(tmp_path):
     assert (fitted.reached, fitted.missed_goal, fitted.best_score) == ("evaluation_reward_mean", False, 100.0)
     assert fitted.best_checkpoint == tmp_path / "run" / "best" / "checkpoint_000001"
     assert rows(tmp_path / "run")[-1]["evaluation"]["episode_reward_mean"] == 100.0
+
+
+def test_the_best_model_of_an_evaluation_beside_the_last_iteration_stays_the_best(tmp_path):
+    class Best(FakeTrainer):
+        evaluates_while_training = True
+        scores = (0.0, 100.0, 50.0)  # beside the second iteration: of the model of the first one
+
+        def train(self):
+            return {**super().train(), "evaluation": {"episode_reward_mean": self.scores[self.iteration - 1]}}
+
+        def evaluate(self, *args, **kwargs):
+            return {"episode_reward_mean": 5.0, "episodes": 3}
+
+    trainer = Best({"evaluation_parallel_to_training": True, "evaluation_interval": 1})
+    for iterations in (2, 3):
+        fitted = trainer.fit({"training_iteration": iterations}, tmp_path / "run", progress="none", loggers=())
+        assert (fitted.best_score, fitted.best_checkpoint.name) == (100.0, "checkpoint_000001")
 
 
 def test_a_callback_ends_the_run(tmp_path):

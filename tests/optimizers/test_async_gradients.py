@@ -89,7 +89,9 @@ def test_only_trained_policies_learn():
     assert untouched.applied == []
 
 
-@pytest.mark.parametrize("plan", [{"every": {"value_trunk": 2}}, {"updated_targets": lambda targets, params, _: params}])
+@pytest.mark.parametrize(
+    "plan", [{"every": {"value_trunk": 2}}, {"updated_targets": lambda targets, params, _: params}]
+)
 def test_a_policy_that_needs_more_than_its_weights_learns_in_one_process_only(plan):
     class Planned(A3C):
         def learning_rates(self, lr):

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -374,7 +375,8 @@ def test_incomplete_windows_are_dropped_if_a_trajectory_does_not_continue():
         ("obs", np.zeros((2, 1), np.float64), r"column 'obs'(.|\n)*f8"),
         ("obs", (np.zeros((2, 1), np.float32),), "tuple"),
         ("actions", np.zeros((2, 1), np.int64), "column 'actions'"),
-        ("actions", np.array([None, None]), "objects"),
+        ("actions", np.array([None, None]), "dtype object"),
+        ("actions", np.zeros(2, jnp.bfloat16), "bfloat16"),
         ("rewards", np.zeros((2, 1), np.float32), "rewards"),
         ("trajectory_id", None, "trajectory_id"),
         ("obs", None, "obs"),
