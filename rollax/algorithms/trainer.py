@@ -523,7 +523,9 @@ class Trainer(OtherNamesOfTrainer):
         self.time_total_s = state["time_total_s"]
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
-        self.optimizer.version = state.get("version", 1)
+        # Clients with local inference keep weights by version: a version that had other weights must not come again.
+        stored, own = state.get("version", 1), self.optimizer.version
+        self.optimizer.version = stored if stored > own else own + 1
         self._window.set_state(state["episodes"])
         self.optimizer.forget()
         self.evaluator.stop()
