@@ -18,7 +18,7 @@ from rollax.errors import ConfigError
 from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
 from rollax.offline.mapped import MappedReplay
 from rollax.offline.reader import reading
-from rollax.offline.recorded_fragments import RECORDED, RecordedFragments
+from rollax.offline.recorded_fragments import RecordedFragments
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.model_policy import ModelPolicy
@@ -116,7 +116,7 @@ class RecordedData:
                 "leave these out, or leave input_folder out to keep the data in memory",
             )
         described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
-        own_code = any(_derives(self._policies[policy_id], names) for policy_id, names in columns.items())
+        own_code = any(_derives(self._policies[policy_id]) for policy_id in columns)
         folder, settings = Path(self._config.input_folder), self._config.input_config
         decoded = DecodedData(folder, source, settings, described, by_own_code=own_code)
         found = decoded.opened(fragments) or decoded.decode(fragments, columns)
@@ -199,10 +199,8 @@ class RecordedData:
                     observation_filter(obs, update=True)
 
 
-def _derives(policy: Policy, columns: Collection[str]) -> bool:
-    """Whether the policy's postprocessing derives columns by code that may change between runs."""
-    if RECORDED.issuperset(columns):
-        return False
+def _derives(policy: Policy) -> bool:
+    """Whether the policy's postprocessing changes rows by code that may change between runs."""
     authors = {defining_class(type(policy), "postprocess_rows")}
     if issubclass(policy.made_by, BaseAlgorithm):
         authors.add(defining_class(policy.made_by, "postprocess"))

@@ -21,13 +21,6 @@ from rollax.rollout.policy_runner import PolicyRunner
 if TYPE_CHECKING:
     from rollax.offline.dataset import DatasetReader, RecordedTrajectory
 
-RECORDED = frozenset(
-    {
-        *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS),
-        *(SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS, SampleBatch.STATE_IN),
-    }
-)
-"""The columns that every data set has, or that follow from its rows and the policy's initial state."""
 _ROWS_AT_ONCE = 8192
 _BYTES_AT_ONCE = 32 << 20
 
@@ -164,10 +157,10 @@ class _Rows:
         self._add_further(columns, after, trajectories, lengths)
         fragment = Fragment(columns, ends, after)
         self.checks.values(obs, columns[SampleBatch.ACTIONS], rewards, trajectories)
-        return fragment if self._columns <= set(fragment) else self._postprocessed(fragment)
+        return self._postprocessed(fragment)
 
     def _postprocessed(self, fragment: Fragment) -> Fragment:
-        """The rows with the columns that the policy adds, as in sampling; PolicyError if it returns no fragment."""
+        """The rows as postprocessing changes them, as in sampling; PolicyError if it returns no fragment."""
         result = self._policy.postprocess_rows(fragment)
         if isinstance(result, Fragment):
             return result

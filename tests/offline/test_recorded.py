@@ -118,7 +118,7 @@ def test_state_and_previous_columns():
     assert state.tolist() == [[7, 8]] * 4
 
 
-def test_further_columns_are_those_that_postprocessing_returns():
+def test_rows_are_those_that_postprocessing_returns():
     def doubled(fragment):
         return Fragment({**fragment.to_dict(), "doubled": 2 * fragment["rewards"]}, fragment.ends, fragment.after)
 
@@ -126,6 +126,14 @@ def test_further_columns_are_those_that_postprocessing_returns():
     vars(runners["default_policy"].policy)["postprocess_rows"] = doubled
     ((_, fragment),) = fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
     assert fragment["doubled"].tolist() == [2, 4, 6]
+
+    def scaled(fragment):  # no further column
+        fragment["rewards"] = 10 * fragment["rewards"]
+        return fragment
+
+    vars(runners["default_policy"].policy)["postprocess_rows"] = scaled
+    ((_, fragment),) = fragments(ListReader([trajectory(0, 3)]), runners)
+    assert fragment["rewards"].tolist() == [10, 20, 30]
     vars(runners["default_policy"].policy)["postprocess_rows"] = lambda fragment: None
     with pytest.raises(PolicyError, match="postprocess_rows did not return a fragment"):
         fragments(ListReader([trajectory(0, 3)]), runners, columns=columns)
