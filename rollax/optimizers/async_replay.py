@@ -94,6 +94,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         finally:
             self._learner.rest()
         self._learner.check()
+        self._broadcast_newest()  # the caller may set other weights before the next step
         return dict(self.stats)
 
     def stop(self) -> None:

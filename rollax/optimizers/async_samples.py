@@ -62,6 +62,7 @@ class AsyncSamplesOptimizer(LearnsInThread):
         finally:
             learner.rest()
         learner.check()
+        self._broadcast_newest()  # the caller may set other weights before the next step
         return dict(self.stats)
 
     def begin_exactly(self) -> None:

@@ -143,6 +143,13 @@ class TestWeights:
         assert [update.weights["a"]["updates"] for update in processes.published] == [n - 1 for n in versions]
         assert max(acted for batch in policy_of(optimizer).learned for _, acted in batch) > 5
 
+    def test_no_weights_wait_for_the_next_step(self, make):
+        """The caller may set other weights before it, which must not be followed by older ones."""
+        optimizer, processes = make(2)
+        for _ in range(20):
+            optimizer.step()
+            assert processes.published[-1].version == optimizer.version
+
     def test_weights_are_broadcast_at_the_set_interval(self, make):
         optimizer, processes = make(2, broadcast_interval=3)
         steps(optimizer, 30)
