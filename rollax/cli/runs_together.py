@@ -133,7 +133,10 @@ class _Together:
                 self.outcome.codes.add(MISSED_GOAL)
 
         with suppress(_NotBegunError):  # of `make` in this thread
-            train_together(make, len(runs), train, watch=self._show)
+            results = train_together(make, len(runs), train, watch=self._show)
+            # The error of a trainer that does not fit to the first one, or does not stop, was not noted.
+            errors = [result for result in results if isinstance(result, BaseException)]
+            self._failed += [e for e in errors if not isinstance(e, _NotBegunError | NonFiniteError)]
         if self._failed:
             raise self._failed[0]
         return []

@@ -14,6 +14,7 @@ import pytest
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import many_runs, runs_in_processes
 from rollax.cli.planned_runs import Outcome
+from rollax.errors import ConfigError
 from tests.cli.command_line import invoke
 from tests.cli.fake_algorithm import FakeTrainer, open_fake
 from tests.cli.test_end_to_end import SMALL, without_times
@@ -189,6 +190,12 @@ def test_an_error_of_a_trainer_that_cannot_be_made_is_shown(cwd, monkeypatch):
         if file.is_file():
             file.write_bytes(b"damaged")
     assert "seed-2" in invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", code=2).output
+
+
+def test_an_error_outside_of_the_runs_is_shown(cwd, monkeypatch):
+    """As if the trainer of the last seed did not fit to the first one."""
+    monkeypatch.setattr("rollax.many.together.train_together", lambda *_, **__: [None, ConfigError("unlike the first")])
+    assert "unlike the first" in invoke(*IN_JAX, "--seeds=2", "--out=set", "--stop-iterations=1", code=2).output
 
 
 @pytest.mark.long
