@@ -8,7 +8,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax.core.spaces import same_space
+from rollax.core.spaces import same_action_space, same_space
 from rollax.errors import ConfigError, PolicyError, SpaceError
 
 _REPEATED_CALLS = 100
@@ -131,7 +131,7 @@ def space_of_agents(
                 "a space for every agent of the policy",
                 f"add the agent to {kind}s, or set the spaces in multiagent.policies",
             )
-        if not same_space(spaces[agent], spaces[agents[0]]):
+        if not (same_action_space if kind == "action_space" else same_space)(spaces[agent], spaces[agents[0]]):
             raise PolicyError(
                 f"The agents of one policy have different spaces, so no {kind} fits all.",
                 f"policy {policy_id!r}",

@@ -12,7 +12,7 @@ from rollax.batch import DEFAULT_POLICY, MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.multiagent import SharedParts
 from rollax.core.running_statistics import State
-from rollax.core.spaces import check_space, same_space
+from rollax.core.spaces import check_space, same_action_space, same_space
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, PolicyError
@@ -280,7 +280,8 @@ def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_o
         space = space_of_agents(by_agent, policy_id, policy_of, kind, declared)
     check_space(space, f"policy {policy_id!r}, {kind}")
     assert space is not None
-    if of_source is not None and not same_space(space, of_source):
+    same = same_action_space if kind == "action_space" else same_space
+    if of_source is not None and not same(space, of_source):
         raise PolicyError(f"The policy's {kind} is not the environment's.", f"policy {policy_id!r}", space).expected(
             of_source, f"leave {kind} out to take the environment's, or correct it"
         )

@@ -96,6 +96,25 @@ class TestPolicies:
         with pytest.raises(error, match=says):
             RolloutWorker(Line, specs, config=config)
 
+    def test_actions_with_their_parts_in_another_order_are_refused(self):
+        """Masks, and the outputs of models, follow the order of the environment's parts."""
+        parts = [("gear", spaces.Discrete(2)), ("arm", spaces.Discrete(3))]
+        first, second = spaces.Dict(parts), spaces.Dict(parts[::-1])
+
+        class Ordered(Line):
+            action_space = first
+
+        with pytest.raises(PolicyError, match="policy 'p'"):
+            RolloutWorker(lambda context: Ordered(), {"p": (Encode, None, second)})
+
+        class Two(MultiAgentEnv):
+            observation_spaces = dict.fromkeys("ab", spaces.Discrete(4))
+            action_spaces = {"a": first, "b": second}
+            possible_agents = ("a", "b")
+
+        with pytest.raises(PolicyError, match="agents of one policy"):
+            RolloutWorker(lambda context: Two(), Encode)
+
     @pytest.mark.parametrize("others", [0, 1])
     def test_a_policy_that_cannot_be_made(self, others):
         class Broken(Encode):

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.core import trees
-from rollax.core.spaces import same_space, zeros
+from rollax.core.spaces import same_action_space, zeros
 from rollax.env import agent_checks, checks
 from rollax.env.adapters import adapted
 from rollax.env.base_env import AgentDict, in_order
@@ -284,6 +284,6 @@ def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashabl
 
 
 def common_space(spaces: Mapping[Any, Space]) -> Space | None:
-    """The common space of all agents, or None if they differ."""
+    """The common space of all agents, or None if they differ, if only in the order of their parts."""
     first, *others = spaces.values()
-    return first if all(same_space(first, other) for other in others) else None
+    return first if all(same_action_space(first, other) for other in others) else None
