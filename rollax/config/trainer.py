@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from gymnasium.spaces import Space
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, StrictBool, ValidationError, model_validator
 
 from rollax.config.contributed import FieldsOfEveryConfig
 from rollax.config.field_group import ENABLED, SCHEDULE, inherited, refuse_out_of_place, refuse_without_effect
@@ -105,7 +105,7 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         description="number of latest observations that a policy sees at once, the newest last; an episode begins with "
         "copies of its first observation",
     )
-    clip_rewards: bool | PositiveFloat | None = Field(
+    clip_rewards: StrictBool | PositiveFloat | None = Field(
         default=None,
         description="a number c clips the rewards used for learning to [-c, c]; true keeps only their sign; results "
         "report the rewards of the environment",

@@ -177,6 +177,7 @@ class TestRefuses:
                 "'truncate_episodes' or 'complete_episodes'",
             ),
             ({"clip_rewards": -1}, "clip_rewards", "-1 (int)", "a valid boolean or greater than 0"),
+            ({"clip_rewards": 0}, "clip_rewards", "0 (int)", "a valid boolean or greater than 0"),
             ({"callbacks": 3}, "callbacks", "3 (int)", "a class"),
             ({"observation_space": "Box"}, "observation_space", "'Box' (str)", "an instance of Space"),
             ({"model": 3}, "model", "3 (int)", "a valid dictionary or instance of ModelConfig"),
