@@ -116,7 +116,8 @@ class DatasetWriter:
         if trajectory.episode_id != self._last_episode:
             self._end_episode()
             self._between_episodes()
-        if self._continues(trajectory) or trajectory.cut:
+        continues = self._continues(trajectory)
+        if continues or trajectory.cut:
             self._episode = None
         elif self._episode is not None:
             self._episode.append(trajectory.total_reward)
@@ -127,7 +128,7 @@ class DatasetWriter:
             name: trees.tree_map(plain_infos if name == SampleBatch.INFOS else np.array, column)
             for name, column in trajectory.columns.items()
         }
-        self._pending.append(replace(trajectory, columns=columns))
+        self._pending.append(replace(trajectory, columns=columns, continues=continues))
         self._pending_rows += len(trajectory) + 1
         self._pending_bytes += sum(leaf.nbytes for c in trajectory.columns.values() for leaf in trees.leaves(c))
 

@@ -77,6 +77,7 @@ def test_a_continued_trajectory_has_no_return(tmp_path):
     written(tmp_path, data)
     reader = open_dataset(tmp_path)
     assert reader.header["behaviour"]["score"] == 3
+    assert [one.cut for one in reader.trajectories()] == [True, False, True]  # the third has no `total_reward` either
     report = describe(reader)
     numbers = report.as_json()["policies"]["default_policy"]
     assert numbers["return"]["mean"] == 3
