@@ -114,13 +114,13 @@ class FlashSACConfig(SACConfig):
 
     def check(self) -> None:
         super().check()
-        if not self.steps_the_env:
+        if self.is_pretrained or not self.steps_the_env:
             raise ConfigError(
                 "FlashSAC divides rewards by a scale that follows from its own experience, and there is none.",
                 where=f"config key 'input' ({type(self).__name__})",
-                got="recorded data alone",
+                got="recorded data alone" + (", at first" if self.is_pretrained else ""),
                 expected="fresh experience beside the data: the source sampler",
-                fix="add 'sampler' to the sources, or use SAC, CQL or TD3BC",
+                fix="add 'sampler' to the sources, without then_online, or use SAC, CQL or TD3BC",
             )
         for key, widths in (("model.fcnet_hiddens", self.model.fcnet_hiddens), ("actor_hiddens", self.actor_hiddens)):
             if self.model.custom_model is None and not (len(set(widths)) == 1 or (widths and not self.residual_blocks)):

@@ -10,7 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, SampleBatch, SpaceError
-from rollax.algorithms.flash_sac import FlashSAC, FlashSACConfig, FlashSACTrainer
+from rollax.algorithms.flash_sac import FlashSAC, FlashSACConfig
 from rollax.batch import Fragment
 from rollax.models.unit_norm import with_unit_norms
 from tests.algorithms.tables import f32, set_tables, two_rows
@@ -245,9 +245,13 @@ def test_discrete_actions_are_refused():
         FlashSAC(VECTOR, spaces.Discrete(2))
 
 
-def test_recorded_data_alone_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "settings", [{}, {"then_online": True}, {"input": {"sampler": 1, "a": 1}, "then_online": True}]
+)
+def test_learning_from_recorded_data_alone_is_refused(settings):
     with pytest.raises(ConfigError, match="sampler"):
-        FlashSACTrainer(env="Pendulum-v1", config={"input": str(tmp_path)})
+        FlashSACConfig(**{"input": "a", **settings})
+    assert FlashSACConfig(input={"sampler": 1, "a": 1}).steps_the_env
 
 
 def test_the_loss_is_traced_once_for_all_scales():
