@@ -189,7 +189,12 @@ def action_logp(
         got = f"exploration by {type(policy.exploration).__name__}, in {space_text(policy.action_space)}"
         raise _no_probabilities(policy, got, "actions that are drawn from the model's distribution")
     outputs, states = policy.model_outputs(obs, *context, **named)
-    return policy.fetches_of(actions, {SampleBatch.ACTION_DIST_INPUTS: outputs})[SampleBatch.ACTION_LOGP], states
+    inputs = {SampleBatch.ACTION_DIST_INPUTS: outputs}
+    # Actions may be uniformly random at first.
+    known = policy.behaviour(actions, {**inputs, **policy.fetches_of(actions, inputs)}, explore=True)
+    if SampleBatch.ACTION_LOGP not in known:
+        raise _no_probabilities(policy, "a model that draws random numbers", "a model without random numbers")
+    return known[SampleBatch.ACTION_LOGP], states
 
 
 def _no_probabilities(policy: Policy, got: str, expected: str) -> PolicyError:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, PPO, DQNConfig, PPOConfig
+from rollax import DQN, PPO, SAC, DQNConfig, PPOConfig, SACConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import resolve_config
 from rollax.core import trees
@@ -86,10 +86,21 @@ def test_log_probabilities_of_every_algorithm(algorithm: str, action_space: spac
     writing = cls.policy_class.make_policy(
         OBS, action_space, resolve_config(cls.config_class, {**settings, "output": "there"})
     )
-    writing.timestep = 10  # after the random steps
+    writing.timestep = policy.timestep = 10  # after the random steps
     episodes, reported = logged(writing)
     assert reported.any()
     np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
+
+
+@pytest.mark.parametrize("action_space", [BOX, spaces.Discrete(4)], ids=["box", "discrete"])
+def test_the_first_actions_are_uniformly_random(action_space: spaces.Space) -> None:
+    policy = SAC.make_policy(OBS, action_space, SACConfig(model=MODEL, seed=1, random_steps=5))
+    episodes, _ = logged(policy)
+    target = TargetPolicy(runner_of(policy))
+    # Two numbers in [-1, 1] have the density 1/4; one of four actions has the probability 1/4.
+    np.testing.assert_allclose(target.logp(episodes), -np.log(4), rtol=1e-6)
+    policy.timestep = 5
+    assert np.ptp(target.logp(episodes)) > 0
 
 
 @pytest.mark.parametrize("algorithm", ["TD3", "SAC", "ARS"])
