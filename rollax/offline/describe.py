@@ -70,7 +70,7 @@ class PolicySummary:
 
 @dataclass
 class DatasetReport:
-    """The numbers of a data set, errors in it (with file and line), and warnings about limited uses."""
+    """The numbers of a data set, the first errors in it (with file and line), and warnings about limited uses."""
 
     reader: DatasetReader
     policies: dict[str, PolicySummary]
@@ -103,6 +103,7 @@ class DatasetReport:
                 for policy_id, summary in self.policies.items()
             },
             "errors": self.errors,
+            "more_errors": self.more_errors,
             "warnings": self.warnings,
         }
 

@@ -85,6 +85,15 @@ def test_a_continued_trajectory_has_no_return(tmp_path):
     assert any("1 trajectories were cut, and 1 go on" in warning for warning in report.warnings)
 
 
+def test_further_errors_are_counted():
+    report = describe(ListReader(some(1)))
+    for number in range(23):
+        report.note(f"error {number}")
+    found = report.as_json()
+    assert (found["errors"][-1], found["more_errors"]) == ("error 19", 3)
+    assert "and 3 more errors" in str(report)
+
+
 def test_errors_name_observations_of_other_shapes(tmp_path):
     lines = [
         {"agents": {"a": {"obs": [[0.0] * width] * 3, "actions": [0, 1], "rewards": [1, 2], "terminated": True}}}
