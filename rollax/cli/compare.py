@@ -33,7 +33,7 @@ def compare(
     traceback: TracebackOption = False,
 ) -> None:
     """Compare groups of runs that differ in their seeds: a table and a picture of interquartile means."""
-    from rollax.runs.comparison import aggregate, compared_by, draw, groups_of, table
+    from rollax.runs.comparison import aggregate, compared_by, draw, drawn_by, groups_of, table
     from rollax.runs.display import shown_path
 
     with readable_errors(traceback):
@@ -45,7 +45,7 @@ def compare(
         if over_all := aggregate(groups, quantity, references):
             print(f"\n{over_all}\n")
         try:
-            draw(groups, quantity, out)
+            draw(groups, drawn_by(groups), out)
         except OSError as error:
             fix = "pass --out in a folder that you may write to"
             raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error

@@ -88,6 +88,16 @@ def compared_by(groups: Sequence[Group]) -> str:
     )
 
 
+def drawn_by(groups: Sequence[Group]) -> str:
+    """Returns the quantity of the curves: `compared_by`, but if a run has one value of it, another one with several.
+
+    By default the only greedy evaluation of a run is at its end.
+    """
+    runs = [results for group in groups for results in group.runs]
+    several = (name for name in QUANTITIES if all(len(curve(results, name)[1]) > 1 for results in runs))
+    return next(several, compared_by(groups))
+
+
 def table(groups: Sequence[Group], quantity: str) -> str:
     """Returns a Markdown table of the scores of each group: interquartile mean, interval, mean, lowest and highest."""
     lines = [f"| runs | environment | seeds | {_MIDDLE} | 95 % interval | mean | lowest | highest |"]
@@ -164,7 +174,8 @@ def draw(groups: Sequence[Group], quantity: str, out: Path) -> None:
             axes = figure.add_subplot(1, len(envs), number)
             for color, group in enumerate(group for group in groups if group.env == env):
                 steps, values = curves(group, quantity)
-                axes.plot(steps, interquartile_mean(values), color=f"C{color % 10}", label=group.label)
+                marker = "." if len(steps) == 1 else ""
+                axes.plot(steps, interquartile_mean(values), color=f"C{color % 10}", marker=marker, label=group.label)
                 if len(values) > 1:
                     low, high = bootstrap_interval([values])
                     axes.fill_between(steps, low, high, color=f"C{color % 10}", alpha=0.2, linewidth=0)

@@ -109,7 +109,8 @@ def draw_groups(groups: Mapping[str, Sequence[Curve]], quantity: str, out: Path,
                     axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.7)
             steps, middle, low, high = middle_of(curves)
             name = label or f"interquartile mean of {len(curves)} run{'s' * (len(curves) > 1)}"
-            axes.plot(steps, middle, color=color, linewidth=2, label=name)
+            marker = "." if len(steps) == 1 else ""
+            axes.plot(steps, middle, color=color, marker=marker, linewidth=2, label=name)
             axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         axes.set_title(title)
         axes.set_xlabel("environment steps")

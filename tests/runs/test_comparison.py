@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rollax.errors import ConfigError, RollaxError
 from rollax.runs.comparison import aggregate, compared_by, curves, draw, groups_of, table
@@ -104,6 +105,20 @@ def test_a_run_of_one_result_has_a_curve_of_one_point(tmp_path):
     groups = groups_of([write(tmp_path / "one", 0, [1.0])])
     draw(groups, "episode_reward_mean", tmp_path / "one.png")
     assert curves(groups[0], "episode_reward_mean")[1].shape == (1, 1)
+    with Image.open(tmp_path / "one.png") as picture:
+        middle = np.asarray(picture.convert("RGB"))[200:400, 300:600]
+    assert (middle == [0x1F, 0x77, 0xB4]).all(axis=2).any()  # a blue point
+
+
+def test_the_picture_does_not_consist_of_evaluations_at_the_end(tmp_path):
+    rewards, greedy = [1.0, 2.0, 3.0], [None, 5.0, 6.0]
+    last = write(tmp_path / "last", 0, rewards, greedy=[None, None, 7.0])
+    several = write(tmp_path / "several", 0, rewards, greedy=greedy, lr=1)
+    for runs, quantity in (([last, several], "episode_reward_mean"), ([several], "evaluation_reward_mean")):
+        done = invoke("compare", *runs, f"--out={tmp_path / 'drawn.png'}")
+        assert "evaluation_reward_mean" in done.output
+        draw(groups_of(runs), quantity, tmp_path / "expected.png")
+        assert (tmp_path / "drawn.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
 class TestAggregate:
