@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -86,8 +87,13 @@ def measure_seed(entry: Entry, seed: int, first_iterations: int | None, folder: 
 
 
 def train_seed(entry: Entry, seed: int, folder: Path) -> tuple[TrainedSeed, list[dict[str, Any]]]:
-    """Trains one seed to the end, in a run folder `NAME-seed-N`; also returns its result lines."""
-    out = folder / f"{entry.name}-seed-{seed}"
+    """Trains one seed to the end, in a run folder `NAME-seed-N`; also returns its result lines.
+
+    If there is such a folder, of an interrupted run or an earlier measurement, the name is `NAME-seed-N-2` and so on.
+    """
+    name = f"{entry.name}-seed-{seed}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    out = next(free for free in map(folder.joinpath, names) if not free.exists())
     progress = "auto" if sys.stdout.isatty() else "none"
     started, cpu_started = monotonic(), process_time()
     with entry.make_trainer(seed=seed) as trainer:

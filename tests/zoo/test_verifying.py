@@ -63,8 +63,12 @@ def test_an_entry_with_one_seed_can_be_shown(measured, tmp_path):
 def test_measured_seeds_are_not_measured_again(measured, tmp_path):
     entry = read_entry(write_small(tmp_path, measured.path.read_text()))
     entry = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
+    interrupted = tmp_path / "runs" / "a2c_small-seed-1" / "result.jsonl"
+    interrupted.parent.mkdir(parents=True)
+    interrupted.touch()
     lines = []
     again = measure(entry, 2, tmp_path / "runs", show=lines.append)
+    assert interrupted.read_bytes() == b""
     assert not (tmp_path / "runs" / "a2c_small-seed-0").exists()
     assert again.figures.seeds[0] == measured.figures.seeds[0]
     assert again.figures.seeds[1].weights == measured.figures.seeds[1].weights
