@@ -99,8 +99,11 @@ class Record:
             self._running: dict[int, Trial] = {}
             for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 self._end_interrupted(trial.number, trial.params)  # of a process that was killed
-            if not self._study.get_trials(deepcopy=False):
-                for point in points:
+            trials = self._study.get_trials(deepcopy=False) if points else ()
+            known = [trial.system_attrs.get("fixed_params", trial.params) for trial in trials]
+            stored = {tuple(params.get(key) for key in self._space) for params in known}
+            for point in points:  # a process that was interrupted here may have stored some of them
+                if tuple(point.values()) not in stored:
                     self._study.enqueue_trial(point)
 
     @property

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 
+import optuna
 import pytest
 
 from rollax import ConfigError, RollaxError
@@ -84,6 +85,22 @@ def test_a_grid_ends_after_its_points(search):
     assert values(study) == expected
     with pytest.raises(ConfigError, match="lr"):
         search(sampler="grid")
+
+
+def test_a_grid_whose_points_are_half_stored_is_completed(search, monkeypatch):
+    """Storing thousands of points takes a minute, in which the process may be killed."""
+    enqueue, stored = optuna.Study.enqueue_trial, []
+
+    def killed(study, point):
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+        stored.append(enqueue(study, point))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "enqueue_trial", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search("study", search=GRID, sampler="grid")
+    assert values(search("study", search=GRID, sampler="grid")) == [{"lr": lr} for lr in GRID["lr"]["choice"]]
 
 
 def test_a_divergence_ends_its_trial_with_a_reason(search):
