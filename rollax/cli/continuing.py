@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollax.errors import ConfigError
 from rollax.runs.experiment import read_stop
+from rollax.runs.results import RESULTS_NAME
 from rollax.runs.run_folder import CONFIG
 from rollax.runs.stopping import ended_by
 
@@ -44,7 +45,7 @@ def stop_of_resumed(
     """
     if continue_for is not None:
         return {**given, "timesteps_total": trainer.optimizer.steps + continue_for}
-    if given or not (run / CONFIG).exists():
+    if given or not (run / RESULTS_NAME).exists():  # without results, the checkpoint is not of a run folder
         return given
     stop = read_stop(run / CONFIG)
     if by := ended_by(run, trainer.iteration, stop):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rollax.cli.continuing import stop_of_resumed
 from tests.cli.fake_algorithm import FakeTrainer
 
 
@@ -79,6 +80,12 @@ def test_mistakes_leave_the_folder_as_it_is(rollax, interrupted, arguments, wher
     before = (interrupted / "result.jsonl").read_bytes()
     assert where in rollax(*arguments, code=2).output
     assert (interrupted / "result.jsonl").read_bytes() == before
+
+
+def test_a_config_beside_other_checkpoints_is_not_that_of_a_run(tmp_path):
+    """`Trainer.save("checkpoints")` in the folder of a project, which may have a config.json of its own."""
+    (tmp_path / "config.json").write_text('{"compilerOptions": {}}')
+    assert stop_of_resumed(FakeTrainer({}), tmp_path, {}, None) == {}
 
 
 def test_a_run_without_checkpoints_goes_on_from_its_best_model(rollax, lines, cwd):
