@@ -22,6 +22,7 @@ def write_card(
     *,
     commands: str,
     checkpoint: str,
+    loading: str,
     code: NeededCode,
 ) -> None:
     """Writes the card beside the other files of the run, whose curve and video it shows.
@@ -31,6 +32,7 @@ def write_card(
         algorithm: the name of the algorithm, or of the user's trainer class.
         commands: the lines of `commands_for`.
         checkpoint: the path of the checkpoint in the run folder.
+        loading: further arguments of `load_policy`.
         code: the author's code that the checkpoint names; the files do not contain it.
     """
     there = {file.name for file in path.parent.iterdir()}
@@ -40,7 +42,7 @@ def write_card(
         f"A policy that rollax trained for {score.timesteps:,} environment steps.",
         _pictures(there),
         _score(score),
-        _play(commands, checkpoint, code),
+        _play(commands, checkpoint, loading, code),
         _contents(there, code),
     ]
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
@@ -98,10 +100,9 @@ def commands_for(source: str, code: NeededCode, options: Iterable[str], packages
     return "\n".join(map(shlex.join, [["pip", "install", *packages], *plays, train]))
 
 
-def _play(commands: str, checkpoint: str, code: NeededCode) -> str:
+def _play(commands: str, checkpoint: str, loading: str, code: NeededCode) -> str:
     about = "`--verify` plays the episodes of the score again, and compares each of them with `score.json`.\n\n"
     about = about if code.is_named_by_options else ""
-    trusting = ", trust_code=True" if code.of_policy else ""
     return f"""## Play it
 
 ```
@@ -111,7 +112,7 @@ def _play(commands: str, checkpoint: str, code: NeededCode) -> str:
 {about}```python
 from rollax import load_policy
 
-policy = load_policy("run/{checkpoint}"{trusting})
+policy = load_policy("run/{checkpoint}"{loading})
 action = policy.compute_single_action(obs)
 ```"""
 

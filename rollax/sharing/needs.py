@@ -10,10 +10,12 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.algorithms.checkpoint import read, trainer_class_of
+from rollax.algorithms.load_policy import load_policy
 from rollax.algorithms.trainer import Trainer
+from rollax.batch import DEFAULT_POLICY
 from rollax.config.json_form import decode_config, missing_code
 from rollax.core.importing import path_of
-from rollax.errors import CheckpointError
+from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.model_policy import ModelPolicy
 from rollax.sharing.hub import PREFIX
@@ -56,13 +58,6 @@ class NeededCode:
             return ["--trust-code"]
         return [f"{_OPTIONS[key]}={path or _EXAMPLES[key]}" for key, path in self.paths.items()]
 
-    @property
-    def of_policy(self) -> NeededCode:
-        """The code that a policy needs: not the environment, and not its wrappers."""
-        return NeededCode(
-            {key: path for key, path in self.paths.items() if key != ENV and not key.startswith("env_wrappers")}
-        )
-
     def without(self, *keys: str) -> NeededCode:
         """The rest of the code, if the caller passes the code of these keys."""
         return NeededCode({key: path for key, path in self.paths.items() if key not in keys})
@@ -87,6 +82,19 @@ def code_in(checkpoint: Path) -> NeededCode:
         named = stored.get("trainer_class")
         paths[TRAINER] = named if isinstance(named, str) else None
     return NeededCode(paths)
+
+
+def arguments_of_load_policy(trainer: Trainer, checkpoint: Path) -> str:
+    """Returns the arguments of `load_policy` after the path: a policy that learns, and trust if it needs some."""
+    policies = sorted(trainer.worker.policies)
+    learning = trainer.config.multiagent.policies_to_train or policies
+    policy_id = DEFAULT_POLICY if DEFAULT_POLICY in policies else learning[0]
+    arguments = [] if policy_id == DEFAULT_POLICY else [repr(policy_id)]
+    try:
+        load_policy(checkpoint, policy_id)
+    except (CheckpointError, ConfigError):
+        arguments.append("trust_code=True")
+    return "".join(f", {argument}" for argument in arguments)
 
 
 def packages_for(trainer: Trainer, source: str) -> list[str]:

@@ -25,7 +25,7 @@ from rollax.sharing import hub
 from rollax.sharing.archive import read_zip, write_zip
 from rollax.sharing.card import commands_for, write_card
 from rollax.sharing.contents import CARD, REPLAY, chosen_checkpoint, limit_of, newest_in, refuse_large, run_of
-from rollax.sharing.needs import ENV, TRAINER, code_in, packages_for
+from rollax.sharing.needs import ENV, TRAINER, arguments_of_load_policy, code_in, packages_for
 from rollax.sharing.score import Score, measure, write_score
 
 log = logging.getLogger("rollax.sharing")
@@ -81,14 +81,14 @@ def share_run(
             env, algorithm = _name_of(trainer.config.env), run_name(type(trainer))
             code = code_in(copy).with_paths({ENV: env, TRAINER: path_of(type(trainer))})
             options = [*code.options, *([f"--env={env}"] if "env" in changes and ENV not in code.paths else [])]
-            packages = packages_for(trainer, shown)
+            packages, loading = packages_for(trainer, shown), arguments_of_load_policy(trainer, copy)
             score = measure(trainer, env, episodes)
             _record(trainer, folder, video)
         write_score(score, folder)
         _draw_curve(folder, title_of(algorithm, env))
         where = copy.relative_to(folder).as_posix()
         commands = commands_for(shown, code, options, packages)
-        write_card(folder / CARD, algorithm, score, commands=commands, checkpoint=where, code=code)
+        write_card(folder / CARD, algorithm, score, commands=commands, checkpoint=where, loading=loading, code=code)
         return _delivered(folder, place, private), score
 
 

@@ -1,4 +1,4 @@
-"""An environment of a user's own."""
+"""An environment and a policy mapping of a user's own."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ class OwnCartPole(CartPoleEnv):
     def step(self, action):
         obs, reward, terminated, _, info = super().step(action)
         return obs, reward, terminated, terminated, info
+
+
+def to_second(agent_id):
+    """A policy mapping of a user's own."""
+    return "second"

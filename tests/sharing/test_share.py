@@ -22,6 +22,7 @@ from rollax.sharing.score import read_score
 from rollax.sharing.share import fetch_run, fetched, share_run
 from tests.cli.command_line import invoke
 from tests.sharing.conftest import CONFIG
+from tests.sharing.own_env import to_second
 
 
 def changed_checkpoint(shared: Path, folder: Path, old: str, new: str) -> Path:
@@ -157,6 +158,21 @@ def test_a_card_of_code_that_play_has_no_option_for():
     assert pip == "pip install 'rollax[video]'"
     assert [line.split()[1] for line in commands] == ["fetch", "evaluate", "train"]
     assert ["--trust-code" in line for line in commands] == [False, True, True]
+
+
+@pytest.mark.long
+def test_the_card_loads_a_policy_that_learns_and_trusts_no_code_that_it_does_not_need(tmp_path):
+    policies = {"policies": ["first", "second"], "policies_to_train": ["second"], "policy_mapping_fn": to_second}
+    with PPOTrainer("CartPole-v1", {**CONFIG, "multiagent": policies}) as trainer:
+        trainer.fit({"training_iteration": 1}, tmp_path / "own", progress="none", evaluate=False)
+    share_run(tmp_path / "own", tmp_path / "run", episodes=1, video=False, trust_code=True)
+    lines = card_lines(tmp_path / "run")
+    python = lines[lines.index("```python") + 1 : lines.index("```", lines.index("```python"))]
+    names = {"obs": [0.0] * 4}
+    exec("\n".join(python).replace("run/", f"{tmp_path}/run/"), names)  # noqa: S102 - written above
+    assert names["policy"].policy.name == "second"
+    assert names["action"] in (0, 1)
+    assert not any("trust_code" in line for line in python)
 
 
 def test_another_environment_of_the_score_is_in_the_commands_of_the_card(run, tmp_path):
