@@ -32,6 +32,7 @@ from rollax.config.json_form import decode_config
 from rollax.config.presets import preset
 from rollax.config.trainer import config_of_values
 from rollax.core.atomic_files import absolute
+from rollax.core.importing import JAX_ENV
 from rollax.core.storage import newest
 from rollax.errors import ConfigError
 from rollax.many.sweep import parse_sweep
@@ -168,7 +169,8 @@ def run_experiment(
             elif is_new:  # `fit` raised before training began
                 out.rmdir()
         raise
-    watched = trainer.config.env is not None
+    env = trainer.config.env
+    watched = env is not None and not str(env).startswith(JAX_ENV)  # which draw no pictures
     print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open, watched=watched)]))
     return fitted
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from rollax.core.importing import named_by_caller
+from rollax.core.importing import JAX_ENV, named_by_caller
 from rollax.core.numbers import is_finite
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import failed
@@ -100,6 +100,8 @@ class RecordingCreator:
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
     """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator does not accept one."""
+    if str(getattr(creator, "env_id", "")).startswith(JAX_ENV):  # a JaxEnv has no modes
+        return context
     way = call_convention(creator, context)
     if way == "context" or (way == "keywords" and _takes_mode(creator)):
         context = copy.copy(context)
@@ -208,7 +210,8 @@ class RecordedEnv(EnvWrapper):
             f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
         ).expected(
             "an array [height, width, 3] of uint8, as with render_mode='rgb_array'",
-            "pass render_mode='rgb_array' on in the env's creator, or record no video",
+            "pass render_mode='rgb_array' on in the env's creator, record in another environment with the same spaces "
+            "(--env), or record no video",
         )
 
     def _frames_per_second(self, env_id: int) -> float:

@@ -60,6 +60,11 @@ def test_videos_are_proposed_with_the_extra_that_they_need(installed, rollax, mo
     assert ("rollax[video]" in done.output) is not installed
 
 
+def test_no_videos_are_proposed_of_environments_that_draw_no_pictures(rollax):
+    done = rollax("train", "--run=FAKE", "--env=jax:CartPole-v1", "--stop-iterations=1", "--out=run")
+    assert "evaluate run" not in done.output
+
+
 def test_two_runs_have_two_folders(rollax, cwd):
     for _ in range(2):
         rollax("train", "--run=FAKE", "--stop-iterations=1")

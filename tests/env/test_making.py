@@ -219,6 +219,7 @@ def test_env_config_gives_the_keywords():
     assert make_base_env(Keywords, EnvContext(), 1).get_sub_environments()[0].size == 5
     assert drawing(Keywords, EnvContext()) == {"render_mode": "rgb_array"}
     assert drawing(lambda size=5: None, EnvContext()) == {}
+    assert drawing(env_creator("jax:CartPole-v1"), EnvContext()) == {}
 
 
 def test_an_environment_that_empties_its_settings_leaves_those_of_the_others():
