@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
 from rollax.runs.display import Display, ProgressMode, make_display, title_of
-from rollax.runs.interrupts import Interrupted, StopRequest
+from rollax.runs.interrupts import Interrupted, StopRequest, sigterm_interrupts
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
 from rollax.runs.results import number_in, results_until
 from rollax.runs.rules.statistics import spec_of
@@ -248,7 +248,8 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
         return None
     display.evaluating(trainer.config.evaluation_num_episodes)
     try:
-        result["evaluation"] = trainer.evaluate()
+        with sigterm_interrupts():
+            result["evaluation"] = trainer.evaluate()
     except KeyboardInterrupt as error:
         return error.number if isinstance(error, Interrupted) else int(signal.SIGINT)
     if folder:

@@ -70,6 +70,24 @@ class StopRequest:
 
 
 @contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Raises `Interrupted` for SIGTERM, which would end the process; a program's own handler is kept."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_interrupted(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+@contextmanager
 def no_lost_interrupts() -> Iterator[None]:
     """Raises the signal of a dropped KeyboardInterrupt again.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 import rollax as package
 from rollax.cli import app, console
+from tests.cli.fake_algorithm import FakeTrainer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -82,6 +84,18 @@ def test_the_exit_code_of_an_interrupted_final_evaluation(rollax, lines, cwd):
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", '--config={"interrupted": true}', "--out=run", code=130)
     assert "interrupted" in done.output
     assert len(lines(cwd / "run")) == 1
+
+
+def test_sigterm_in_the_final_evaluation_completes_the_files(rollax, cwd, monkeypatch):
+    def evaluate(trainer):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "which would end this process"
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(FakeTrainer, "evaluate", evaluate)
+    rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=run", code=143)
+    assert (cwd / "run" / "curve.png").exists()
+    assert [path.name for path in (cwd / "run" / "best").iterdir()] == ["checkpoint_000002"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_list(rollax):
