@@ -73,6 +73,10 @@ class _Loader(yaml.SafeLoader):
             problem = f"the value does not fit its tag {node.tag!r}"
             raise ConstructorError(problem=problem, problem_mark=node.start_mark) from error
 
+    def construct_scalar(self, node: Any) -> Any:
+        # JSON escapes a character beyond 16 bits, such as an emoji, as two code units.
+        return super().construct_scalar(node).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:

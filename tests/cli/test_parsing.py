@@ -106,6 +106,11 @@ def test_errors_name_the_mistake(tmp_path, text, message):
     assert message in str(caught.value)
 
 
+def test_json_may_escape_characters_of_two_code_units(tmp_path):
+    config = {"env_config": {"map 🧭": "🏁 é\ufeff", "half": "\ud83d"}}
+    assert read(tmp_path, json.dumps({"config": config})).config == config
+
+
 def test_yaml_merge_keys_are_not_repeated_keys(tmp_path):
     text = "config:\n  model: &m {a: 1}\n  other: {<<: *m, b: 2}\n"
     assert read(tmp_path, text).config["other"] == {"a": 1, "b": 2}
