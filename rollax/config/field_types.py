@@ -16,6 +16,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from rollax.core.extensions import contributed
 from rollax.core.importing import StoredCode, named_by_caller
 from rollax.core.schedules import Schedule
 from rollax.core.wrapper_list import checked_wrappers, wrappers_by_caller
@@ -69,13 +70,13 @@ Lambda = Annotated[
 ]
 """The type of a field `lambda_`, whose key is `lambda`."""
 
-NAMES_IN_SECTIONS: dict[str, tuple[str, ...]] = {
+NAMES_IN_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "model": ("custom_model",),
     "env_config": ("spaces_of", "env_id"),  # of PolicyServerEnv, and of Shimmy's environments of the old Gym
+    **contributed("NAMES_IN_SECTIONS"),
 }
-"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings; an extension adds
-its own sections and keys."""
-IMPORTED_WHERE_USED = {"env", "custom_model", "spaces_of", "env_id"}
+"""Section of a config -> its keys that hold the path of code, or Gymnasium's "module:id", as strings."""
+IMPORTED_WHERE_USED = {"env", *(name for names in NAMES_IN_SECTIONS.values() for name in names)}
 """Keys whose code is imported where it is used, and not where the config is read."""
 
 

@@ -6,6 +6,7 @@ The core works without their folders. `rollax.EXTENSIONS` names the packages, wh
 |---|---|
 | `ALGORITHMS` | name -> "module:Trainer" |
 | `FIELDS` | name of a class in `rollax.config.contributed` -> paths "module:Group" of the fields that it gets |
+| `NAMES_IN_SECTIONS` | section of a config -> its keys that hold code; see `rollax.config.field_types` |
 | `MOVED` | module of an earlier version -> its name in this version, for the classes that checkpoints name |
 """
 

@@ -16,4 +16,5 @@ FIELDS = {
     "FieldsOfEveryConfig": ("rollax.offline.output_fields:OutputFields",),
     "FieldsOfReplay": ("rollax.offline.fields:DataInputFields", "rollax.offline.fields:OffPolicyEstimationFields"),
 }
+NAMES_IN_SECTIONS = {"input_config": ("format", "env")}
 MOVED = {f"rollax.algorithms.{name}": f"rollax.offline.{name}" for name in ("cql", "iql", "marwil", "td3_bc")}

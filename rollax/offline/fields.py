@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, field_validator
 
 from rollax.config.field_group import ENABLED, NotIn, Predicate
-from rollax.config.field_types import IMPORTED_WHERE_USED, NAMES_IN_SECTIONS
 from rollax.config.hooks import ConfigHooks
 from rollax.core.numbers import is_finite
 from rollax.errors import ConfigError
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.offline.estimators.in_training import TrainingEstimates
     from rollax.optimizers.optimizer import Optimizer
-
-NAMES_IN_SECTIONS["input_config"] = ("format", "env")
-IMPORTED_WHERE_USED.add("format")
 
 SAMPLER = "sampler"
 """The name of fresh experience among the sources of `input`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import OrderedDict
 
 import pytest
@@ -151,6 +153,15 @@ def test_a_file_imports_nothing_without_trust(tmp_path):
     assert (experiment.env, experiment.config["env_config"]["b"]) == ("CartPole-v1", 1)
     with pytest.raises(ConfigError, match=r"--run\n.*fake_algorithm:FakeTrainer\n(.|\n)*--trust-code"):
         make_trainer(experiment, None, trust_code=False)
+
+
+def test_a_file_that_is_read_before_any_config_is_made_imports_nothing_without_trust(tmp_path):
+    """As on the command line, where nothing has imported the fields of an extension before."""
+    (tmp_path / "experiment.yaml").write_text("config: {input_config: {format: 'my_data:Reader'}}")
+    code = "import sys, pathlib; from rollax.runs.experiment import read_experiment as read"
+    code += "; print(type(read(pathlib.Path(sys.argv[1])).config['input_config']['format']).__name__)"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "experiment.yaml"], capture_output=True, text=True)
+    assert done.stdout == "StoredCode\n", done.stderr
 
 
 def test_a_trusted_file_may_name_code(tmp_path):
