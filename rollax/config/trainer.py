@@ -363,8 +363,9 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
         """The config of one policy, with some keys changed.
 
         A policy with another config class takes over only the keys that all algorithms have and that were set here.
+        None is for a policy that has this whole config.
         """
-        if config_class is None or isinstance(self, config_class):
+        if config_class is None or config_class is type(self):
             return self._with(changes) if changes else self
         # Not taken over: `train_batch_size`, which is the trainer's and is compared with fields of the trainer's
         # algorithm, and `evaluation_config`, which may have keys of that algorithm.

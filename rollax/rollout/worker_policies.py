@@ -217,6 +217,8 @@ def make_policies(
             _space(policy_id, "action_space", action, source, policy_of),
         )
     agents = in_order(getattr(env, "possible_agents", None) or ())
+    known = [one.config_class for one in (default_policy_class, *(spec.policy_class for spec in specs.values())) if one]
+    of_config = next((one for one in known if one is not None and isinstance(config, one)), None)
     runners = {}
     for number, (policy_id, spec) in enumerate(specs.items()):
         policy_class = spec.policy_class or default_policy_class
@@ -228,7 +230,9 @@ def make_policies(
         seed = policy_seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
         try:
-            own_config = config.for_policy(policy_class.config_class, **changes)
+            # The config's class may derive from the class of another algorithm, as Rainbow's from DQN's.
+            own_class = policy_class.config_class
+            own_config = config.for_policy(None if own_class is of_config else own_class, **changes)
             if getattr(own_config, "centralized_critic", False) and getattr(own_config, "critic_space", None) is None:
                 own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
             check_convolutions(own_config.model, [space for space, _ in spaces.values()], f"policy {policy_id!r}")

@@ -17,6 +17,7 @@ from rollax import (
     SampleBatch,
     SpaceError,
 )
+from rollax.algorithms.dqn import DQN, Rainbow, RainbowConfig
 from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO
 from rollax.models.catalog import make_model
@@ -63,6 +64,20 @@ class TestPolicies:
         changed = isinstance(spec, tuple) and len(spec) == 4 and spec[3]
         assert policy.config.gamma == (0.85 if changed else 0.99)
         assert (policy.observation_space, policy.action_space) == (OBS_SPACE, ACTION_SPACE)
+
+    def test_an_algorithm_that_the_trainers_derives_from_has_its_own_defaults(self):
+        class Own(RainbowConfig):
+            """A config of the user, for the same algorithm."""
+
+        config = Own(gamma=0.5, n_step=2, model=ModelConfig(fcnet_hiddens=(2,)))
+        specs = {"rainbow": None, "same": Rainbow, "dqn": DQN}
+        policies = RolloutWorker(
+            Line, specs, policy_mapping_fn=lambda _: "dqn", default_policy_class=Rainbow, config=config
+        ).policies
+        found = {
+            name: (policy.config.gamma, policy.config.n_step, policy.config.noisy) for name, policy in policies.items()
+        }
+        assert found == {"rainbow": (0.5, 2, True), "same": (0.5, 2, True), "dqn": (0.5, 1, False)}
 
     @pytest.mark.parametrize("spec", [3, "Encode", Encode(OBS_SPACE, ACTION_SPACE), (Line,), (), (Encode, 1, 2, 3, 4)])
     def test_invalid_specs(self, spec):
