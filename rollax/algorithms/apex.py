@@ -8,6 +8,7 @@ independently. `AsyncReplayOptimizer`, `ApexPolicy` and `worker_scale` describe 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +45,16 @@ class ApexPolicy(JaxPolicy):
         config = self.config
         return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
+    def _describe(self, model: Any) -> None:
+        super()._describe(model)
+        of_rows = self.replayed.sequence_length is None
+        if self.config.prioritized_replay and of_rows and self.config.steps_the_env:
+            self.replayed_columns = (*self.replayed_columns, SampleBatch.PRIORITIES)
+
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         rows = super().postprocess_rows(fragment)
         # A batch that is no fragment is refused by the buffer.
-        if isinstance(rows, Fragment) and self.config.prioritized_replay and not self.memory.present:
+        if isinstance(rows, Fragment) and SampleBatch.PRIORITIES in self.replayed_columns:
             errors = self.td_errors(rows.transitions(self.config.n_step, self.config.gamma))
             rows[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
         return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
-from rollax.policy.sequence_draw import SequenceDraw
 from rollax.processes.failure_rules import FailureRules
 from rollax.replay.shard import Errors, ReplayShard, ShardSettings
 from rollax.rollout.remote_workers import Reply
@@ -58,11 +56,6 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         capacities = shard_capacities(own.buffer_size, own.num_replay_shards, max(len(self.remote), 1))
         actors = shard_actors(self._shard_settings(capacities), remote=bool(self.remote))
         self.shards = ReplayShards(actors, len(capacities), FailureRules.of(own), own.seed)
-
-    def buffers_of(self, policy: Policy, *columns: str) -> partial[Any]:
-        if self.config.prioritized_replay and not isinstance(policy.replayed, SequenceDraw):
-            columns = (*columns, SampleBatch.PRIORITIES)
-        return super().buffers_of(policy, *columns)
 
     def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
         buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self.policies.items()}

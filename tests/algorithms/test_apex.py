@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker
 from rollax.algorithms.apex import ApexDQN, ApexDQNConfig, ApexDQNTrainer, worker_scale
+from rollax.algorithms.dqn import DQN
 from rollax.policy.exploration.parameter_noise import epsilon_distance
 from tests.algorithms.envs import Film, MaskedCartPole, TwoAgents
 
@@ -67,6 +68,16 @@ class TestConfig:
 
 
 class TestRuns:
+    @pytest.mark.long
+    def test_a_policy_of_another_algorithm_learns_without_initial_priorities(self):
+        multiagent = {"policies": {"left": None, "right": DQN}, "policy_mapping_fn": lambda agent: agent}
+        with ApexDQNTrainer(TwoAgents, {**SMALL, "multiagent": multiagent}) as trainer:
+            trainer.train()
+            updates = {name: trainer.get_policy(name).learner.num_updates for name in ("left", "right")}
+            assert updates == {"left": 12, "right": 12}
+            buffers = trainer.optimizer.shards._live[1].handle.buffers
+            assert [name for name, buffer in buffers.items() if "priorities" in buffer.columns] == ["left"]
+
     def test_number_of_updates(self):
         with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
             for _ in range(3):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rollax import AsyncReplayOptimizer
 from rollax.optimizers import async_replay
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers
-from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowOptimizer, RowWorker
+from tests.optimizers.replay_stand_ins import SMALL, FailingShards, RowActors, RowWorker
 from tests.optimizers.stand_ins import learner_threads
 
 
@@ -20,7 +21,7 @@ def make(monkeypatch):
     def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
         processes = RowActors(seed, fails)
         remote = RemoteWorkers(processes, count, FailureRules(restart=True))
-        made.append(RowOptimizer(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
+        made.append(AsyncReplayOptimizer(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
         return made[-1], processes
 
     yield make_one

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from rollax import AsyncReplayOptimizer, MultiAgentBatch
+from rollax import MultiAgentBatch
 from rollax.batch import Fragment
 from rollax.config.replay_groups import ReplayFields
-from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.replay.shard import ReplayShard, ShardSettings
@@ -121,13 +120,6 @@ class FailingShards(LocalActors):
 
     def kill(self, handle: ReplayShard) -> None:
         self.killed.append(handle)
-
-
-class RowOptimizer(AsyncReplayOptimizer):
-    """An optimizer for workers that send no initial priorities."""
-
-    def buffers_of(self, policy):
-        return ReplayOptimizer.buffers_of(self, policy)
 
 
 def policy_of(optimizer, policy_id="a"):

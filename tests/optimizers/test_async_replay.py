@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from rollax import AsyncReplayOptimizer
 from rollax.errors import ConfigError, WorkerError
 from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import (
     SMALL,
-    RowOptimizer,
     RowWorker,
     due,
     numbers_in,
@@ -49,7 +49,9 @@ class TestShards:
         assert len(numbers) == len(set(numbers)) == optimizer.env_steps == optimizer.agent_steps
 
     def test_settings_too_large_for_a_buffer_are_refused_at_once(self, make, monkeypatch):
-        monkeypatch.setattr(RowOptimizer, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0))
+        monkeypatch.setattr(
+            AsyncReplayOptimizer, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0)
+        )
         with pytest.raises(ConfigError, match="alpha"):
             make(1)
 
@@ -67,7 +69,7 @@ class TestShards:
         monkeypatch.setattr(
             policy, "learn_on_batch", lambda batch: policy.learned.append(batch["obs"].reshape(-1, 6).tolist()) or {}
         )
-        optimizer = RowOptimizer(worker, config={**SMALL, "train_batch_size": 15})
+        optimizer = AsyncReplayOptimizer(worker, config={**SMALL, "train_batch_size": 15})
         steps(optimizer, 4)
         assert policy.learned
         for batch in policy.learned:
@@ -195,7 +197,7 @@ class TestWeights:
 
 class TestWithoutWorkers:
     def make(self, **settings):
-        return RowOptimizer(RowWorker(**settings.pop("agents", {})), config={**SMALL, **settings})
+        return AsyncReplayOptimizer(RowWorker(**settings.pop("agents", {})), config={**SMALL, **settings})
 
     def test_samples_and_learns_in_turn_in_the_callers_thread(self):
         threads = []

@@ -90,7 +90,7 @@ class TestUpdates:
         for _ in range(5):
             optimizer.step()
             made.append(optimizer.num_updates)
-        # RowOptimizer can be drawn only after steps 21 to 30, which make five updates due.
+        # Rows can be drawn only after steps 21 to 30, which make five updates due.
         assert made == [0, 0, 5, 10, 15]
         assert policy_of(optimizer).updates == 15
 
