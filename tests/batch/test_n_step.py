@@ -12,12 +12,12 @@ FOLLOWING = np.array([1, 2, 3, -1, 5, -1, 7, -1])
 REWARDS = np.array([1.0, 2.0, 3.0, np.nan, 4.0, 5.0, 6.0, np.nan])
 TERMINATED, TRUNCATED = np.arange(8) == 5, np.arange(8) == 6
 OBSERVED = np.isin(np.arange(8), [3, 7])
+TO_THE_END = {1: (False, 2.3, 0.01, 3), 2: (False, 3, 0.1, 3), 5: (True, 5, 0, 5), 6: (True, 6, 0.1, 7)}
 
 
 @pytest.mark.parametrize(
-    ("n", "expected"),
+    ("n", "expected"),  # row: complete, return, discount, target
     [
-        # row: complete, return, discount, target
         (
             1,
             {
@@ -30,35 +30,18 @@ OBSERVED = np.isin(np.arange(8), [3, 7])
         ),
         (2, {0: (True, 1.2, 0.01, 2), 2: (False, 3, 0.1, 3), 4: (True, 4.5, 0, 5), 6: (True, 6, 0.1, 7)}),
         (9, {0: (False, 1.23, 1e-3, 3), 1: (False, 2.3, 0.01, 3), 4: (True, 4.5, 0, 5)}),
+        # 4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may continue
+        (None, {0: (False, 1.23, 1e-3, 3), 4: (True, 4.5, 0, 5), **TO_THE_END}),
+        (None, dict(reversed(TO_THE_END.items()))),
+        (3, {}),
+        (None, {}),
     ],
 )
-def test_by_hand(n: int, expected: dict[int, tuple]):
-    rows = np.array(list(expected))
+def test_by_hand(n: int | None, expected: dict[int, tuple]):
+    rows = np.array(list(expected), int)
     windows = n_step_windows(rows, FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=n, gamma=0.1)
-    found = np.stack([*windows], axis=1)
-    np.testing.assert_allclose(found, [list(row) for row in expected.values()], rtol=1e-12)
-
-
-def test_no_rows():
-    windows = n_step_windows(np.zeros(0, int), FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=3, gamma=0.9)
-    assert all(len(column) == 0 for column in windows)
-
-
-def test_up_to_the_end_of_the_trajectory_by_hand():
-    #   4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may continue
-    expected = {
-        6: (True, 6, 0.1, 7),
-        0: (False, 1.23, 1e-3, 3),
-        5: (True, 5, 0, 5),
-        2: (False, 3, 0.1, 3),
-        4: (True, 4.5, 0, 5),
-        1: (False, 2.3, 0.01, 3),
-    }
-    rows = np.array(list(expected))
-    windows = n_step_windows(rows, FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=None, gamma=0.1)
-    np.testing.assert_allclose(np.stack([*windows], axis=1), [list(row) for row in expected.values()], rtol=1e-12)
-    none = n_step_windows(rows[:0], FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=None, gamma=0.1)
-    assert all(len(column) == 0 for column in none)
+    wanted = np.array([*expected.values()]).reshape(-1, 4)
+    np.testing.assert_allclose(np.stack([*windows], axis=1), wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])

@@ -99,7 +99,7 @@ def test_the_state_of_an_empty_buffer_empties_one_of_any_kind(kind: type[Uniform
     buffer = kind(20)
     buffer.add(rows("12|"))
     buffer.set_state(empty(9).get_state())
-    assert len(buffer) == buffer.total_priority == 0
+    assert len(buffer) == buffer.nbytes == buffer.total_priority == 0
     buffer.add(rows("345|"))
     assert drawn(buffer) == {3, 4, 5}
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from rollax import BatchError, ConfigError
+from rollax import ConfigError
 from rollax.batch import Fragment
 from rollax.policy.replayed import Draw
 from rollax.policy.sequence_draw import SequenceDraw
@@ -106,11 +106,6 @@ def test_indices_name_the_same_rows_in_both_kinds_of_sample():
     batch = buffer.sample(50, RNG, draw=SequenceDraw(1))
     firsts = batch["actions"][::2].tolist()
     assert [action_of[index] for index in batch["indices"][::2].tolist()] == firsts
-
-
-def test_nothing_to_draw_from():
-    with pytest.raises(BatchError, match="nothing to draw"):
-        UniformReplay(100).sample(1, RNG, draw=SequenceDraw(1))
 
 
 def test_a_truncated_trajectory_does_not_continue():
