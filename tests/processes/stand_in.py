@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rollax.processes.actors import ProcessLostError
 from rollax.processes.stacks import Stack
 from rollax.rollout.messages import Update
-from rollax.rollout.remote_workers import Reply
+from rollax.rollout.remote_workers import RemoteWorkers, Reply
 
 NEVER = float("inf")
 
@@ -144,3 +144,17 @@ def update(version: int) -> Update:
 
 def value(index: int, generation: int, number: int, method: str = SAMPLE) -> Reply:
     return Reply(index, (method, index, generation, number))
+
+
+def ask(workers: RemoteWorkers, *indices: int) -> None:
+    """Requests a fragment from each of these workers, in this order."""
+    for index in indices:
+        workers.request(index, SAMPLE)
+
+
+def all_replies(workers: RemoteWorkers) -> list[Reply]:
+    """Collects until no request is in flight."""
+    found = []
+    while workers.requests_in_flight:
+        found += workers.collect()
+    return found

@@ -12,7 +12,7 @@ from rollax.processes.actor_pool import ActorPool
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.processes.failure_rules import FailureRules, Failures
 from tests.interrupting import Interrupts
-from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
+from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, all_replies, ask, update, value
 
 
 def test_the_cause_of_unavailable_workers_is_the_newest_error():
@@ -57,13 +57,9 @@ class TestRestarts:
         workers, stand_in = pool(script=script, makes=True)
         workers.make_all()
         workers.publish(update(1))
-        for index in (2, 2, 2, 1):
-            workers.request(index, SAMPLE)
+        ask(workers, 2, 2, 2, 1)
         workers.publish(update(2))
-        found = []
-        while workers.requests_in_flight:
-            found += workers.collect()
-        assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 1, 0), value(2, 1, 1)]
+        assert sorted(all_replies(workers)) == [value(1, 0, 0), value(2, 0, 0), value(2, 1, 0), value(2, 1, 1)]
         assert stand_in.generations == {1: 0, 2: 1}
         assert stand_in.killed == [(2, 0)]
         old, new = ("stored", 0), ("stored", 1)
@@ -120,24 +116,16 @@ class TestRestarts:
     def test_a_reply_resets_the_count_of_failures(self, pool, clock):
         script = {(1, generation, SAMPLE): [Does(), Does(1, BrokenError())] for generation in range(6)}
         workers, _ = pool(1, FailureRules(restart=True, tolerance=1, delay_s=100.0), script)
-        for _ in range(7):
-            workers.request(1, SAMPLE)
-        found = []
-        while workers.requests_in_flight:
-            found += workers.collect()
-        assert [reply.value[2] for reply in found] == [*range(7)]
+        ask(workers, *[1] * 7)
+        assert [reply.value[2] for reply in all_replies(workers)] == [*range(7)]
         assert workers.failures.restarts == 6
         assert clock.now == 1013
 
     def test_the_total_number_of_restarts_is_limited(self, pool, caplog):
         script = {(index, 0, SAMPLE): [Does(index, BrokenError(f"of {index}"))] for index in (1, 2, 3)}
         workers, stand_in = pool(3, FailureRules(restart=True, max_restarts=2), script)
-        for index in (1, 2, 3):
-            workers.request(index, SAMPLE)
-        found = []
-        while workers.requests_in_flight:
-            found += workers.collect()
-        assert found == [value(1, 1, 0), value(2, 1, 0)]
+        ask(workers, 1, 2, 3)
+        assert all_replies(workers) == [value(1, 1, 0), value(2, 1, 0)]
         assert workers.indices == [1, 2]
         assert "Rollout worker 3 failed (failure 1 in a row) and is not restarted; there were 2 restarts" in caplog.text
         assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
@@ -145,23 +133,18 @@ class TestRestarts:
     def test_two_requests_that_fail_together_are_one_failure(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(1, BrokenError("a")), Does(0, BrokenError("b"))]}
         workers, stand_in = pool(script=script)
-        for _ in range(3):
-            workers.request(1, SAMPLE)
+        ask(workers, *[1] * 3)
         assert workers.collect(1.0) == []
         assert workers.failures.restarts == 1
         assert stand_in.killed == [(1, 0)]
         assert str(workers.failures.last[1]) == "a"
-        found = []
-        while workers.requests_in_flight:
-            found += workers.collect()
-        assert found == [value(1, 1, number) for number in range(3)]
+        assert all_replies(workers) == [value(1, 1, number) for number in range(3)]
 
     def test_replies_of_a_failed_worker_are_dropped(self, pool, clock):
         # It failed in its first request; the reply to the second one is ready at the same time.
         script = {(1, 0, SAMPLE): [Does(1, BrokenError()), Does(0)]}
         workers, _ = pool(script=script)
-        workers.request(1, SAMPLE)
-        workers.request(1, SAMPLE)
+        ask(workers, 1, 1)
         clock.now += 3
         assert workers.collect(0.0) == []
         assert workers.requests_in_flight == 2
@@ -170,8 +153,7 @@ class TestRestarts:
 
     def test_replies_beside_a_raised_error_are_kept(self, pool, clock):
         workers, _ = pool(3, FailureRules(), {(2, 0, SAMPLE): [Does(1, BrokenError())]})
-        for index in (1, 2, 3):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 2, 3)
         clock.now += 1
         with pytest.raises(BrokenError):
             workers.collect()
@@ -196,8 +178,7 @@ class TestWithoutRestarts:
         caplog.set_level(logging.ERROR)
         script = {(2, 0, SAMPLE): [Does(1, BrokenError("x"))]}
         workers, _ = pool(rules=FailureRules(ignore=True), script=script)
-        for index in (1, 2, 2):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 2, 2)
         assert workers.collect() == [value(1, 0, 0)]
         assert workers.requests_in_flight == 0
         assert (workers.indices, len(workers), workers.healthy) == ([1], 1, 1)
@@ -212,8 +193,7 @@ class TestWithoutRestarts:
         last = BrokenError("of 1")
         script = {(1, 0, SAMPLE): [Does(2, last)], (2, 0, SAMPLE): [Does(1, BrokenError("of 2"))]}
         workers, _ = pool(2, rules, script)
-        workers.request(1, SAMPLE)
-        workers.request(2, SAMPLE)
+        ask(workers, 1, 2)
         with pytest.raises(WorkerError, match=r"No rollout worker is left") as raised:
             workers.collect()
         assert raised.value.__cause__ is last
@@ -240,8 +220,7 @@ class TestHung:
     def test_no_answer_in_time(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(9), Does(9), Does(NEVER)]}
         workers, stand_in = pool(rules=self.RULES, script=script)
-        for _ in range(4):
-            workers.request(1, SAMPLE)
+        ask(workers, *[1] * 4)
         assert workers.collect() == [value(1, 0, 0)]
         assert workers.collect() == [value(1, 0, 1)]
         assert clock.now == 1018  # 9 s each: the timeout counts from answer to answer
@@ -258,8 +237,7 @@ class TestHung:
 
     def test_noticed_while_others_answer(self, pool, clock):
         workers, stand_in = pool(rules=self.RULES, script={(1, 0, SAMPLE): [Does(NEVER)]})
-        workers.request(1, SAMPLE)
-        workers.request(2, SAMPLE)
+        ask(workers, 1, 2)
         while clock.now < 1011:
             for reply in workers.collect():
                 workers.request(reply.index, SAMPLE)
@@ -276,8 +254,7 @@ class TestHung:
 
     def test_replies_that_are_collected_late_are_in_time(self, pool, clock):
         workers, stand_in = pool(rules=self.RULES, script={(2, 0, SAMPLE): [Does(), Does(98)]})
-        for index in (1, 2, 1, 2):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 2, 1, 2)
         clock.now += 90  # the driver evaluates
         assert sorted(workers.collect(0.0)) == [value(1, 0, 0), value(1, 0, 1), value(2, 0, 0)]
         assert stand_in.killed == []

@@ -128,46 +128,47 @@ STACK = Stack("the text", "step() (my_env.py, line 9)", "Segmentation fault")
 
 
 class TestErrors:
-    def test_of_a_lost_process(self, pool):
-        lost = ProcessLostError("it died", "all about its death")
-        workers, stand_in = pool(1, FailureRules(), {(1, 0, SAMPLE): [Does(1, lost)]})
-        stand_in.stacks[1] = STACK
-        workers.request(1, SAMPLE)
-        with pytest.raises(rollax.WorkerError) as info:
-            workers.collect()
-        parts = info.value.parts
-        assert parts["where"] == "rollout worker 1, sample_fragment(), in step() (my_env.py, line 9)"
-        assert parts["got"] == "Segmentation fault; it died"
-        assert str(info.value.__cause__) == "\nall about its death\n\nthe text"
+    @pytest.fixture
+    def error_of(self, pool):
+        """Returns the error that the only worker causes with one of its calls."""
 
-    def test_of_a_process_that_cannot_make_its_worker(self, pool):
+        def error_of(does, method=SAMPLE, stack=STACK, **rules):
+            workers, stand_in = pool(1, FailureRules(**rules), {(1, 0, method): [does]}, makes=method == "make")
+            stand_in.stacks[1] = stack
+            try:
+                workers.make_all()
+                workers.request(1, SAMPLE)
+                return workers.collect()
+            except rollax.WorkerError as error:
+                return error
+
+        return error_of
+
+    def test_of_a_lost_process(self, error_of):
+        error = error_of(Does(1, ProcessLostError("it died", "all about its death")))
+        assert error.parts["where"] == "rollout worker 1, sample_fragment(), in step() (my_env.py, line 9)"
+        assert error.parts["got"] == "Segmentation fault; it died"
+        assert str(error.__cause__) == "\nall about its death\n\nthe text"
+
+    def test_of_a_process_that_cannot_make_its_worker(self, error_of):
         lost = ProcessLostError("ModuleNotFoundError: No module named 'mine'", "all about it", unmade=True)
-        workers, _ = pool(1, FailureRules(), {(1, 0, "make"): [Does(1, lost)]}, makes=True)
-        with pytest.raises(rollax.WorkerError, match="every node") as info:
-            workers.make_all()
-        parts = info.value.parts
-        assert parts["what"] == "A process cannot make its rollout worker."
-        assert (parts["where"], parts["got"]) == ("rollout worker 1", str(lost))
-        assert str(info.value.__cause__) == "\nall about it"
+        error = error_of(Does(1, lost), "make", stack=None)
+        assert "every node" in str(error)
+        assert error.parts["what"] == "A process cannot make its rollout worker."
+        assert (error.parts["where"], error.parts["got"]) == ("rollout worker 1", str(lost))
+        assert str(error.__cause__) == "\nall about it"
 
-    def test_of_one_that_hangs_at_its_start(self, pool):
-        workers, stand_in = pool(1, FailureRules(), {(1, 0, "make"): [Does(NEVER)]}, makes=True)
-        stand_in.stacks[1] = STACK
-        with pytest.raises(rollax.WorkerError, match="waits for there") as info:
-            workers.make_all()
-        assert info.value.parts["where"] == "rollout worker 1, make(), in step() (my_env.py, line 9)"
-        assert "resources" not in str(info.value)
+    def test_of_one_that_hangs_at_its_start(self, error_of):
+        error = error_of(Does(NEVER), "make")
+        assert error.parts["where"] == "rollout worker 1, make(), in step() (my_env.py, line 9)"
+        assert "waits for there" in str(error)
+        assert "resources" not in str(error)
 
-    def test_of_one_that_hangs_later(self, pool):
-        rules = FailureRules(timeout_s=5.0)
-        workers, stand_in = pool(1, rules, {(1, 0, SAMPLE): [Does(NEVER)]})
-        stand_in.stacks[1] = STACK
-        workers.request(1, SAMPLE)
-        with pytest.raises(rollax.WorkerError) as info:
-            workers.collect()
-        assert info.value.parts["where"].endswith(", in step() (my_env.py, line 9)")
-        assert info.value.parts["got"] == "no answer for 5 s"
-        assert str(info.value.__cause__) == "\nthe text"
+    def test_of_one_that_hangs_later(self, error_of):
+        error = error_of(Does(NEVER), timeout_s=5.0)
+        assert error.parts["where"].endswith(", in step() (my_env.py, line 9)")
+        assert error.parts["got"] == "no answer for 5 s"
+        assert str(error.__cause__) == "\nthe text"
 
 
 class TestReasonsOfRay:

@@ -12,7 +12,7 @@ from rollax.processes.actors import ProcessLostError
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.messages import Update
 from rollax.rollout.remote_workers import RemoteWorkers
-from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
+from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, all_replies, ask, update, value
 
 
 class TestRequests:
@@ -20,8 +20,7 @@ class TestRequests:
         # Worker 1 answers at 1, 2 and 3 s, worker 2 at 5 and 6 s.
         workers, _ = pool(script={(2, 0, SAMPLE): [Does(5)]})
         assert workers.indices == [1, 2]
-        for index in (1, 2, 1, 1, 2):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 2, 1, 1, 2)
         assert workers.requests_in_flight == 5
         assert workers.collect() == [value(1, 0, 0)]
         assert clock.now == 1001
@@ -46,8 +45,7 @@ class TestRequests:
         workers, stand_in = pool()
         workers.request(1, SAMPLE)
         workers.publish(update(1))
-        for index in (1, 1, 2):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 1, 2)
         workers.publish(update(4))
         workers.publish(update(5))
         for index in (1, 1, 2, 2):
@@ -70,10 +68,8 @@ class TestRequests:
         workers, stand_in = pool(8)
         for version in (1, 2, 3):
             workers.publish(Update(version, 0, weights, {}))
-            for index in workers.indices:
-                workers.request(index, SAMPLE)
-            while workers.requests_in_flight:
-                workers.collect()
+            ask(workers, *workers.indices)
+            all_replies(workers)
         assert [put.version for put in stand_in.puts] == [1, 2, 3]
         sent = [argument for call in stand_in.calls for argument in call.arguments]
         assert sent == [("stored", number) for number in range(3) for _ in range(8)]
@@ -81,8 +77,7 @@ class TestRequests:
     def test_forgotten_requests_return_nothing(self, pool):
         broken = Does(0.5, BrokenError("x"))
         workers, stand_in = pool(3, script={(3, number, SAMPLE): [broken] for number in (0, 1)})
-        for index in (1, 1, 2, 3, 3):
-            workers.request(index, SAMPLE)
+        ask(workers, 1, 1, 2, 3, 3)
         assert workers.collect(0.9) == []
         assert len(workers) - workers.healthy == 0
         assert workers.call_each("get_state", {2: ()}) == {2: ("get_state", 2, 0, 0)}
@@ -118,8 +113,7 @@ class TestCalls:
 
     def test_replies_that_arrive_meanwhile_are_kept(self, pool):
         workers, _ = pool()
-        workers.request(1, SAMPLE)
-        workers.request(2, SAMPLE)
+        ask(workers, 1, 2)
         workers.call_all("get_state")
         assert workers.requests_in_flight == 2
         assert workers.collect() == [value(1, 0, 0), value(2, 0, 0)]
@@ -128,15 +122,10 @@ class TestCalls:
     def test_a_failed_worker_is_left_out_and_restarted(self, pool):
         script = {(2, 0, "get_state"): [Does(1, BrokenError("x"))]}
         workers, stand_in = pool(script=script)
-        workers.request(2, SAMPLE)
-        workers.request(2, SAMPLE)
-        workers.request(1, SAMPLE)
+        ask(workers, 2, 2, 1)
         assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
-        found = []
-        while workers.requests_in_flight:
-            found += workers.collect()
         # Its earlier replies are kept, and the call is not repeated.
-        assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 0, 1)]
+        assert sorted(all_replies(workers)) == [value(1, 0, 0), value(2, 0, 0), value(2, 0, 1)]
         assert stand_in.asked(2, "get_state") == [(0, ())]
         workers.request(2, SAMPLE)
         assert workers.collect() == [value(2, 1, 0)]
@@ -169,8 +158,7 @@ class TestCalls:
 
     def test_a_worker_with_earlier_requests_has_not_hung(self, pool, clock):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, SAMPLE): [Does(8)] * 3})
-        for _ in range(3):
-            workers.request(1, SAMPLE)
+        ask(workers, *[1] * 3)
         assert [*workers.call_all("get_state")] == [1, 2]
         assert clock.now == 1025
 
