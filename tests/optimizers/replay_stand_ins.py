@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch
 from rollax.batch import Fragment
 from rollax.config.replay_groups import ReplayFields
-from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.replay.shard import ReplayShard, ShardSettings
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, SequentialActors
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, SequentialActors
 
 SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "training_intensity": 0.1, "seed": 0}
 
 
-class RowRecordingPolicy(Policy):
-    """Learns nothing, but records its batches. The error of a row is its number plus 1.
-
-    Attributes:
-        learned: the numbers of the rows of each batch.
-        before: called before each update.
-    """
+class RowRecordingPolicy(RecordingPolicy):
+    """Records the numbers of the rows of its batches. The error of a row is its number plus 1."""
 
     def __init__(self) -> None:
-        super().__init__(Discrete(10_000_000), Discrete(2), ReplayFields(gamma=0.9))
-        self.updates = 0
-        self.learned: list[list[int]] = []
-        self.before: Callable[[int], Any] = lambda updates: None
+        super().__init__(ReplayFields(gamma=0.9))
 
-    def compute_actions(self, obs_batch):  # type: ignore[override]
-        return np.zeros(len(obs_batch), np.int64), [], {}
+    def learned_from(self, batch):
+        return batch["obs"].tolist()
 
-    def learn_on_batch(self, batch):
-        self.before(self.updates)
-        self.learned.append(batch["obs"].tolist())
-        self.updates += 1
-        return {"rows": batch.count, "td_error": batch["obs"] + 1.0}
-
-    def get_weights(self):
-        return {"updates": self.updates}
-
-    def set_weights(self, weights):
-        self.updates = weights["updates"]
+    def statistics_of(self, batch):
+        return {"td_error": batch["obs"] + 1.0}
 
 
 class RowWorker(FragmentWorker):
@@ -87,11 +67,7 @@ class RowWorker(FragmentWorker):
 class RowActors(SequentialActors):
     """Runs `RowWorker`s."""
 
-    def start(self, index: int, restarts: int) -> RowWorker:
-        worker = RowWorker(index)
-        worker.fragments = 100 * restarts
-        self.workers.append(worker)
-        return worker
+    worker_class = RowWorker
 
 
 class FailingShards(LocalActors):
@@ -122,10 +98,6 @@ class FailingShards(LocalActors):
         self.killed.append(handle)
 
 
-def policy_of(optimizer, policy_id="a"):
-    return optimizer.local_worker.policies[policy_id]
-
-
 def shards_of(optimizer):
     return optimizer.shards._actors.shards
 
@@ -136,11 +108,6 @@ def numbers_in(shard):
     places = np.flatnonzero(buffer._drawable)
     numbers = buffer._rows.read("obs", places)
     return dict(zip(numbers.tolist(), buffer._tree.get(places).tolist(), strict=True))
-
-
-def steps(optimizer, count):
-    for _ in range(count):
-        optimizer.step()
 
 
 def due(optimizer):

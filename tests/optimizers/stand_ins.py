@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from rollax.rollout.remote_workers import RemoteWorkers
 from rollax.rollout.sampler import SamplingOnRequest
 from rollax.rollout.worker_policies import WorkerPolicies
 
-LONG = 60.0
-"""Time limit in seconds for waits in tests."""
 STEPS = 10
 """Env steps of a fragment."""
 
@@ -28,15 +25,15 @@ class RecordingPolicy(Policy):
     """Learns nothing, but records its batches. Its weights are the number of its updates.
 
     Attributes:
-        learned: for each batch, the fragments that it was made of: `(number, weights that acted)`.
+        learned: what `learned_from` returns of each batch.
         applied: the gradients, each the fragments that it was computed from, and the weights that computed it.
         before: called before each update.
     """
 
-    def __init__(self) -> None:
-        super().__init__(Discrete(100_000), Discrete(2))
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(Discrete(10_000_000), Discrete(2), config)
         self.updates = 0
-        self.learned: list[list[tuple[int, int]]] = []
+        self.learned: list[list[Any]] = []
         self.applied: list[tuple[list[tuple[int, int]], int]] = []
         self.before: Callable[[int], Any] = lambda updates: None
 
@@ -45,9 +42,16 @@ class RecordingPolicy(Policy):
 
     def learn_on_batch(self, batch):
         self.before(self.updates)
-        self.learned.append(fragments_in(batch))
+        self.learned.append(self.learned_from(batch))
         self.updates += 1
-        return {"rows": batch.count, "first": int(batch["obs"][0])}
+        return {"rows": batch.count, **self.statistics_of(batch)}
+
+    def learned_from(self, batch: SampleBatch) -> list[Any]:
+        """The fragments that a batch was made of: `(number, weights that acted)`."""
+        return fragments_in(batch)
+
+    def statistics_of(self, batch: SampleBatch) -> dict[str, Any]:
+        return {"first": int(batch["obs"][0])}
 
     def compute_gradients(self, batch):
         return (fragments_in(batch), self.updates), {"rows": batch.count}
@@ -137,6 +141,8 @@ class SequentialActors:
             that is 100 higher.
     """
 
+    worker_class: type[FragmentWorker] = FragmentWorker
+
     def __init__(self, seed: int | None = None, fails: dict[tuple[int, int], Exception] | None = None) -> None:
         self.rng = None if seed is None else np.random.default_rng(seed)
         self.fails = fails or {}
@@ -147,7 +153,7 @@ class SequentialActors:
         self.over: dict[int, None] = {}  # references in the order in which their calls ended
 
     def start(self, index: int, restarts: int) -> FragmentWorker:
-        worker = FragmentWorker(index)
+        worker = self.worker_class(index)
         worker.fragments = 100 * restarts
         self.workers.append(worker)
         return worker
@@ -204,12 +210,14 @@ def learning(worker: FragmentWorker, *policies: str) -> dict[str, Any]:
     return {"multiagent": {"policies": known, "policy_mapping_fn": str, "policies_to_train": policies}}
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    """Waits until another thread makes the condition true."""
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(1e-3)
+def policy_of(optimizer: Any, policy_id: str = "a") -> Any:
+    """A policy that learns."""
+    return optimizer.local_worker.policies[policy_id]
+
+
+def steps(optimizer: Any, count: int) -> None:
+    for _ in range(count):
+        optimizer.step()
 
 
 def learner_threads() -> list[threading.Thread]:

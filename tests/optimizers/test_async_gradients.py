@@ -9,21 +9,14 @@ from rollax import AsyncGradientsOptimizer
 from rollax.algorithms.a3c import A3C
 from rollax.errors import PolicyError
 from rollax.policy.update_plan import UpdatePlan
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
-
-
-def policy_of(optimizer):
-    policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, RecordingPolicy)
-    return policy
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, learning, policy_of, pool_of, serving_pool, steps
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_each_gradient_is_applied_once_and_its_worker_gets_the_new_weights(seed):
     workers, processes = pool_of(3, seed=seed)
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
-    for _ in range(30):
-        optimizer.step()
+    steps(optimizer, 30)
     applied = policy_of(optimizer).applied
     assert len(applied) == policy_of(optimizer).updates == 30
     assert (optimizer.env_steps, optimizer.agent_steps) == (30 * STEPS, 30 * STEPS)
@@ -55,16 +48,14 @@ def test_all_received_gradients_are_applied_in_one_step():
 def test_a_worker_without_clients_blocks_no_other():
     workers, _ = serving_pool(2, 1)
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
-    for _ in range(3):
-        optimizer.step()
+    steps(optimizer, 3)
     assert [fragments[0][0] for fragments, _ in policy_of(optimizer).applied] == [2001, 2002, 2003]
 
 
 def test_a_failed_worker_computes_another_gradient(caplog):
     workers, _ = pool_of(2, fails={(1, 3): ValueError("no oil")})
     optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
-    for _ in range(12):
-        optimizer.step()
+    steps(optimizer, 12)
     numbers = [fragments[0][0] for fragments, _ in policy_of(optimizer).applied]
     assert [number for number in numbers if number < 2000][:4] == [1001, 1002, 1101, 1102]
     assert optimizer.env_steps == 12 * STEPS
@@ -84,9 +75,7 @@ def test_only_trained_policies_learn():
     worker = FragmentWorker(0, a=1, b=1)
     optimizer = AsyncGradientsOptimizer(worker, config=learning(worker, "a"))
     assert optimizer.step() == {"a": {"rows": STEPS}}
-    untouched = optimizer.local_worker.policies["b"]
-    assert isinstance(untouched, RecordingPolicy)
-    assert untouched.applied == []
+    assert policy_of(optimizer, "b").applied == []
 
 
 @pytest.mark.parametrize(

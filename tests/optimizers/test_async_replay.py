@@ -18,11 +18,10 @@ from tests.optimizers.replay_stand_ins import (
     RowWorker,
     due,
     numbers_in,
-    policy_of,
     shards_of,
-    steps,
 )
-from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, learning, wait_until
+from tests.optimizers.stand_ins import STEPS, learner_threads, learning, policy_of, steps
+from tests.waiting import LONG, until
 
 
 class TestShards:
@@ -148,7 +147,7 @@ class TestIntensity:
         stepping = threading.Thread(target=steps, args=(optimizer, 20))
         stepping.start()
         # Each fragment makes five updates due: a single one already exceeds the queue.
-        wait_until(lambda: learns.is_set() and optimizer._is_behind() and not optimizer.shards.draws_in_flight)
+        until(lambda: learns.is_set() and optimizer._is_behind() and not optimizer.shards.draws_in_flight)
         sampled = processes.fragments
         assert sampled <= 2 * 2 + 2
         time.sleep(0.2)

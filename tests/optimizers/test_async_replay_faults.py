@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from rollax.errors import CheckpointError, ConfigError, WorkerError
-from tests.optimizers.replay_stand_ins import (
-    due,
-    numbers_in,
-    policy_of,
-    shards_of,
-    steps,
-)
-from tests.optimizers.stand_ins import learner_threads
+from tests.optimizers.replay_stand_ins import due, numbers_in, shards_of
+from tests.optimizers.stand_ins import learner_threads, policy_of, steps
 
 
 class TestFaults:

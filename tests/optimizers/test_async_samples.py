@@ -11,15 +11,8 @@ import pytest
 from rollax import AsyncSamplesOptimizer
 from rollax.errors import ConfigError, WorkerError
 from rollax.processes.failure_rules import FailureRules
-from tests.optimizers.stand_ins import (
-    LONG,
-    STEPS,
-    FragmentWorker,
-    RecordingPolicy,
-    learner_threads,
-    pool_of,
-    wait_until,
-)
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, learner_threads, policy_of, pool_of, steps
+from tests.waiting import LONG, until
 
 
 @pytest.fixture
@@ -36,17 +29,6 @@ def make():
     for optimizer in made:
         optimizer.stop()
     assert not learner_threads()
-
-
-def policy_of(optimizer):
-    policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, RecordingPolicy)
-    return policy
-
-
-def steps(optimizer, count):
-    for _ in range(count):
-        optimizer.step()
 
 
 def numbers_by_worker(fragments):
@@ -103,7 +85,7 @@ class TestSamples:
         stepping = threading.Thread(target=optimizer.step)
         stepping.start()
         # One is in the current update, two are in the queue, one waits for a place in it, and two are in flight.
-        wait_until(lambda: processes.fragments == 6)
+        until(lambda: processes.fragments == 6)
         stepping.join(0.3)
         assert stepping.is_alive()
         assert processes.fragments == 6
@@ -181,18 +163,18 @@ class TestLearner:
 
     def test_errors_are_raised_without_new_samples(self, make):
         optimizer, _ = make(1)
-        collect, collects, until = optimizer.remote.collect, [], time.monotonic() + LONG
+        collect, collects, deadline = optimizer.remote.collect, [], time.monotonic() + LONG
 
         def once(timeout_s):
             collects.append(timeout_s)
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
             if len(collects) == 1:
                 return collect(timeout_s)
             time.sleep(1e-3)
             return []
 
         def fail(updates):
-            wait_until(lambda: len(collects) > 5)  # the learner has all samples, and no more arrive
+            until(lambda: len(collects) > 5)  # the learner has all samples, and no more arrive
             raise ZeroDivisionError("the loss")
 
         optimizer.remote.collect = once
@@ -206,7 +188,7 @@ class TestLearner:
         policy_of(optimizer).before = lambda updates: full.wait(LONG)
         stepping = threading.Thread(target=optimizer.step)
         stepping.start()
-        wait_until(lambda: len(optimizer._learner) == 3)
+        until(lambda: len(optimizer._learner) == 3)
         full.set()
         stepping.join(LONG)
         done = policy_of(optimizer).updates
@@ -261,12 +243,8 @@ class TestWithoutWorkers:
         assert optimizer.env_steps == 60
         assert threads == [threading.current_thread()] * 2
         assert not learner_threads()
-        assert optimizer.timings.take()[1] == {
-            "policy_lag_mean": 0,
-            "policy_lag_max": 0,
-            "queue_depth_mean": None,
-            "dropped_steps": 0,
-        }
+        queue = {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None, "dropped_steps": 0}
+        assert optimizer.timings.take()[1] == queue
         optimizer.stop()
 
     @pytest.mark.parametrize("proportion", [0.5, 2.0])

@@ -9,7 +9,8 @@ import pytest
 
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.timings import Timings
-from tests.optimizers.stand_ins import LONG, learner_threads, wait_until
+from tests.optimizers.stand_ins import learner_threads
+from tests.waiting import LONG, until
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_is_paused_at_first_and_learns_in_order(make):
     time.sleep(0.05)
     assert learned == []
     learner.resume()
-    wait_until(lambda: learner.updates == 3)
+    until(lambda: learner.updates == 3)
     assert learned == ["a", "b", "c"]
     assert len(learner) == 0
 
@@ -80,7 +81,7 @@ def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
     for method in (learner.check, learner.resume, lambda: learner.put("b", LONG)):
         learner.put("a", 0.0)
         learner.resume()
-        wait_until(lambda: learner.error is not None)
+        until(lambda: learner.error is not None)
         learner.rest()
         with pytest.raises(ZeroDivisionError, match="a"):
             method()
@@ -88,7 +89,7 @@ def test_an_error_is_raised_once_by_any_method_and_learning_continues(make):
     assert learner.updates == 0
     learner.put("b", 0.0)
     learner.resume()
-    wait_until(lambda: learner.updates == 1)
+    until(lambda: learner.updates == 1)
 
 
 def test_no_error_is_stored_during_a_check(make):
@@ -106,7 +107,7 @@ def test_an_error_of_the_last_batch_before_a_stop_is_logged(make, caplog):
 
     def learn(batch):
         started_learning.set()
-        wait_until(lambda: learner._thread is None)
+        until(lambda: learner._thread is None)
         raise ZeroDivisionError(batch)
 
     learner, _ = make(learn)
@@ -149,10 +150,10 @@ def test_waiting_for_batches_is_timed_and_pauses_are_not(make, monkeypatch):
     learner.resume()
     clock.now = 103.0  # waiting
     learner.put("a", 0.0)
-    wait_until(lambda: learner.updates == 1)
+    until(lambda: learner.updates == 1)
     learner.rest()
     clock.now = 200.0  # paused, with a batch in the queue
     learner.put("b", 0.0)
     learner.resume()
-    wait_until(lambda: learner.updates == 2)
+    until(lambda: learner.updates == 2)
     assert timings.take()[0]["learner_wait_s"] == 3.0

@@ -14,10 +14,11 @@ from rollax.errors import CheckpointError
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.uniform import UniformReplay
+from tests.optimizers import replay_stand_ins
 from tests.optimizers.replay_stand_ins import RowWorker
-from tests.optimizers.stand_ins import STEPS, learning
+from tests.optimizers.stand_ins import STEPS, learning, policy_of, steps
 
-SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 500, "training_intensity": 0.5, "seed": 0}
+SMALL = {**replay_stand_ins.SMALL, "buffer_size": 500, "training_intensity": 0.5}
 
 
 class Late(RowWorker):
@@ -30,15 +31,6 @@ class Late(RowWorker):
 
 def make(worker=None, **settings):
     return SyncReplayOptimizer(worker or RowWorker(), config={**SMALL, **settings})
-
-
-def policy_of(optimizer, policy_id="a"):
-    return optimizer.local_worker.policies[policy_id]
-
-
-def steps(optimizer, count):
-    for _ in range(count):
-        optimizer.step()
 
 
 def plain(state):

@@ -16,7 +16,16 @@ from rollax.processes.actors import LocalActors
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.remote_workers import RemoteWorkers
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, RecordingPolicy, learning, pool_of, serving_pool
+from tests.optimizers.stand_ins import (
+    STEPS,
+    FragmentWorker,
+    RecordingPolicy,
+    learning,
+    policy_of,
+    pool_of,
+    serving_pool,
+    steps,
+)
 
 
 def make(worker, remote_workers=(), **settings):
@@ -32,12 +41,7 @@ def test_samples_until_the_batch_is_full():
     assert timers["sample_s"] > 0
     assert timers["learn_s"] > 0
     assert timers["broadcast_s"] == timers["wait_s"] == timers["learner_wait_s"] == 0
-    assert queue == {
-        "policy_lag_mean": 0,
-        "policy_lag_max": 0,
-        "queue_depth_mean": None,
-        "dropped_steps": 0,
-    }
+    assert queue == {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None, "dropped_steps": 0}
 
 
 @pytest.mark.parametrize(("unit", "fragments"), [("env_steps", 3), ("agent_steps", 1)])
@@ -74,8 +78,7 @@ def test_kept_episodes_and_lags_are_bounded(monkeypatch):
         return replace(sample(), episodes=EpisodeList(ended[-1:]), version=worker.version - len(ended))
 
     monkeypatch.setattr(worker, "sample_fragment", with_an_episode)
-    for _ in range(3):
-        optimizer.step()
+    steps(optimizer, 3)
     assert optimizer.take_episodes() == ended[-5:]
     assert optimizer.take_episodes() == []
     _, queue = optimizer.timings.take()
@@ -87,8 +90,7 @@ def test_lags_are_counted_in_updates_also_without_workers_and_without_a_trainer(
     optimizer = make(worker, train_batch_size=STEPS)
     sampled = [worker.sample_fragment() for _ in range(3)]  # as a background thread has them before the first update
     monkeypatch.setattr(worker, "sample_fragment", sampled.pop)
-    for _ in range(3):
-        optimizer.step()
+    steps(optimizer, 3)
     _, queue = optimizer.timings.take()
     assert (queue["policy_lag_mean"], queue["policy_lag_max"]) == (1, 2)  # of 0, 1, 2
 
@@ -197,6 +199,9 @@ class TestRemote:
         assert learned(optimizer)[1] == [(2004 + k, 1) for k in range(4)]
 
     def test_requests_of_an_interrupted_step_are_used_in_the_next(self, monkeypatch):
+        def interrupted():
+            raise KeyboardInterrupt
+
         workers, _ = pool_of(2)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=20)
         with monkeypatch.context() as patch:
@@ -212,8 +217,7 @@ class TestServing:
     def test_a_worker_without_clients_blocks_no_other(self):
         workers, processes = serving_pool(2, 1)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=30)
-        optimizer.step()
-        optimizer.step()
+        steps(optimizer, 2)
         assert learned(optimizer) == [[(2001, 0), (2002, 0), (2003, 0)], [(2004, 1), (2005, 1), (2006, 1)]]
         processes.workers[0].idle = False
         optimizer.step()
@@ -223,8 +227,7 @@ class TestServing:
     def test_an_idle_worker_is_sent_new_weights(self):
         workers, processes = serving_pool(2, 1)
         optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=10)
-        for _ in range(3):
-            optimizer.step()
+        steps(optimizer, 3)
         assert processes.workers[0].version in (2, 3)  # depends on whether it was requested after the last broadcast
 
     def test_a_step_ends_instead_of_waiting(self):
@@ -256,14 +259,8 @@ class TestServing:
         assert learned(optimizer) == [[(1001, 0), (2001, 0)]]
 
 
-def interrupted():
-    raise KeyboardInterrupt
-
-
 def learned(optimizer):
-    policy = optimizer.local_worker.policies["a"]
-    assert isinstance(policy, RecordingPolicy)
-    return policy.learned
+    return policy_of(optimizer).learned
 
 
 @pytest.mark.long
