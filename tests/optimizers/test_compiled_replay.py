@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +21,7 @@ from rollax import (
     NonFiniteError,
     Outcome,
     RainbowTrainer,
+    RolloutWorker,
     SACTrainer,
     TD3Trainer,
     TD7Trainer,
@@ -36,6 +35,7 @@ from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.running_returns import RunningReturns
 from tests.marks import long_except
+from tests.optimizers.compared import assert_same_weights, trainer_of, weights_of
 
 DQN_KEYS = {
     "num_envs_per_worker": 4,
@@ -61,6 +61,7 @@ TD3_KEYS = {key: value for key, value in SAC_KEYS.items() if key != "policy_dela
 OU_NOISE = {"exploration": "OrnsteinUhlenbeckNoise", "random_steps": 0}
 RENORM = {"fcnet_hiddens": [8], "normalization": "batch_renorm"}
 BLOCKS = {"fcnet_hiddens": [8], "residual_blocks": True, "normalization": "layer", "normalize_observations": True}
+DROPPING = {"fcnet_hiddens": [8], "normalization": "layer", "dropout": 0.2}
 RAINBOW_KEYS = {key: value for key, value in DQN_KEYS.items() if key != "epsilon_timesteps"}
 RAINBOW_KEYS |= {"prioritized_replay": False, "num_atoms": 5, "v_min": 0.0, "v_max": 9.0}
 FLASH_SAC_KEYS = {**SAC_KEYS, "actor_hiddens": [8], "random_steps": 8, "env_config": {"max_episode_steps": 7}}
@@ -86,16 +87,6 @@ class Walk(JaxEnv):
         return Outcome(jnp.stack([place, steps]), obs, reward, jnp.bool_(False), steps >= 6)
 
 
-def weights_of(trainer):
-    return trainer.get_policy().get_weights()
-
-
-def assert_equal(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name], other[name], err_msg=name, **tolerance)
-
-
 CASES = {
     "DQN": (DQNTrainer, "jax:CartPole-v1", DQN_KEYS),
     "DQN, priorities": (DQNTrainer, "jax:CartPole-v1", {**DQN_KEYS, **PRIORITIES}),
@@ -106,11 +97,7 @@ CASES = {
     "DDPG": (DDPGTrainer, "jax:Pendulum-v1", {**TD3_KEYS, **OU_NOISE}),
     "TQC": (TQCTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "num_quantiles": 5}),
     "CrossQ": (CrossQTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "model": RENORM, "critic_model": RENORM}),
-    "DroQ": (
-        SACTrainer,
-        "jax:Pendulum-v1",
-        {**SAC_KEYS, "critic_model": {"fcnet_hiddens": [8], "normalization": "layer", "dropout": 0.2}},
-    ),
+    "DroQ": (SACTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "critic_model": DROPPING}),
     "SimBa": (SACTrainer, "jax:Pendulum-v1", {**SAC_KEYS, "model": BLOCKS}),
     "FlashSAC": (FlashSACTrainer, "jax:Pendulum-v1", FLASH_SAC_KEYS),
     # With plain layers, a bias before a normalization has a gradient of rounding errors alone.
@@ -153,7 +140,7 @@ def test_many_rounds_in_a_call_are_those_of_single_calls(make, monkeypatch):
             result = together.train()
             for _ in range(5):
                 last = alone.train()
-        assert_equal(weights_of(together), weights_of(alone), rtol=1e-5, atol=1e-6)
+        assert_same_weights(together, alone, rtol=1e-5, atol=1e-6)
         for key in ("timesteps_total", "num_episodes_total", "episode_reward_mean"):
             assert result.get(key) == last.get(key)
         learner, other = (one["info"]["learner"]["default_policy"] for one in (result, last))
@@ -167,10 +154,8 @@ def test_many_rounds_in_a_call_are_those_of_single_calls(make, monkeypatch):
 
 def test_updates_are_those_of_replay_on_the_host(make_uniform):
     """The same rows, loss noise and coefficients give the same weights as `learn_on_batch`."""
-    with (
-        make_uniform(timesteps_per_iteration=8, learning_starts=0) as trainer,
-        make_uniform(learning_starts=0) as other,
-    ):
+    single = make_uniform(timesteps_per_iteration=8, learning_starts=0)
+    with single as trainer, make_uniform(learning_starts=0) as other:
         optimizer, policy, twin = trainer.optimizer, trainer.get_policy(), other.get_policy()
         rounds, batches, draw = optimizer.rounds, [], optimizer.rounds.draw
         rounds.draw = lambda updates, number: batches.append(draw(updates, number)) or batches[-1]
@@ -190,11 +175,10 @@ def test_updates_are_those_of_replay_on_the_host(make_uniform):
             rows = {name: column[:count] for name, column in batch.items() if name not in columns}
             noise = {name: column[:count] for name, column in columns.items()}
             twin.algorithm = _WithNoise(twin.algorithm, noise)
-            twin.learn_on_batch(
-                SampleBatch({**jax.tree.map(np.array, rows), "indices": np.zeros((count, 2), np.int64)})
-            )
+            rows = jax.tree.map(np.array, rows)
+            twin.learn_on_batch(SampleBatch({**rows, "indices": np.zeros((count, 2), np.int64)}))
             twin.algorithm = twin.algorithm.inner
-            assert_equal(policy.get_weights(), twin.get_weights(), rtol=1e-4, atol=1e-5)
+            assert_same_weights(trainer, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
@@ -250,14 +234,9 @@ def test_the_stored_rows_and_statistics_are_what_sampling_yields(case, keys, mon
             other.optimizer.local_worker.set_timestep(8 * number)
             [rollout] = other.optimizer.local_worker.sample_fragments()
             fragment = rollout.batch["default_policy"]
-            columns = {
-                "obs": fragment["obs"],
-                "actions": fragment["actions"],
-                "rewards": fragment["rewards"],
-                "terminated": fragment["terminateds"],
-                "truncated": fragment["truncateds"],
-                "new_obs": fragment.following("obs"),
-            }
+            flags = {"terminated": fragment["terminateds"], "truncated": fragment["truncateds"]}
+            columns = {name: fragment[name] for name in ("obs", "actions", "rewards")} | flags
+            columns["new_obs"] = fragment.following("obs")
             for name, column in columns.items():  # [N T, ...] -> [T, N, ...]
                 found.setdefault(name, []).append(np.swapaxes(column.reshape(4, 2, *column.shape[1:]), 0, 1))
         expected, expected_acting = other.worker.get_filters(), other.get_policy().get_acting_state()
@@ -280,7 +259,7 @@ def test_exact_resume_with_the_buffer(name, tmp_path):
         with type(trainer).from_checkpoint(folder) as again:
             assert len(again.optimizer.rounds) == len(trainer.optimizer.rounds) - 40
             again.train()
-            assert_equal(weights_of(again), weights, rtol=0)
+            assert_same_weights(again, weights)
             assert again.optimizer.num_updates == steps
 
 
@@ -302,10 +281,7 @@ def store(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "keys",
-    [{}, {"frame_stack": 3, "n_step": 2}, {"frame_stack": 2, **PRIORITIES}],
-)
+@pytest.mark.parametrize("keys", [{}, {"frame_stack": 3, "n_step": 2}, {"frame_stack": 2, **PRIORITIES}])
 def test_observations_that_are_stored_once_give_the_same_run(make_dqn, store, tmp_path, keys):
     keys = {**keys, "store_buffer_in_checkpoints": True, "buffer_size": 96, "learning_starts": 8}
     found = []
@@ -322,7 +298,7 @@ def test_observations_that_are_stored_once_give_the_same_run(make_dqn, store, tm
             again.fit(stop={"training_iteration": 4}, evaluate=False)
             found.append(weights_of(again))
     for other in found[1:]:
-        assert_equal(found[0], other, rtol=0)
+        assert_same_weights(found[0], other)
 
 
 @pytest.mark.long
@@ -338,13 +314,14 @@ def test_a_buffer_fits_by_the_size_of_its_frames(make_dqn, store, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("once", [False, True])
-def test_steps_of_another_caller_end_windows(make_dqn, store, once):
+@pytest.mark.parametrize("call", [RolloutWorker.sample_fragments, RolloutWorker.restart_episodes])
+def test_steps_of_another_caller_and_restarts_end_windows(make_dqn, store, once, call):
     store(once)
     with make_dqn(n_step=3) as trainer:
         trainer.train()
         rounds = trainer.optimizer.rounds
         last = np.asarray(rounds._observed(rounds._stored.rows, np.full(4, 9), np.arange(4))[1])
-        trainer.workers.local.sample_fragments()
+        call(trainer.workers.local)
         trainer.train()
         rows = rounds._stored.rows
         assert np.asarray(rows.truncated)[9].all()
@@ -388,7 +365,7 @@ def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_pat
         folder, weights = trainer.save(tmp_path), weights_of(trainer)
     on("host" if first == "device" else "device")
     with DQNTrainer.from_checkpoint(folder) as again:
-        assert_equal(weights_of(again), weights, rtol=0)
+        assert_same_weights(again, weights)
         result = again.train()
         assert result["timesteps_total"] == 80
         assert result["info"]["replay"].get("on_device", False) == (first == "host")
@@ -401,17 +378,6 @@ def test_a_run_ends_at_its_number_of_steps(make_dqn):
         assert trainer.optimizer.steps == 56
         assert trainer.optimizer._due.stored == 56
         assert trainer.optimizer.num_updates == 8
-
-
-@pytest.mark.long
-def test_evaluations_and_samples_between_do_not_end_windows_wrongly(make_dqn):
-    with make_dqn(n_step=3) as trainer:
-        trainer.train()
-        trainer.workers.local.restart_episodes()
-        trainer.train()
-        rows = trainer.optimizer.rounds._stored.rows
-        assert np.asarray(rows.truncated)[9].all()  # the last step before the restart
-        assert math.isfinite(trainer.train()["info"]["learner"]["default_policy"]["mean_q"])
 
 
 @pytest.mark.long
@@ -470,17 +436,9 @@ class _Rewarding(DQN):
         return super().postprocess(fragment, values)
 
 
-class _RewardingTrainer(DQNTrainer):
-    policy_class = _Rewarding
-
-
 class _Moments(DQN):
     def make_running_statistics(self):
         return {"rows": RunningMoments()}
-
-
-class _MomentsTrainer(DQNTrainer):
-    policy_class = _Moments
 
 
 class _OwnSums(DQN):
@@ -488,10 +446,6 @@ class _OwnSums(DQN):
 
     def make_running_statistics(self):
         return {"returns": RunningReturns(0.9)}
-
-
-class _OwnSumsTrainer(DQNTrainer):
-    policy_class = _OwnSums
 
 
 class _Listening(Callbacks):
@@ -510,9 +464,9 @@ class _Listening(Callbacks):
         (DQNTrainer, {"callbacks": _Listening}),
         (DQNTrainer, {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
         (DQNTrainer, {"exploration": "ParameterNoise"}),
-        (_RewardingTrainer, {}),
-        (_MomentsTrainer, {}),
-        (_OwnSumsTrainer, {}),
+        (trainer_of(_Rewarding, DQNTrainer), {}),
+        (trainer_of(_Moments, DQNTrainer), {}),
+        (trainer_of(_OwnSums, DQNTrainer), {}),
     ],
 )
 def test_otherwise_the_rows_are_on_the_host(trainer, keys):

@@ -14,6 +14,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.optimizers import device_batches
 from rollax.policy.running_returns import RunningReturns
 from tests.env.jax.worlds import Meeting
+from tests.optimizers.compared import assert_same_weights, trainer_of, weights_of
 from tests.optimizers.test_compiled_replay import Walk
 
 KEYS = {
@@ -43,8 +44,50 @@ class _Scaled(PPO):
         return loss / deviations["returns"] / deviations["endless"], {**statistics, **deviations}
 
 
-class _ScaledTrainer(PPOTrainer):
-    policy_class = _Scaled
+class _Counting(PPO):
+    """A number that begins at 0 and grows after each batch; the loss depends on it."""
+
+    def first_numbers(self):
+        return {**super().first_numbers(), "batches": 0.0}
+
+    def after_update(self, numbers, statistics):
+        found, statistics = super().after_update(numbers, statistics)
+        return {**found, "batches": numbers["batches"] + 1}, statistics
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        return loss * (1 + coefficients["batches"]), statistics
+
+
+class _WithRewards(PPO):
+    """Its loss reads rewards, and ends of episodes."""
+
+    reads = (*PPO.reads, "rewards", "terminateds", "new_obs")
+
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        read = {"seen_rewards": batch["rewards"].mean(), "seen_ends": batch["terminateds"].mean()}
+        return loss, {**statistics, **read, "seen_obs": batch["new_obs"].mean()}
+
+
+class _Same(PPO):
+    """Changes no row, and says so."""
+
+    def prepare(self, fragment, values):
+        super().prepare(fragment, values)
+
+    def changes_rows(self):
+        return False
+
+
+class _WithTime(PPO):
+    reads = (*PPO.reads, "t")
+
+
+class _ByRow(PPO):
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, statistics = super().loss(model, out, batch, mask, coefficients)
+        return loss, {**statistics, "of_rows": batch["advantages"]}
 
 
 CASES = {
@@ -53,11 +96,21 @@ CASES = {
     "PPO, fragments": (PPOTrainer, "jax:Pendulum-v1", {"rollout_fragment_length": 5, "train_batch_size": 70}),
     "PPO, sde": (PPOTrainer, "jax:Pendulum-v1", {"use_sde": True, "sde_sample_freq": 4}),
     "PPO, agents": (PPOTrainer, lambda _: TimeLimit(Meeting(), 9), {"count_steps_by": "agent_steps"}),
-    "PPO, returns": (_ScaledTrainer, "jax:Pendulum-v1", {"env_config": {"max_episode_steps": 7}}),
+    "PPO, returns": (trainer_of(_Scaled, PPOTrainer), "jax:Pendulum-v1", {"env_config": {"max_episode_steps": 7}}),
+    "PPO, adapted": (PPOTrainer, "jax:CartPole-v1", {"timesteps_per_iteration": 256, "kl_coeff": 0.2}),
+    "PPO, own number": (trainer_of(_Counting, PPOTrainer), "jax:CartPole-v1", {"timesteps_per_iteration": 256}),
+    "PPO, rewards": (trainer_of(_WithRewards, PPOTrainer), "jax:CartPole-v1", {}),
+    "PPO, same rows": (trainer_of(_Same, PPOTrainer), "jax:CartPole-v1", {}),
+    "PPO, time": (trainer_of(_WithTime, PPOTrainer), "jax:CartPole-v1", {}),
+    "PPO, by row": (trainer_of(_ByRow, PPOTrainer), "jax:CartPole-v1", {}),
     "PPO, masks": (PPOTrainer, "jax:pgx/2048", {"env_config": {"max_episode_steps": 7}}),
     "A2C": (A2CTrainer, "jax:CartPole-v1", {"rollout_fragment_length": 8, "microbatch_size": 24}),
     "PQN": (PQNTrainer, "jax:CartPole-v1", {"reward_scale": 0.1, "epsilon_timesteps": 200}),
 }
+
+
+GIVE_UP = "PPO, time", "PPO, by row"
+"""Their losses read or return what is not on the device, which the first batch shows."""
 
 
 def config_of(trainer_class, keys):
@@ -77,19 +130,14 @@ def trained(case, monkeypatch, *, on_device, calls=4, **keys):
     return trainer, result
 
 
-def assert_same_weights(trainer, other, **tolerance):
-    weights, others = trainer.get_policy().get_weights(), other.get_policy().get_weights()
-    assert weights.keys() == others.keys()
-    for name, value in weights.items():
-        np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
-
-
 @pytest.mark.short("PPO", "PPO, returns")
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_same_numbers_as_on_the_host(case, monkeypatch):
     trainer, result = trained(case, monkeypatch, on_device=True)
     other, last = trained(case, monkeypatch, on_device=False)
+    assert (trainer.optimizer.rounds is None) == (case in GIVE_UP)
     assert_same_weights(trainer, other, rtol=1e-4, atol=1e-5)
+    assert trainer.get_policy().numbers == pytest.approx(other.get_policy().numbers, rel=1e-3)
     for key in ("timesteps_total", "num_episodes_total", "training_iteration", "agent_timesteps_total"):
         assert result.get(key) == last.get(key)
     mean = last["episode_reward_mean"]
@@ -124,43 +172,6 @@ def test_an_iteration_of_several_calls_makes_no_round_too_many(monkeypatch):
         assert trainer.train()["timesteps_total"] == 320
 
 
-class _Counting(PPO):
-    """A number that begins at 0 and grows after each batch; the loss depends on it."""
-
-    def first_numbers(self):
-        return {**super().first_numbers(), "batches": 0.0}
-
-    def after_update(self, numbers, statistics):
-        found, statistics = super().after_update(numbers, statistics)
-        return {**found, "batches": numbers["batches"] + 1}, statistics
-
-    def loss(self, model, out, batch, mask, coefficients):
-        loss, statistics = super().loss(model, out, batch, mask, coefficients)
-        return loss * (1 + coefficients["batches"]), statistics
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("keys", [{"kl_coeff": 0.2}, {"policy": _Counting}])
-def test_numbers_adapt_after_each_batch(keys, monkeypatch):
-    class Own(PPOTrainer):
-        policy_class = keys.get("policy", PPO)
-
-    config = config_of(PPOTrainer, {"timesteps_per_iteration": 256, **keys})
-    found = []
-    for on_device in (True, False):
-        if not on_device:
-            monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
-        with Own("jax:CartPole-v1", config) as trainer:
-            assert (trainer.optimizer.rounds is not None) == on_device
-            steps = [trainer.train()["timesteps_total"] for _ in range(2)]
-            assert steps == [256, 512]
-            found.append((trainer.get_policy().numbers, trainer.get_policy().get_weights()))
-    (numbers, weights), (others, expected) = found
-    assert numbers == pytest.approx(others, rel=1e-3)
-    for name, value in weights.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.long
 def test_exact_resume(tmp_path):
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
@@ -170,7 +181,7 @@ def test_exact_resume(tmp_path):
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as other:
         other.restore(path)
         other.train()
-    assert_same_weights(trainer, other, rtol=0, atol=0)
+    assert_same_weights(trainer, other)
 
 
 class _Own(PPO):
@@ -178,81 +189,14 @@ class _Own(PPO):
         return super().postprocess(fragment, values)
 
 
-class _OwnTrainer(PPOTrainer):
-    policy_class = _Own
-
-
-class _WithRewards(PPO):
-    """Its loss reads rewards, and ends of episodes."""
-
-    reads = (*PPO.reads, "rewards", "terminateds", "new_obs")
-
-    def loss(self, model, out, batch, mask, coefficients):
-        loss, statistics = super().loss(model, out, batch, mask, coefficients)
-        read = {"seen_rewards": batch["rewards"].mean(), "seen_ends": batch["terminateds"].mean()}
-        return loss, {**statistics, **read, "seen_obs": batch["new_obs"].mean()}
-
-
-class _WithTime(PPO):
-    reads = (*PPO.reads, "t")
-
-
-class _ByRow(PPO):
-    def loss(self, model, out, batch, mask, coefficients):
-        loss, statistics = super().loss(model, out, batch, mask, coefficients)
-        return loss, {**statistics, "of_rows": batch["advantages"]}
-
-
-class _Same(PPO):
-    """Changes no row, and says so."""
-
-    def prepare(self, fragment, values):
-        super().prepare(fragment, values)
-
-    def changes_rows(self):
-        return False
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("algorithm", "stays"),
-    [(_Same, True), (_WithRewards, True), (_WithTime, False), (_ByRow, False)],
-)
-def test_what_a_loss_reads_and_returns(algorithm, stays, monkeypatch):
-    """What is not there on the device is read, or returned, on the host, by the same random numbers."""
-
-    class Own(PPOTrainer):
-        policy_class = algorithm
-
-    found = []
-    for on_device in (True, False):
-        if not on_device:
-            monkeypatch.setattr(device_batches, "why_not", lambda worker: "a test")
-        with Own("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
-            found.append(trainer.train()["info"]["learner"]["default_policy"])
-            assert (trainer.optimizer.rounds is not None) == (on_device and stays)
-    one, other = found
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        np.testing.assert_allclose(value, other[name], rtol=1e-3, atol=1e-5, err_msg=name)
-
-
 class _Doubling(PPO):
     def traced_columns(self, steps):
         return {name: 2 * column for name, column in super().traced_columns(steps).items()}
 
 
-class _DoublingTrainer(PPOTrainer):
-    policy_class = _Doubling
-
-
 class _OwnAdvantages(PPO):
     def add_advantages(self, fragment, values):
         return super().add_advantages(fragment, values)
-
-
-class _OwnAdvantagesTrainer(PPOTrainer):
-    policy_class = _OwnAdvantages
 
 
 class _AtSamples(Callbacks):
@@ -264,8 +208,7 @@ class _AtSamples(Callbacks):
 @pytest.mark.parametrize(
     ("trainer_class", "keys"),
     [
-        (_OwnTrainer, {}),
-        (_OwnAdvantagesTrainer, {}),
+        *[(trainer_of(algorithm, PPOTrainer), {}) for algorithm in (_Own, _OwnAdvantages)],
         (PPOTrainer, {"normalize_rewards": True}),
         (PPOTrainer, {"exploration_bonus": "rnd"}),
         (PPOTrainer, {"observation_filter": "MeanStdFilter"}),
@@ -280,13 +223,13 @@ def test_what_changes_rows_on_the_host_learns_on_the_host(trainer_class, keys):
 
 @pytest.mark.long
 def test_an_algorithm_may_change_the_traced_columns():
-    with _DoublingTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
+    with trainer_of(_Doubling, PPOTrainer)("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
         assert trainer.optimizer.rounds is not None
         trainer.train()
-        doubled = trainer.get_policy().get_weights()
+        doubled = weights_of(trainer)
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as other:
         other.train()
-    assert any(np.abs(value - other.get_policy().get_weights()[name]).max() > 1e-4 for name, value in doubled.items())
+    assert any(np.abs(value - weights_of(other)[name]).max() > 1e-4 for name, value in doubled.items())
 
 
 @pytest.mark.long
@@ -297,7 +240,7 @@ def test_an_environment_with_nan_is_named(broken):
         with pytest.raises(EnvError):
             trainer.train()
         assert trainer.optimizer.steps == 0
-        assert all(np.isfinite(value).all() for value in trainer.get_policy().get_weights().values())
+        assert all(np.isfinite(value).all() for value in weights_of(trainer).values())
 
 
 class Masked(Walk):
@@ -335,11 +278,10 @@ class Infinite(Walk):
 @pytest.mark.long
 def test_an_infinite_reward_that_is_clipped_is_an_error():
     with PPOTrainer(lambda _: Infinite(), config_of(PPOTrainer, {"clip_rewards": True})) as trainer:
-        before = trainer.get_policy().get_weights()
+        before = weights_of(trainer)
         with pytest.raises(EnvError):
             trainer.train()
-        for name, value in trainer.get_policy().get_weights().items():
-            np.testing.assert_array_equal(value, before[name])
+        assert_same_weights(trainer, before)
 
 
 @pytest.mark.long
@@ -350,12 +292,11 @@ def test_batches_before_an_update_that_is_not_finite_are_kept():
         with pytest.raises(NonFiniteError):
             trainer.train()
         assert trainer.optimizer.steps == 128
-        kept = copy.deepcopy(trainer.get_policy().get_weights())
+        kept = copy.deepcopy(weights_of(trainer))
     with PPOTrainer(lambda _: Walk(), config_of(PPOTrainer, keys)) as other:
         other.optimizer.stop_at = 128
         other.train()
-        for name, value in other.get_policy().get_weights().items():
-            np.testing.assert_allclose(kept[name], value, rtol=1e-5, atol=1e-6)
+        assert_same_weights(kept, other, rtol=1e-5, atol=1e-6)
     assert all(jnp.isfinite(value).all() for value in kept.values())
 
 
@@ -363,12 +304,11 @@ def test_batches_before_an_update_that_is_not_finite_are_kept():
 def test_an_interrupt_keeps_the_weights_and_training_goes_on():
     with PPOTrainer("jax:CartPole-v1", config_of(PPOTrainer, {})) as trainer:
         trainer.train()
-        rounds, before = trainer.optimizer.rounds, trainer.get_policy().get_weights()
+        rounds, before = trainer.optimizer.rounds, weights_of(trainer)
         call = rounds.call
         rounds.call = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
-        for name, value in trainer.get_policy().get_weights().items():
-            np.testing.assert_array_equal(value, before[name])
+        assert_same_weights(trainer, before)
         rounds.call = call
         assert trainer.train()["timesteps_total"] == 128

@@ -22,6 +22,7 @@ from rollax.optimizers.compiled_replay import CompiledReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from tests.optimizers import test_compiled_replay as replay
 from tests.optimizers import test_device_batches as samples
+from tests.optimizers.compared import assert_same_weights, trainer_of, weights_of
 
 REPOSITORY = Path(__file__).parents[2]
 DEVICES = 2
@@ -46,13 +47,6 @@ def make_on_one(case: str, **keys: Any) -> Any:
         jax.local_devices = local_devices
     assert trainer.get_policy().learner.devices.count == 1
     return trainer
-
-
-def assert_same_weights(one: Any, other: Any, **tolerance: Any) -> None:
-    weights, others = (trainer.get_policy().get_weights() for trainer in (one, other))
-    assert weights.keys() == others.keys()
-    for name, value in weights.items():
-        np.testing.assert_allclose(value, others[name], err_msg=name, **tolerance)
 
 
 def shards(leaf: jax.Array, axis: int = 0) -> list[int]:
@@ -123,12 +117,8 @@ class Noting(PPO):
         return super().loss(model, out, batch, mask, coefficients)
 
 
-class NotingTrainer(PPOTrainer):
-    policy_class = Noting
-
-
 def check_each_device_has_its_share_within_a_round() -> None:
-    with NotingTrainer("jax:CartPole-v1", samples.KEYS) as trainer:
+    with trainer_of(Noting, PPOTrainer)("jax:CartPole-v1", samples.KEYS) as trainer:
         trainer.train()
         assert trainer.optimizer.rounds is not None
     assert set(seen) == {("trajectories", 4 // DEVICES), ("rows", 24 // DEVICES)}
@@ -164,7 +154,7 @@ def check_exact_resume(case: str) -> None:
             for restored in (other, one):
                 restored.restore(path)
                 restored.train()
-        assert_same_weights(trainer, other, rtol=0, atol=0)
+        assert_same_weights(trainer, other)
         assert_same_weights(trainer, one, rtol=1e-3, atol=2e-5)
 
 
@@ -195,7 +185,7 @@ def check_runs_that_train_together() -> None:
     def weights(trainer: Any) -> dict[str, np.ndarray]:
         for _ in range(2):
             trainer.train()
-        return trainer.get_policy().get_weights()
+        return weights_of(trainer)
 
     def make_one(number: int) -> Any:
         return make("PPO", seed=number, kl_coeff=0.0)
@@ -203,8 +193,7 @@ def check_runs_that_train_together() -> None:
     found: Any = train_together(make_one, 2, lambda _, trainer: weights(trainer), mapped=True)
     for number in range(2):
         with make_one(number) as alone:
-            for name, value in weights(alone).items():
-                np.testing.assert_allclose(found[number][name], value, rtol=1e-3, atol=2e-5, err_msg=name)
+            assert_same_weights(found[number], weights(alone), rtol=1e-3, atol=2e-5)
 
 
 CHECKS = {
