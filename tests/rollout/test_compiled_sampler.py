@@ -287,22 +287,3 @@ def test_a_recorded_environment_is_sampled_by_polls(tmp_path):
     worker.sample()
     worker.stop()
     assert list(tmp_path.glob("*.mp4"))
-
-
-@pytest.mark.long
-def test_a_trainer_learns_and_evaluates():
-    """Targets of a CartPole that falls at once are reached within a few iterations."""
-    config = {
-        "num_envs_per_worker": 16,
-        "train_batch_size": 1024,
-        "lr": 3e-3,
-        "seed": 0,
-        "model": {"fcnet_hiddens": (16,)},
-    }
-    with PPOTrainer("jax:CartPole-v1", config) as trainer:
-        first = trainer.train()
-        assert type(trainer.workers.local.sampler) is CompiledSampler
-        for _ in range(7):
-            result = trainer.train()
-        assert result["episode_reward_mean"] > first["episode_reward_mean"] + 20
-        assert trainer.evaluate(5)["episode_reward_mean"] > 40

@@ -7,7 +7,7 @@ import pickletools
 import numpy as np
 import pytest
 
-from rollax import Callbacks, RolloutWorker
+from rollax import RolloutWorker
 from rollax.env.rows import Rows
 from rollax.rollout import metrics as metrics_module
 from rollax.rollout.episode import Episode
@@ -257,18 +257,3 @@ class TestInSampling:
         assert clipped["rewards"].tolist() == expected.tolist()
         assert clipped["rewards"].dtype == np.float32
         assert np.abs(late).max() > 1
-
-    def test_custom_metrics(self):
-        class Counting(Callbacks):
-            def on_episode_step(self, *, worker, base_env, episode):
-                episode.user_data["steps"] = episode.user_data.get("steps", 0) + 1
-
-            def on_episode_end(self, *, worker, base_env, episode):
-                episode.custom_metrics["steps"] = episode.user_data["steps"]
-
-        worker = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30, "callbacks": Counting})
-        worker.sample()
-        metrics = worker.get_metrics()
-        assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
-        summary = summarize(metrics)
-        assert summary["custom_metrics"]["steps_mean"] == summary["episode_len_mean"]

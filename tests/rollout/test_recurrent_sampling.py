@@ -311,14 +311,6 @@ def test_bootstrapping_by_trajectory_and_by_fragment_agree():
     assert one_by_one.ends.tolist() == together.ends.tolist() == np.flatnonzero(last).tolist()
 
 
-def test_same_seed_same_numbers():
-    (_, first), (_, second), (_, other) = sample(PPO), sample(PPO), sample(PPO, seed=5)
-    for name in first:
-        for ours, theirs in zip(trees.leaves(first[name]), trees.leaves(second[name]), strict=True):
-            np.testing.assert_array_equal(ours, theirs, err_msg=name)
-    assert len(first) != len(other) or (first["actions"] != other["actions"]).any()
-
-
 @pytest.mark.long
 def test_a_recurrent_and_a_stateless_policy_learn_together():
     worker = RolloutWorker(

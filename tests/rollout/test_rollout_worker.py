@@ -1,9 +1,7 @@
 """`RolloutWorker` without a trainer."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from rollax import (
     ConfigError,
@@ -19,7 +17,7 @@ from rollax import (
 )
 from rollax.rollout.messages import Update
 from tests.env.worlds import ArrayVector
-from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
+from tests.rollout.worlds import Encode, Line, Weighted
 
 
 class TestEnvironments:
@@ -59,43 +57,8 @@ class TestEnvironments:
         with pytest.raises(ConfigError, match="The environment does not accept an env_config"):
             RolloutWorker(Plain, Encode, config={"env_config": {"length": 7}})
 
-    def test_a_users_vector_env(self):
-        class Batched(VectorEnv):
-            def __init__(self, context):
-                super().__init__(OBS_SPACE, ACTION_SPACE, 3)
-                self.counts = np.zeros(3)
-
-            def reset_at(self, index, seed=None, options=None):
-                self.counts[index] = 0
-                return np.zeros(4, np.float32), {}
-
-            def vector_step(self, actions):
-                self.counts += 1
-                obs = np.repeat(self.counts[:, None], 4, axis=1).astype(np.float32)
-                return obs, self.counts.copy(), self.counts == [1, 2, 3], np.zeros(3, bool), [{}] * 3
-
-        worker = RolloutWorker(Batched, Encode, config={"rollout_fragment_length": 6})
-        assert len(worker.sample()) == 18
-        assert [m.length for m in sorted(worker.get_metrics(), key=lambda m: m.env_index)] == [1] * 6 + [2] * 3 + [
-            3
-        ] * 2
-
-    def test_stop_closes_the_environments(self):
-        closed = []
-
-        class Closing(Line):
-            def close(self):
-                closed.append(self.index)
-
-        RolloutWorker(Closing, Encode, config={"num_envs_per_worker": 2}).stop()
-        assert closed == [0, 1]
-
 
 class TestConfig:
-    def test_an_unknown_key_suggests_the_nearest(self):
-        with pytest.raises(ConfigError, match="num_envs_per_worker"):
-            RolloutWorker(Line, Encode, config={"num_envs_per_worke": 2})
-
     def test_the_config_class_of_the_policy(self):
         class Own(TrainerConfig):
             temperature: float = 1.0
@@ -124,15 +87,6 @@ class TestState:
         assert worker.get_weights() == weights
         with pytest.raises(PolicyError):
             worker.set_weights({"other": {}})
-
-    def test_filters(self):
-        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}
-        worker, other = (RolloutWorker(Line, Encode, config=config) for _ in range(2))
-        worker.sample()
-        other.set_filters(worker.get_filters())
-        for name, array in worker.get_filters()["default_policy"].items():
-            np.testing.assert_array_equal(other.get_filters()["default_policy"][name], array)
-        assert other.get_filters()["default_policy"]["count"] > 10
 
     def test_an_update_brings_the_filters_where_the_number_of_workers_is_not_given(self):
         config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}
@@ -195,41 +149,6 @@ def test_arguments_of_compute_actions():
     assert second["prev_reward_batch"].tolist() == [0, batch["rewards"][batch["eps_id"] == 1][0]]
     assert second["info_batch"] == [{}, {"count": 1}]
     assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 2, 0, 1]
-
-
-def test_dict_and_tuple_spaces_keep_their_structure():
-    class Nested(gym.Env):
-        observation_space = spaces.Dict(
-            {"image": spaces.Box(0, 255, (2, 3), np.uint8), "pair": spaces.Tuple([spaces.Discrete(5), OBS_SPACE])}
-        )
-        action_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(-2, 2, (2,), np.float32)])
-
-        def reset(self, *, seed=None, options=None):
-            self.count = 0
-            return self._obs(), {}
-
-        def step(self, action):
-            assert isinstance(action[0], int)
-            assert action[1].tolist() == [2.0, -2.0]  # [1, -1] unsquashed, then clipped
-            self.count += 1
-            return self._obs(), 1.0, self.count == 3, False, {}
-
-        def _obs(self):
-            return {"image": np.full((2, 3), self.count, np.uint8), "pair": (self.count, np.full(4, 7, np.float32))}
-
-    class Joint(Policy):
-        batch_columns = frozenset({"new_obs", "prev_actions"})
-
-        def compute_actions(self, obs_batch):  # type: ignore[override]
-            assert obs_batch["image"].dtype == np.uint8
-            return [(1, [1.0, -3.0]) for _ in obs_batch["image"]], [], {}
-
-    batch = RolloutWorker(lambda _: Nested(), Joint, config={"rollout_fragment_length": 5}).sample()
-    assert batch["obs"]["image"][:, 0, 0].tolist() == [0, 1, 2, 0, 1]
-    assert batch["obs"]["pair"][0].tolist() == [0, 1, 2, 0, 1]
-    assert batch["new_obs"]["pair"][0].tolist() == [1, 2, 3, 1, 2]
-    assert batch["actions"][1].tolist() == [[1, -3]] * 5
-    assert batch["prev_actions"][0].tolist() == [0, 1, 1, 0, 1]
 
 
 def test_a_worker_that_could_not_be_made_has_a_repr():

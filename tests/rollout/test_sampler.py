@@ -145,13 +145,6 @@ class TestFragments:
             assert 15 <= len(batch) <= 15 + slack
             assert batch.env_steps == batch.agent_steps == len(batch)
 
-    def test_a_step_of_several_agents_is_counted_once(self):
-        everyone = {"a": "or", "b": "or", "c": "or"}
-        script = [everyone] * 4 + [{**everyone, ALL: "T"}]
-        worker = make_worker(scripted(script), 2, rollout_fragment_length=6)
-        batch = worker.sample()
-        assert (batch.env_steps, len(batch)) == (12, 36)
-
     def test_complete_episodes_count_the_steps_of_finished_episodes(self):
         worker = make_worker(Line, 4, rollout_fragment_length=5, batch_mode=COMPLETE)
         for _ in range(6):
@@ -167,19 +160,6 @@ class TestFragments:
         worker = make_worker(lambda _: Scripted([script]), policies=policies, rollout_fragment_length=1)
         batches = [worker.sample() for _ in range(4)]
         assert [(batch.env_steps, batch.agent_steps) for batch in batches] == [(3, 1), (1, 3)] * 2
-
-    def test_many_fragments_equal_one_long_fragment(self):
-        many = make_worker(Line, 4, rollout_fragment_length=3)
-        one = make_worker(Line, 4, rollout_fragment_length=300)
-        segments = [many.sampler.sample()[0]["default_policy"] for _ in range(100)]
-        whole = one.sampler.sample()[0]["default_policy"]
-        for name in whole:
-            parts = np.concatenate([segment[name] for segment in segments])
-            assert len(parts) == len(whole) == 1200
-            # Sorted by sub-environment, episode and step, which are in the observation.
-            ours = np.lexsort(np.concatenate([segment["obs"] for segment in segments]).T[::-1])
-            theirs = np.lexsort(whole["obs"].T[::-1])
-            np.testing.assert_array_equal(parts[ours], whole[name][theirs], err_msg=name)
 
     def test_automatic_fragment_length_counts_the_sub_environments(self):
         worker = make_worker(native_lines(AutoresetMode.SAME_STEP, 4), train_batch_size=20)

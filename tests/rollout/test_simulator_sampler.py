@@ -193,13 +193,3 @@ def test_episodes_begin_from_the_seed_of_the_run():
 def test_searches_refuse_a_simulator_that_begins_episodes_by_itself():
     with pytest.raises(EnvError), ESTrainer(in_torch(), {"model": {"fcnet_hiddens": []}}) as trainer:
         trainer.train()
-
-
-@pytest.mark.long
-def test_ppo_improves():
-    """The untrained policy earns 2."""
-    keys = {**KEYS, "train_batch_size": 512, "sgd_minibatch_size": 64, "num_sgd_iter": 4, "lr": 1e-2}
-    with PPOTrainer(in_torch(num_envs=16), keys) as trainer:
-        for _ in range(15):
-            trainer.train()
-        assert trainer.evaluate(20)["episode_reward_mean"] > 5

@@ -127,22 +127,6 @@ def test_the_drivers_filter_has_all_observations(make, num_workers):
         assert all(len(seen) / 2 < count < len(seen) for count in counts)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_restoring_continues_exactly(make, num_workers, tmp_path):
-    trainer = make(num_workers)
-    numbers(trainer, 2)
-    path = trainer.save(tmp_path, exact=True)
-    continued = numbers(trainer, 2)
-    restored = make(num_workers)
-    restored.restore(path)
-    assert_same(numbers(restored, 2), continued)
-    used = make(num_workers)
-    numbers(used, 1)
-    used.restore(path)
-    assert_same(numbers(used, 2), continued)
-
-
 @pytest.mark.short("3")
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_workers, tmp_path):
