@@ -9,7 +9,7 @@ import pytest
 from dm_env import specs
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from rollax import EnvError, PPOTrainer, SpaceError, check_env, to_base_env
+from rollax import EnvError, SpaceError, check_env, to_base_env
 from rollax.env.dm_environment import DMEnvironment
 from tests.env.refused import refused
 
@@ -75,11 +75,7 @@ ONE = specs.DiscreteArray(3)
     ("spec", "observed", "acted"),
     [
         (specs.DiscreteArray(4), Discrete(4), Discrete(4)),
-        (
-            specs.Array((2, 3), float),
-            Box(-np.inf, np.inf, (2, 3), np.float32),
-            Box(-np.inf, np.inf, (2, 3), np.float32),
-        ),
+        (specs.Array((2, 3), float), *[Box(-np.inf, np.inf, (2, 3), np.float32)] * 2),
         (specs.BoundedArray((2,), float, [-1, 0], 2.0), *[Box(np.float32([-1, 0]), np.float32([2, 2]))] * 2),
         (specs.BoundedArray((), int, 2, 5), Box(2, 5, (), np.int64), Discrete(4, start=2)),
         (specs.BoundedArray((2,), int, [0, 1], 3), Box(np.array([0, 1]), np.array([3, 3]), dtype=np.int64), None),
@@ -164,13 +160,10 @@ def test_a_step_that_begins_an_episode():
     refused(EnvError, env.step, 0, says="A step started an episode...Restarting.step()...StepType.FIRST")
 
 
-@pytest.mark.long
-def test_check_and_training():
+def test_check_and_copies():
     report = check_env(Catch)
     assert (report.kind, report.name) == ("dm_env.Environment", "Catch")
     assert report.warnings == ()
     assert [finding.name for finding in report.findings] == ["seed"]
     base = to_base_env(Catch(), lambda index: Catch(), 2)
     assert [type(env) for env in base.get_sub_environments()] == [Catch] * 2
-    with PPOTrainer(env=Catch, config={"train_batch_size": 48, "sgd_minibatch_size": 24}) as trainer:
-        assert trainer.train()["episode_reward_mean"] == 2

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, RolloutWorker, SpaceError, TrainerConfig
+from rollax import EnvContext, RolloutWorker
 from tests.env.always_zero import AlwaysZero
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
 
@@ -41,34 +41,16 @@ class MemberOfAgents(AsAgents):
         super().__init__(Member(context), "a")
 
 
-def sampled(cls, **settings):
-    settings |= {"env_config": {"lengths": LENGTHS}, "num_envs_per_worker": 2, "rollout_fragment_length": 30}
-    config = TrainerConfig(**settings)
-    worker = RolloutWorker(cls, AlwaysZero, config=config)
-    batch = worker.sample()
-    worker.stop()
-    return batch, worker.get_metrics()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("cls", "remote"), [(Member, False), (MemberOfAgents, False), (Member, True)])
 def test_each_copy_has_its_own_dynamics(cls, remote, request):
     settings = {"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}
     if remote:
         request.getfixturevalue("small_ray")
-    batch, metrics = sampled(cls, **settings)
+    settings |= {"env_config": {"lengths": LENGTHS}, "num_envs_per_worker": 2, "rollout_fragment_length": 30}
+    worker = RolloutWorker(cls, AlwaysZero, config=settings)
+    batch, metrics = worker.sample(), worker.get_metrics()
+    worker.stop()
     assert {(episode.env_index, episode.length, episode.reward) for episode in metrics} == {(0, 2, 0.0), (1, 5, 5.0)}
     assert {*batch["obs"][:, 0].tolist()} == {0, 1}
     np.testing.assert_array_equal(batch["rewards"], batch["obs"][:, 0])
-
-
-@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
-def test_spaces_must_be_the_same(kind):
-    class OtherSpace(Member):
-        def __init__(self, context):
-            super().__init__(context)
-            if self.index == 1:
-                setattr(self, kind, gym.spaces.Box(-1, 1, (7,)))
-
-    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*OtherSpace, sub-environment 1, {kind}"):
-        sampled(OtherSpace)

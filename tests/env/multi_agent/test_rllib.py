@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from rollax import PGTrainer, check_env, to_base_env
+from rollax import check_env, to_base_env
 from rollax.env.rllib_env import RLlibEnv
 
 
@@ -202,8 +202,3 @@ def test_agents_whose_spaces_differ():
     assert base.observation_space is None
     assert base.observation_spaces == {"player1": Discrete(3), "player2": Discrete(4)}
     assert base.action_space == Discrete(3)
-
-
-def test_training():
-    with PGTrainer(env=Moves, config={"train_batch_size": 40, "num_envs_per_worker": 2}) as trainer:
-        assert trainer.train()["episode_len_mean"] == 4

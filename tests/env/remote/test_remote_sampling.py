@@ -1,12 +1,9 @@
-"""Workers and trainers with remote sub-environments, and with Gymnasium's own processes."""
+"""Workers and trainers with remote sub-environments."""
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rollax import PGTrainer, RolloutWorker, TrainerConfig
 from rollax.algorithms.ppo import PPO, PPOConfig
@@ -36,16 +33,9 @@ def columns_of(batch) -> dict:
 @pytest.mark.parametrize(("env", "several"), [(Clock, False), (Party, True)], ids=["single", "two policies"])
 def test_batches_in_lockstep_equal_those_of_one_process(small_ray, env, several):
     policies = {"first": (PPO, None, None, {}), "other": (PPO, None, None, {"gamma": 0.5})}
-    mapping = functools.partial(_by_letter) if several else None
-    at_home, away = (
-        sampled(
-            env,
-            policies if several else PPO,
-            mapping,
-            **settings,
-        )
-        for settings in ({}, {"remote_worker_envs": True, "remote_env_batch_wait_ms": LOCKSTEP})
-    )
+    mapping = _by_letter if several else None
+    remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": LOCKSTEP}
+    at_home, away = (sampled(env, policies if several else PPO, mapping, **settings) for settings in ({}, remote))
     for here, there in zip(at_home[0], away[0], strict=True):
         assert columns_of(here).keys() == columns_of(there).keys()
         for key, column in columns_of(here).items():
@@ -100,19 +90,3 @@ def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
         assert {*np.unique(batch["eps_id"], return_counts=True)[1].tolist()} == {4}
         assert {episode.length for episode in worker.get_metrics()} == {4}
     worker.stop()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
-def test_training_with_gymnasiums_async_vector_env(mode):
-    """Processes on one machine without Ray."""
-
-    def make(_context):
-        return AsyncVectorEnv([Clock] * 2, context="spawn", autoreset_mode=mode)
-
-    config = {"train_batch_size": 40, "seed": 3}
-    with PGTrainer(env=make, config=config) as trainer:
-        result = trainer.train()
-        assert result["timesteps_total"] >= 40
-        assert trainer.worker.env.num_envs == 2
-        assert 1 <= result["episode_len_mean"] <= 4

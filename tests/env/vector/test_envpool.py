@@ -91,12 +91,6 @@ class TestStandIn:
         assert report.warnings == ()
         assert report.kind == "gymnasium.VectorEnv"
 
-    @pytest.mark.long
-    def test_training(self):
-        with PPOTrainer(lambda context: Pool(4), {**SMALL, "seed": 0}) as trainer:
-            result = trainer.train()
-        assert (result["episode_len_mean"], result["episode_reward_mean"]) == (3, 3)
-
 
 class TestLibrary:
     """The real library."""

@@ -2,10 +2,9 @@
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
-from rollax import EnvError, PPOTrainer, check_env, to_base_env
-from tests.env.refused import refused
+from rollax import EnvError, check_env, to_base_env
+from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
 
@@ -155,18 +154,10 @@ def test_an_end_without_its_final_observation():
             return *others, [{key: info[key] for key in info if key != "terminal_observation"} for info in infos]
 
     base = to_base_env(WithoutFinalObs([Line]))
-    rows = base.reset_rows(np.arange(1))
-    for _ in range(2):
-        base.send_rows(rows, None, np.array([0]))
-        rows = base.poll_rows()
-    base.send_rows(rows, None, np.array([0]))
-    refused(EnvError, base.poll_rows, says="The last observation of an ended episode is missing")
+    refused(EnvError, play, base, 3, says="The last observation of an ended episode is missing")
 
 
-@pytest.mark.long
-def test_check_env_and_training():
+def test_check_env():
     report = check_env(lambda context: lines(2))
     assert (report.kind, report.name, report.num_envs) == ("stable_baselines3.VecEnv", "DummyVecEnv", 2)
     assert report.warnings == ()
-    with PPOTrainer(env=lambda context: lines(4), config={"train_batch_size": 48, "sgd_minibatch_size": 24}) as trainer:
-        assert trainer.train()["episode_len_mean"] == 3
