@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from rollax import EnvContext, RolloutWorker
 from tests.env.always_zero import AlwaysZero
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
+from tests.env.worlds import AsAgents, Counting
 
 LENGTHS = (2, 5)
 
 
-class Member(gym.Env):
+class Member(Counting):
     """Its index in the ensemble sets the length of its episodes."""
-
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
     def __init__(self, context: EnvContext) -> None:
         self.index = context.vector_index
-        self.length = context["lengths"][self.index]
+        self.length, self.paid = context["lengths"][self.index], float(self.index)
 
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        self.count += 1
-        return self._obs(), float(self.index), self.count == self.length, False, {}
-
-    def _obs(self):
+    def obs(self):
         return np.array([self.index, self.count, 0], np.float32)
 
 

@@ -15,7 +15,7 @@ from rollax.rollout import row_sampler
 from rollax.rollout.worker import RolloutWorker
 from tests.env.always_zero import AlwaysZero
 from tests.env.refused import refused
-from tests.env.worlds import OneStep as SingleStep
+from tests.env.worlds import Counting
 
 OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
 ZERO = np.zeros(2, np.float32)
@@ -88,7 +88,7 @@ class StuckVector(SyncVectorEnv):
     """Its second sub-environment ends at every step, including those of resets."""
 
     def __init__(self):
-        super().__init__([SingleStep] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+        super().__init__([Counting] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
 
     def step(self, actions):
         return np.zeros((2, 3), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}

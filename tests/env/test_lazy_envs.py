@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
 from rollax import EnvContext, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
 from rollax.errors import PolicyError
 from tests.env.always_zero import AlwaysZero
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents, Counting
 
 KEYS = {"train_batch_size": 60, "seed": 0}
 
 
-class Lazy(gym.Env):
-    """Makes its simulator in the first reset; episodes of 5 steps."""
+class Lazy(Counting):
+    """Makes its simulator in the first reset."""
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    length = 5
 
     def __init__(self, context: EnvContext) -> None:
         self.context, self.simulator = context, None
         context["event_log"].note("made", context.vector_index)
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
         if self.simulator is None:
             self.context["event_log"].note("simulator", self.context.vector_index)
             self.simulator = object()
-        self.count = 0
-        return np.zeros(3, np.float32), {}
+        return super().reset(seed=seed)
 
     def step(self, action):
         assert self.simulator is not None
-        self.count += 1
-        return np.zeros(3, np.float32), 1.0, self.count == 5, False, {}
+        return super().step(action)
 
 
 class LazyAgents(AsAgents):

@@ -58,16 +58,23 @@ class Clock(gym.Env):
 gym.register(CLOCK_ID, entry_point="tests.env.worlds:Clock", order_enforce=False, disable_env_checker=True)
 
 
-class OneStep(gym.Env):
-    """Each episode ends in its first step."""
+class Counting(gym.Env):
+    """Episodes of `length` steps, each for the reward `paid`; the observation is the number of steps, three times."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    length, paid = 1, 0.0
 
     def reset(self, *, seed=None, options=None):
-        return np.zeros(3, np.float32), {}
+        super().reset(seed=seed)
+        self.count = 0
+        return self.obs(), {}
 
     def step(self, action):
-        return np.zeros(3, np.float32), 0.0, True, False, {}
+        self.count += 1
+        return self.obs(), self.paid, self.count == self.length, False, {}
+
+    def obs(self):
+        return np.full(3, self.count, np.float32)
 
 
 class ListVector(VectorEnv):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -14,7 +13,7 @@ from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.core import trees
 from rollax.errors import PolicyError
 from tests.env.kinds import EXTERNAL, KINDS
-from tests.env.worlds import Clock, Party, action_for
+from tests.env.worlds import Clock, Counting, Party, action_for
 
 ALL_KINDS = {**KINDS, **EXTERNAL}
 ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-agent"}
@@ -26,7 +25,7 @@ def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
     return (3 * table + np.rint(1000 * obs[:, 1:])) % 65537
 
 
-class Counting(Policy):
+class StepCounter(Policy):
     """Its state has its number of steps and a digest of its observations.
 
     The states are lists, as users may return them.
@@ -125,7 +124,7 @@ def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_kind(kind, num_envs):
     env = ALL_KINDS[kind].make(num_envs)
-    worker = RolloutWorker(lambda _: env, Counting, config={"rollout_fragment_length": 5, "seed": 1})
+    worker = RolloutWorker(lambda _: env, StepCounter, config={"rollout_fragment_length": 5, "seed": 1})
     try:
         follower = follow(worker, fragments=25 if num_envs == 1 else 9)
         assert follower.carried > 5
@@ -138,11 +137,11 @@ def test_every_kind(kind, num_envs):
 def test_whole_episodes(kind):
     config = {"rollout_fragment_length": 5, "seed": 1, "batch_mode": "complete_episodes"}
     env = ALL_KINDS[kind].make(3)
-    assert follow(RolloutWorker(lambda _: env, Counting, config=config)).carried == 0
+    assert follow(RolloutWorker(lambda _: env, StepCounter, config=config)).carried == 0
 
 
 def test_the_state_counts_the_steps_of_the_episode():
-    worker = RolloutWorker(Clock, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 50})
+    worker = RolloutWorker(Clock, StepCounter, config={"num_envs_per_worker": 3, "rollout_fragment_length": 50})
     batch = worker.sample()
     np.testing.assert_array_equal(batch["state_in"][0], batch["obs"][:, 0])
     assert set(batch["state_in"][0].tolist()) == {0, 1, 2, 3}
@@ -151,7 +150,7 @@ def test_the_state_counts_the_steps_of_the_episode():
 @pytest.mark.parametrize("clip", [True, 2.5])
 def test_the_previous_reward_is_clipped_as_in_training(clip):
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 7, "clip_rewards": clip}
-    worker = RolloutWorker(Party, Counting, config=config)
+    worker = RolloutWorker(Party, StepCounter, config=config)
     follow(worker)
     batch = worker.sample()
     assert batch["prev_rewards"].max() == (1 if clip is True else clip)
@@ -160,7 +159,7 @@ def test_the_previous_reward_is_clipped_as_in_training(clip):
 def test_together_with_a_policy_without_state():
     worker = RolloutWorker(
         Party,
-        {"counts": Counting, "forgets": Stateless},
+        {"counts": StepCounter, "forgets": Stateless},
         policy_mapping_fn=lambda agent: "counts" if agent in "ac" else "forgets",
         config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1},
     )
@@ -171,7 +170,9 @@ def test_together_with_a_policy_without_state():
 
 
 def test_evaluation_in_between_begins_new_trajectories():
-    worker = RolloutWorker(Party, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1})
+    worker = RolloutWorker(
+        Party, StepCounter, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1}
+    )
     follower, policy = StateChecker(), worker.get_policy()
     for _ in range(10):
         batch = worker.sample()
@@ -181,7 +182,7 @@ def test_evaluation_in_between_begins_new_trajectories():
 
 
 def test_states_are_stored_for_a_policy_without_batch_columns():
-    class WithoutColumns(Counting):
+    class WithoutColumns(StepCounter):
         batch_columns = None
 
     batch = RolloutWorker(Clock, WithoutColumns, config={"rollout_fragment_length": 9}).sample()
@@ -191,7 +192,7 @@ def test_states_are_stored_for_a_policy_without_batch_columns():
 
 @pytest.mark.parametrize("states", [[], [[1]], [[1], [1.0, 2.0]], [[1], [[1.0]]]], ids=str)
 def test_states_that_differ_from_the_initial_ones_are_refused(states):
-    class Wrong(Counting):
+    class Wrong(StepCounter):
         def compute_actions(self, obs_batch):  # type: ignore[override]
             return [0] * len(obs_batch), states, {}
 
@@ -203,7 +204,7 @@ def test_states_that_differ_from_the_initial_ones_are_refused(states):
 
 
 def test_fractions_are_not_stored_in_an_initial_state_of_integers():
-    class Average(Counting):
+    class Average(StepCounter):
         first: Any = 0
 
         def get_initial_state(self):
@@ -328,24 +329,14 @@ def test_a_recurrent_and_a_stateless_policy_learn_together():
         assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
-class NarrowBounds(gym.Env):
-    """Actions up to 0.1, so that most of a policy's actions are clipped; episodes of seven steps."""
+class NarrowBounds(Counting):
+    """Actions up to 0.1, so that most of a policy's actions are clipped."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-0.1, 0.1, (2,), np.float32)
+    length, paid = 7, 0.5
 
-    def __init__(self, config: Any = None) -> None:
-        self.t = 0
-
-    def _obs(self) -> np.ndarray:
-        return np.array([self.t / 7], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        return self._obs(), 0.5, self.t == 7, False, {}
+    def obs(self) -> np.ndarray:
+        return np.array([self.count / 7], np.float32)
 
 
 @pytest.mark.short("normalize_actions")

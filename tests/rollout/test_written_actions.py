@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -27,7 +26,7 @@ from rollax import (
 )
 from rollax.core import trees
 from rollax.core.spaces import stack
-from tests.env.worlds import ALL, DictEnvs
+from tests.env.worlds import ALL, Counting, DictEnvs
 
 OBS_SPACE = spaces.Box(-1, 1, (1,), np.float32)
 OBS = np.zeros(1, np.float32)
@@ -69,21 +68,18 @@ class Writing:
         self.kept += arrays
 
 
-class Single(gym.Env):
-    observation_space = OBS_SPACE
+class Single(Counting):
+    observation_space, length = OBS_SPACE, STEPS
 
     def __init__(self, log: Writing) -> None:
         self.log, self.action_space = log, log.action_space
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return OBS, {}
-
     def step(self, action):
         self.log.write(action)
-        self.t += 1
-        return OBS, 0.0, self.t == STEPS, False, {}
+        return super().step(action)
+
+    def obs(self):
+        return OBS
 
 
 class Several(MultiAgentEnv):

@@ -24,7 +24,18 @@ from tests.env.old_worlds import OldClock, OldVector
 from tests.env.recording.films import Film
 from tests.env.refused import refused
 from tests.env.test_bad_output import INFO, OBS, REWARD, TERMINATED, faulty
-from tests.env.worlds import ACTION_SPACE, ALL, CLOCK_ID, OBS_SPACE, ArrayVector, Clock, DictParties, ListVector, Party
+from tests.env.worlds import (
+    ACTION_SPACE,
+    ALL,
+    CLOCK_ID,
+    OBS_SPACE,
+    ArrayVector,
+    Clock,
+    Counting,
+    DictParties,
+    ListVector,
+    Party,
+)
 from tests.env.wraps import WRAPS
 
 
@@ -119,12 +130,12 @@ class TestWrappers:
         assert ("warning", "goal rewards") not in names(report)
 
     def test_mistakes(self):
-        checked = functools.partial(check_env, env_wrappers=[Brief])
-        refused(ConfigError, checked, Clock(), says="env_wrappers has no effect: an instance...in its wrappers")
-        checked = functools.partial(check_env, env_wrappers=Brief)
-        refused(ConfigError, checked, Clock, says="env_wrappers is not a list of classes or functions")
-        checked = functools.partial(check_env, env_wrappers=[f"{BRIEF}er"])
-        refused(ConfigError, checked, Clock, says="cannot be imported...define Briefer in")
+        for env, wrappers, says in (
+            (Clock(), [Brief], "env_wrappers has no effect: an instance...in its wrappers"),
+            (Clock, Brief, "env_wrappers is not a list of classes or functions"),
+            (Clock, [f"{BRIEF}er"], "cannot be imported...define Briefer in"),
+        ):
+            refused(ConfigError, functools.partial(check_env, env, env_wrappers=wrappers), says=says)
 
 
 class TestClosing:
@@ -242,15 +253,8 @@ def test_errors_that_training_would_raise(wrap, fault):
     refused(EnvError, check_env, lambda: faulty(wrap, *FAULTS[fault]))
 
 
-class Endless(gym.Env):
-    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.obs(), {}
-
-    def step(self, action):
-        return self.obs(), 0.5, False, False, {}
+class Endless(Counting):
+    observation_space, length = spaces.Box(-1, 1, (2,), np.float32), 0
 
     def obs(self):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
@@ -295,6 +299,7 @@ class BeginsAnew(Endless):
     """Its random stream begins anew in a reset without a seed."""
 
     def reset(self, *, seed=None, options=None):
+        super().reset()
         self.np_random = np.random.default_rng(seed)
         return self.obs(), {}
 
@@ -320,29 +325,26 @@ class Numbered(Fixed):
 class InTurn(Endless):
     """The players begin in turn; nothing is random."""
 
-    player = 0
+    player, length = 0, 1
 
     def reset(self, *, seed=None, options=None):
         self.player = (self.player + 1) % 4
-        return self.obs(), {}
-
-    def step(self, action):
-        return self.obs(), 0.5, True, False, {}
+        return super().reset()
 
     def obs(self):
         return np.full(2, self.player / 4, np.float32)
 
 
 class Shared(Endless):
-    count = [0]
+    of_all = [0]
 
     def reset(self, *, seed=None, options=None):
-        self.count[0] = 0
+        self.of_all[0] = 0
         return super().reset(seed=seed)
 
     def step(self, action):
-        self.count[0] += 1
-        return self.obs(), 0.5, self.count[0] % 20 == 0, False, {}
+        self.of_all[0] += 1
+        return self.obs(), 0.5, self.of_all[0] % 20 == 0, False, {}
 
 
 class RewardsFirst(MultiAgentEnv):
@@ -418,11 +420,7 @@ def test_out_of_bounds_and_casts(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):  # logged once in training, and reported by each check
             report = check_env(Odd)
-            assert sorted(names(report)) == [
-                ("note", "cast"),
-                ("warning", "out of bounds"),
-                ("warning", "out of bounds"),
-            ]
+            assert sorted(names(report)) == [("note", "cast"), *[("warning", "out of bounds")] * 2]
     assert caplog.text == ""
     (cast,) = (finding for finding in report.findings if finding.severity == "note")
     assert cast.message.startswith("Clock") or cast.message.startswith("Odd, sub-environment 0, reset(), key 'x'")
@@ -465,23 +463,20 @@ def test_the_same_seed_draws_the_same_actions():
     assert repr(drawn[0]) == repr(drawn[1]) != repr(drawn[2])
 
 
-class Limited(gym.Env):
+class Limited(Counting):
     """Every episode ends after 25 steps, by the flag of the config."""
 
-    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+    observation_space, length = spaces.Box(0, 1, (1,)), 25
 
     def __init__(self, context):
-        self.flags = (True, False) if context["terminates"] else (False, True)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.np_random.random(1, np.float32), {}
+        self.terminates = context["terminates"]
 
     def step(self, action):
-        self.steps += 1
-        ends = self.steps == 25
-        return self.np_random.random(1, np.float32), 0.0, ends and self.flags[0], ends and self.flags[1], {}
+        obs, reward, ends, _, info = super().step(action)
+        return obs, reward, ends and self.terminates, ends and not self.terminates, info
+
+    def obs(self):
+        return self.np_random.random(1, np.float32)
 
 
 def test_a_time_limit_that_terminates_is_suspected():

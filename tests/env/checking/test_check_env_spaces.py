@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rollax import EnvError, MultiAgentEnv, SpaceError, check_env
 from rollax.env.checking.random_play import RandomActions
 from tests.env.refused import refused
-from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, OneStep
+from tests.env.worlds import ALL, OBS_SPACE, Counting
 
 
 class OwnSpaces(MultiAgentEnv):
@@ -62,22 +62,17 @@ class TestSpacesByAgent:
 MASKED = spaces.Dict({"x": OBS_SPACE, "action_mask": spaces.MultiBinary(5)})
 
 
-class Masked(gym.Env):
+class Masked(Counting):
     """Allows one action at a time."""
 
-    observation_space, action_space = MASKED, ACTION_SPACE
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return self.obs(), {}
+    observation_space, length = MASKED, 15
 
     def step(self, action):
         assert action == self.count % 5
-        self.count += 1
-        return self.obs(), 0.0, self.count == 15, False, {}
+        return super().step(action)
 
     def obs(self):
-        return {"x": np.zeros(3, np.float32), "action_mask": np.eye(5, dtype=np.int8)[self.count % 5]}
+        return {"x": super().obs(), "action_mask": np.eye(5, dtype=np.int8)[self.count % 5]}
 
 
 class TestMasks:
@@ -116,7 +111,7 @@ class TestMasks:
 
 
 def test_actions_that_built_in_policies_refuse():
-    class Whole(OneStep):
+    class Whole(Counting):
         action_space = spaces.Dict({"a": spaces.Box(-3, 3, (2,), np.int32)})
 
     assert [finding.name for finding in check_env(Whole).findings] == ["integer actions"]
@@ -125,7 +120,7 @@ def test_actions_that_built_in_policies_refuse():
 class TestMasksOfAMethod:
     """The method `action_masks` of environments for MaskablePPO."""
 
-    class Masked(OneStep):
+    class Masked(Counting):
         action_space = spaces.Discrete(4)
 
         def action_masks(self):

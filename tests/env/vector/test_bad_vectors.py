@@ -17,7 +17,7 @@ from rollax import BaseEnv, EnvError, Rows, VectorEnv, to_base_env
 from rollax.env import checks
 from rollax.env.rows import NO_ENVS
 from tests.env.refused import play, refused
-from tests.env.worlds import ACTION_SPACE, OneStep
+from tests.env.worlds import ACTION_SPACE, Counting
 
 SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
 OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
@@ -242,7 +242,7 @@ def test_lists_of_the_wrong_length():
     assert len(play(to_base_env(Columns(obs=(one, one, one))), 1)) == 3
 
 
-class Breaks(OneStep):
+class Breaks(Counting):
     def step(self, action):
         raise ZeroDivisionError("by nothing")
 
