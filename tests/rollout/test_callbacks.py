@@ -11,17 +11,8 @@ from rollax import Callbacks, MultiAgentEnv, PGTrainer, RolloutWorker, SampleBat
 from rollax.errors import BatchError, ConfigError
 from rollax.rollout.episode import Episode
 from rollax.rollout.own_callbacks import make_callbacks
-from tests.rollout.worlds import (
-    ACTION_SPACE,
-    ALL,
-    OBS_SPACE,
-    Asynchronous,
-    Encode,
-    Line,
-    Scripted,
-    native_lines,
-    scripted,
-)
+from tests.rollout import worlds
+from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted, native_lines, scripted
 
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
 
@@ -32,15 +23,18 @@ class CallRecorder(Callbacks):
     def __init__(self) -> None:
         self.lines: list[tuple] = []
 
-    def on_episode_start(self, *, worker, base_env, episode):
+    def _note(self, what, worker, base_env, episode):
         assert base_env is worker.env
-        self.lines.append(("start", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+        self.lines.append((what, episode.episode_id, episode.env_index, episode.length, episode.total_reward))
 
-    def on_episode_step(self, *, worker, base_env, episode):
-        self.lines.append(("step", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+    def on_episode_start(self, **known):
+        self._note("start", **known)
 
-    def on_episode_end(self, *, worker, base_env, episode):
-        self.lines.append(("end", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+    def on_episode_step(self, **known):
+        self._note("step", **known)
+
+    def on_episode_end(self, **known):
+        self._note("end", **known)
 
     def on_sample_end(self, *, worker, samples):
         self.lines.append(("sample", samples))
@@ -106,7 +100,7 @@ def test_infos_of_the_last_step():
 class Leaves(MultiAgentEnv):
     """Agent "b" ends in the first step; one dict has the info of the agents that act."""
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    observation_space, action_space = OBS_SPACE, worlds.ACTION_SPACE
 
     def reset(self, *, seed=None, options=None):
         self.step_count, self.info = 0, {"step": 0, "array": np.zeros(1)}

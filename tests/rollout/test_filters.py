@@ -1,5 +1,3 @@
-from itertools import permutations
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -149,17 +147,6 @@ class TestMerging:
         for made in (driver, *workers):
             assert_same_state(made.state(), filter_after(*seen).state(), rtol=1e-12)
 
-    def test_the_order_of_merging_does_not_matter(self):
-        deltas = [filter_after(rows).take_delta() for rows in polls(5, 1, 300)]
-        states = []
-        for order in permutations(deltas):
-            made = MeanStdFilter(VECTOR)
-            for delta in order:
-                made.merge(delta)
-            states.append(made.state())
-        for state in states[1:]:
-            assert_same_state(state, states[0], rtol=1e-12)
-
     @pytest.mark.parametrize("sizes", [(5, 4), (0, 4), (5, 0), (0, 0)])
     def test_two_deltas_together(self, sizes):
         nested = spaces.Dict({"arm": spaces.Tuple([VECTOR, VECTOR]), "height": spaces.Box(-9, 9, (), np.float32)})
@@ -218,29 +205,24 @@ class TestMakeFilter:
         made.sync(made.state())
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e300])
-def test_rows_that_are_not_finite_do_not_change_the_statistics(bad):
-    space = spaces.Dict({"a": spaces.Box(-np.inf, np.inf, (2,), np.float64)})
-    observation_filter = MeanStdFilter(space)
-    observation_filter({"a": np.array([[1.0, 2.0], [3.0, 5.0]])})
-    before = observation_filter.state()
-    with pytest.raises(EnvError, match=r"observation filter, a(.|\n)*finite observations"):
-        observation_filter({"a": np.array([[0.0, 0.0], [0.0, bad]])})
-    for name, array in observation_filter.state().items():
-        np.testing.assert_array_equal(array, before[name])
+NUMBERS = "observation filter, b(.|\n)*finite observations"
 
 
 @pytest.mark.parametrize(
-    ("later", "error"), [(f32([[np.nan], [1]]), EnvError), (f32([[1, 2], [3, 4]]), ShapeError)], ids=["NaN", "shape"]
+    ("later", "error", "says"),
+    [
+        *(([[bad], [1]], EnvError, NUMBERS) for bad in (np.inf, -np.inf, np.nan, 1e300)),
+        (np.ones((2, 2)), ShapeError, r"\(2, 2\)"),
+    ],
 )
-def test_an_error_of_a_later_leaf_changes_no_statistics(later, error):
-    leaf = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+def test_an_error_of_a_later_leaf_changes_no_statistics(later, error, says):
+    leaf = spaces.Box(-np.inf, np.inf, (1,), np.float64)
     observation_filter = MeanStdFilter(spaces.Dict({"a": leaf, "b": leaf}))
     observation_filter({"a": f32([[1], [3]]), "b": f32([[5], [6]])})
     before = observation_filter.state()
     observation_filter.take_delta()
-    with pytest.raises(error):
-        observation_filter({"a": f32([[7], [9]]), "b": later})
+    with pytest.raises(error, match=says):
+        observation_filter({"a": f32([[7], [9]]), "b": np.array(later)})
     assert_same_state(observation_filter.state(), before)
     assert observation_filter.take_delta()["a/count"] == 0
 

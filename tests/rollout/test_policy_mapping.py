@@ -59,14 +59,6 @@ class TestMapping:
     def test_other_signatures_with_the_episode(self, mapping):
         assert set(self.run(mapping)[0]) == {"x", "y"}
 
-    @pytest.mark.parametrize("policies", [{"x": Encode}, {"x": Encode, "y": Encode}])
-    def test_an_unknown_policy(self, policies):
-        worker = RolloutWorker(scripted(TOGETHER), policies, policy_mapping_fn=lambda a: {"a": "x", "b": "z"}[a])
-        with pytest.raises(PolicyError, match="unknown policy") as caught:
-            worker.sample()
-        assert "'b'" in str(caught.value)
-        assert "z" in str(caught.value)
-
     def test_several_policies_need_a_mapping(self):
         with pytest.raises(ConfigError, match="Several policies require a policy mapping"):
             RolloutWorker(scripted(TOGETHER), {"x": Encode, "y": Encode})

@@ -15,6 +15,7 @@ from tests.env.refused import refused
 from tests.rollout.reference import histories
 from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted, native_lines
 
+FILTER, WHOLE = {"observation_filter": "MeanStdFilter"}, {"batch_mode": "complete_episodes"}
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
 
 
@@ -44,9 +45,16 @@ def returning(result) -> type[Policy]:
     return Returning
 
 
-def worker(result, env=Line, num_envs=2, **config) -> RolloutWorker:
+def worker(result, env=Line, num_envs=2, mapping=None, **config) -> RolloutWorker:
+    """A worker with a policy that returns a result, or with given policies."""
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 3, **config}
-    return RolloutWorker(env, returning(result), config=config)
+    policies = result if isinstance(result, type | dict) else returning(result)
+    return RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
+
+
+def a_by_x(agent) -> str:
+    """The policy "x" acts for the agent "a", and "y" for others."""
+    return "x" if agent == "a" else "y"
 
 
 class TestReturnValues:
@@ -148,10 +156,8 @@ class TestActions:
 
     def test_the_error_names_one_policy_of_several(self):
         script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or", ALL: "T"}]
-        bad = returning((np.array([np.nan]), [], {}))
-        made = RolloutWorker(
-            lambda _: Scripted([script]), {"x": Encode, "y": bad}, policy_mapping_fn=lambda a: "x" if a == "a" else "y"
-        )
+        policies = {"x": Encode, "y": returning((np.array([np.nan]), [], {}))}
+        made = worker(policies, lambda _: Scripted([script]), 1, a_by_x)
         with pytest.raises(NonFiniteError, match="policy 'y', row 0 of 1"):
             made.sample()
 
@@ -192,7 +198,7 @@ class TestManyActions:
             seen.append(obs.tolist())
             return np.tile(np.array([[1.0, 1.0, 5.0]]), (len(obs), 1)), [], {"score": np.arange(len(obs))}
 
-        made = worker(act, lambda _: RecordsActions(), 1, observation_filter="MeanStdFilter")
+        made = worker(act, lambda _: RecordsActions(), 1, **FILTER)
         runner, before = made.runners["default_policy"], made.get_filters()["default_policy"]["count"]
         rows = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
         for given in (rows, [np.array(row) for row in rows], np.array(rows), np.array(rows, np.float16)):
@@ -271,12 +277,7 @@ class TestFilter:
     @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
     def test_each_observation_once(self, autoreset):
         env, copies = (Line, 3) if autoreset is None else (native_lines(autoreset), 1)
-        config = {
-            "num_envs_per_worker": copies,
-            "observation_filter": "MeanStdFilter",
-            "rollout_fragment_length": 9,
-        }
-        made = RolloutWorker(env, Encode, config=config)
+        made = worker(Encode, env, copies, rollout_fragment_length=9, **FILTER)
         made.sample()
         logs = [env.log for env in made.env.get_sub_environments()]
         shown = [obs for log in logs for event in log for obs in event[1 if event[0] == "reset" else 2].values()]
@@ -286,16 +287,8 @@ class TestFilter:
 
     def test_each_policy_has_its_own_filter(self):
         script = [{"a": "o", "b": "o"}, {"a": "or"}, {"a": "or", "b": "r"}, {"a": "r", "b": "or"}, {ALL: "T", "a": "o"}]
-        made = RolloutWorker(
-            lambda _: Scripted([script]),
-            {"x": Encode, "y": Encode},
-            policy_mapping_fn=lambda a: "x" if a == "a" else "y",
-            config={
-                "observation_filter": "MeanStdFilter",
-                "rollout_fragment_length": 4,
-                "batch_mode": "complete_episodes",
-            },
-        )
+        policies = {"x": Encode, "y": Encode}
+        made = worker(policies, lambda _: Scripted([script]), 1, a_by_x, rollout_fragment_length=4, **FILTER, **WHOLE)
         made.sample()
         (env,) = made.env.get_sub_environments()
         assert len(histories([env])[0].episodes) == 1
@@ -305,12 +298,7 @@ class TestFilter:
     def test_rows_without_an_observation(self):
         script = [{"a": "o", "b": "o"}, {"a": "r"}, {"b": "r", "a": "or"}, {"b": "T"}, {"a": "rC", ALL: "T"}]
         base = Asynchronous([Scripted([script])])
-        config = {
-            "observation_filter": "MeanStdFilter",
-            "rollout_fragment_length": 4,
-            "batch_mode": "complete_episodes",
-        }
-        batch = RolloutWorker(lambda _: base, Encode, config=config).sample()
+        batch = worker(Encode, lambda _: base, 1, rollout_fragment_length=4, **FILTER, **WHOLE).sample()
         assert batch["agent_id"].tolist() == ["a", "a", "b"]
 
     def test_rows_have_the_filtered_observations(self):
@@ -323,8 +311,7 @@ class TestFilter:
                 seen.append(obs_batch.copy())
                 return [0] * len(obs_batch), [], {}
 
-        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 12}
-        batch = RolloutWorker(Line, Watching, config=config).sample()
+        batch = worker(Watching, Line, 1, rollout_fragment_length=12, **FILTER).sample()
         np.testing.assert_array_equal(batch["obs"], np.concatenate(seen))
         running = ~(batch["terminateds"] | batch["truncateds"])[:-1]
         np.testing.assert_array_equal(batch["new_obs"][:-1][running], batch["obs"][1:][running])
@@ -353,19 +340,12 @@ class TestActionsOutOfTheirSpace:
         class Acting(RecordsActions):
             action_space = space
 
-        where = (
-            ""
-            if "cannot represent these" in says or "structure" in says
-            else "not in the action space...'default_policy'..."
-        )
+        unreadable = "cannot represent these" in says or "structure" in says
+        where = "" if unreadable else "not in the action space...'default_policy'..."
         refused(PolicyError, worker((actions, [], {}), lambda context: Acting()).sample, says=where + says)
 
     def test_box_actions_are_left_to_the_action_map(self):
-        made = worker(
-            (np.full((2, 3), 99.0), [], {}),
-            lambda context: RecordsActions(),
-            clip_actions=False,
-            normalize_actions=False,
-        )
+        plain = {"clip_actions": False, "normalize_actions": False}
+        made = worker((np.full((2, 3), 99.0), [], {}), lambda context: RecordsActions(), **plain)
         made.sample()
         assert made.env.get_sub_environments()[0].actions[0].tolist() == [99.0, 99.0, 99.0]

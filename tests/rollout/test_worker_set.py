@@ -98,13 +98,18 @@ def numbers(trainer, iterations):
     return means, trainer.get_weights(), trainer.worker.get_filters()
 
 
-def assert_same(found, expected):
-    np.testing.assert_equal(found, expected)
+def sampling_states(trainer):
+    return trainer.get_state()["workers"]["sampling"]
+
+
+def begun(trainer):
+    """The episodes that each sub-environment of each worker has begun."""
+    return [state["episodes_begun"].tolist() for state in sampling_states(trainer)]
 
 
 def test_two_workers_are_reproducible_and_differ_from_one(make):
     first = numbers(make(2), 3)
-    assert_same(numbers(make(2), 3), first)
+    np.testing.assert_equal(numbers(make(2), 3), first)
     assert numbers(make(1), 3)[0] != first[0]
 
 
@@ -133,16 +138,14 @@ def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_work
     trainer = make(2)
     trainer.train()
     path = trainer.save(tmp_path)
-    states = trainer.get_state()["workers"]["sampling"]
-    assert [state["episodes_begun"].tolist() for state in states] == [[2, 2], [2, 2]]
+    assert begun(trainer) == [[2, 2], [2, 2]]
     other = make(num_workers)
     other.train()
     other.restore(path)
-    assert_same(other.get_weights(), trainer.get_weights())
-    assert_same(other.worker.get_filters(), trainer.worker.get_filters())
-    found = [state["episodes_begun"].tolist() for state in other.get_state()["workers"]["sampling"]]
+    np.testing.assert_equal(other.get_weights(), trainer.get_weights())
+    np.testing.assert_equal(other.worker.get_filters(), trainer.worker.get_filters())
     # All workers begin fresh episodes at the next step; the third worker had begun some of its own.
-    assert found[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
+    assert begun(other)[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
     before = other.optimizer.env_steps
     assert before == 48
     assert all(other.workers.foreach_worker(lambda worker: not (worker.sampler.episodes["id"] >= 0).any()))
@@ -168,11 +171,9 @@ def test_a_worker_that_fails_while_a_checkpoint_is_written(make, tmp_path):
     for num_workers in (2, 0):
         other = make(num_workers)
         other.restore(path)
-        assert_same(other.get_weights(), trainer.get_weights())
-        sampling = other.get_state()["workers"]["sampling"]
+        np.testing.assert_equal(other.get_weights(), trainer.get_weights())
         # The first worker had started twice: it begins as after a second restart, and repeats no episode.
-        begun = [[2 << 32, 2 << 32], [2, 2]][: max(num_workers, 1)]
-        assert [state["episodes_begun"].tolist() for state in sampling] == begun
+        assert begun(other) == [[2 << 32, 2 << 32], [2, 2]][: max(num_workers, 1)]
         other.train()
     assert trainer.train()["info"]["workers"]["restarts"] == 1
 
@@ -198,7 +199,7 @@ def test_a_worker_that_is_restarted_in_a_restored_run_repeats_no_episode_of_a_re
     assert next_episodes(other)[0] == seeds
     restarted(other)
     assert next_episodes(other)[1] == 2
-    ids = [trainer.get_state()["workers"]["sampling"][1]["next_episode_id"] for trainer in (first, other)]
+    ids = [sampling_states(trainer)[1]["next_episode_id"] for trainer in (first, other)]
     assert ids[1] - ids[0] == 1 << 32
 
 
@@ -210,9 +211,8 @@ def test_workers_that_a_checkpoint_lacks_play_other_episodes_than_they_played_be
     fewer.restore(trainer.save(tmp_path / "first"))
     more = make(2)
     more.restore(fewer.save(tmp_path / "second"))
-    states = more.get_state()["workers"]["sampling"]
-    assert [state["episodes_begun"].tolist() for state in states] == [[2, 2], [1 << 32, 1 << 32]]
-    assert [state["next_episode_id"] for state in states] == [(1 << 48) + 4, (2 << 48) + (1 << 32)]
+    assert begun(more) == [[2, 2], [1 << 32, 1 << 32]]
+    assert [state["next_episode_id"] for state in sampling_states(more)] == [(1 << 48) + 4, (2 << 48) + (1 << 32)]
     assert more.get_state()["workers"]["starts"] == 2
 
 
@@ -257,7 +257,7 @@ def test_a_restarted_worker_has_the_current_weights_and_filters(make):
     assert health["healthy"] == 2
     assert "no level" in health["last_errors"]["2"]
     for weights in trainer.workers.foreach_worker(lambda worker: worker.get_weights()):
-        assert_same(weights, acted)
+        np.testing.assert_equal(weights, acted)
     versions = trainer.workers.foreach_worker(lambda worker: (worker.worker_index, worker.version))
     assert versions == [(1, 2), (2, 2)]
 
@@ -284,7 +284,7 @@ def test_the_first_fragments_after_a_restore_are_those_of_the_restored_weights(m
     trainer.restore(path)
     trainer.train()
     for weights in trainer.workers.foreach_worker(lambda worker: worker.get_weights()):
-        assert_same(weights, acted)
+        np.testing.assert_equal(weights, acted)
 
 
 def test_restoring_drops_pending_requests(make, tmp_path):

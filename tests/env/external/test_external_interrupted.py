@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, EnvStoppedError, RolloutWorker, open_dataset
-from tests.env.external.test_external_sampling import NumberedPolicy, decisions, recorded_play
+from tests.env.external.test_external_sampling import NumberedPolicy, decisions, recorded_play, worker_of
 from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, seen
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 from tests.interrupting import Interrupts
 from tests.waiting import LONG
 
@@ -31,13 +30,7 @@ class Numbered(NumberedPolicy):
 @contextmanager
 def sampled(env: Any, agents: str | None = None, **config: Any) -> Iterator[RolloutWorker]:
     """A worker that samples `env`; its polls raise instead of waiting for ever."""
-    specs = {name: (Numbered, OBS_SPACE, ACTION_SPACE, {}) for name in "pq"}
-    worker = RolloutWorker(
-        lambda _: env,
-        Numbered if agents is None else specs,
-        policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
-        config={"accept_off_policy_actions": True, **config},
-    )
+    worker = worker_of(env, agents, Numbered, **config)
     watchdog = threading.Timer(10 * LONG, worker.env.interrupt, [True])
     watchdog.daemon = True
     watchdog.start()
@@ -145,29 +138,15 @@ class Raises(Callbacks):
 @pytest.mark.parametrize("players", [1, 2])
 @pytest.mark.parametrize("in_background", [False, True])
 def test_callbacks_that_raise_once(agents, method, players, in_background, monkeypatch):
-    obs: Any = seen(1) if agents is None else {"x": seen(1)}
     ended = [0] * players
-
-    def script(env):
-        def play(player: int) -> None:
-            while True:
-                episode = env.start_episode()
-                for _ in range(3):
-                    env.get_action(episode, obs)
-                env.end_episode(episode, obs)
-                ended[player] += 1
-
-        in_threads(players, play)
-
     monkeypatch.setattr(Raises, "method", method)
-    kind = Scripted if agents is None else ScriptedAgents
-    config = {"rollout_fragment_length": 20, "callbacks": Raises, "sample_async": in_background}
-    with sampled(kind(script), agents, **config) as worker:
+    config = {"rollout_fragment_length": 30, "callbacks": Raises, "sample_async": in_background}
+    with sampled(in_episodes_of_seven(agents, players, ended), agents, **config) as worker:
         with pytest.raises(ZeroDivisionError, match="once"):
             worker.sample()
         before = list(ended)
         while not all(now > then for now, then in zip(ended, before, strict=True)):
-            assert worker.sample().env_steps >= 20
+            assert worker.sample().env_steps >= 30
 
 
 class Ends(Callbacks):
@@ -182,8 +161,15 @@ class Ends(Callbacks):
         Ends.ended += 1
 
 
-def in_episodes_of_seven(agents: str | None, players: int) -> Any:
-    """An external environment whose episodes have 7 steps, with a reward of 1 for each agent."""
+def in_episodes_of_seven(agents: str | None, players: int, ended: list[int] | None = None) -> Any:
+    """An external environment whose episodes have 7 steps, with a reward of 1 for each agent.
+
+    Args:
+        agents: the agents of the environment; None for one.
+        players: the number of threads, with an episode each.
+        ended: the numbers of episodes that each thread has ended.
+    """
+    ended = [0] * players if ended is None else ended
     obs: Any = seen(1) if agents is None else {agent: seen(1) for agent in agents}
 
     def script(env):
@@ -194,6 +180,7 @@ def in_episodes_of_seven(agents: str | None, players: int) -> Any:
                     env.get_action(episode, obs)
                     env.log_returns(episode, 1.0 if agents is None else dict.fromkeys(agents, 1.0))
                 env.end_episode(episode, obs)
+                ended[player] += 1
 
         in_threads(players, play)
 

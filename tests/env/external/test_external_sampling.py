@@ -151,19 +151,24 @@ def recorded_play(agents: str | None, episodes: int = EPISODES) -> tuple[Any, di
     return script, expected, played
 
 
+def worker_of(env: Any, agents: str | None, policy: type = NumberedPolicy, **config: Any) -> RolloutWorker:
+    """A worker with one policy, or two for several agents."""
+    return RolloutWorker(
+        lambda context: env,
+        policy if agents is None else dict.fromkeys("pq", policy),
+        policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
+        config={"accept_off_policy_actions": True, **config},
+    )
+
+
 @pytest.mark.parametrize("agents", [None, "xyz"])
 @pytest.mark.parametrize("mode", ["complete_episodes", "truncate_episodes"])
 @pytest.mark.parametrize("fragment", [4, 25])
 def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment):
     """Of episodes with training enabled; with rewards that come while other agents act, ends, and truncated ends."""
     script, expected, played = recorded_play(agents)
-    specs = {"p": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {}), "q": (NumberedPolicy, OBS_SPACE, ACTION_SPACE, {})}
-    worker = RolloutWorker(
-        lambda context: (Scripted if agents is None else ScriptedAgents)(script),
-        NumberedPolicy if agents is None else specs,
-        policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
-        config={"batch_mode": mode, "rollout_fragment_length": fragment, "accept_off_policy_actions": True},
-    )
+    env = (Scripted if agents is None else ScriptedAgents)(script)
+    worker = worker_of(env, agents, batch_mode=mode, rollout_fragment_length=fragment)
     sampled: dict[tuple, list] = {}
     count = 0
     while not (played.is_set() and count >= len(expected)):
@@ -206,13 +211,7 @@ class GuessingEnv(ExternalEnv):
             self.end_episode(episode, obs)
 
 
-CONFIG = {
-    "train_batch_size": 60,
-    "sgd_minibatch_size": 30,
-    "num_sgd_iter": 2,
-    "model": {"fcnet_hiddens": [8]},
-    "seed": 0,
-}
+CONFIG = {"train_batch_size": 60, "sgd_minibatch_size": 30, "model": {"fcnet_hiddens": [8]}, "seed": 0}
 
 
 @pytest.fixture

@@ -28,14 +28,18 @@ def base():
         yield base
 
 
+def ask(base, then=lambda actions: None, **numbers: float) -> None:
+    """Starts episodes, and requests an action for each in one call."""
+    for name in numbers:
+        base.env.start_episode(name)
+    base.env.request_actions({name: seen(number) for name, number in numbers.items()}, then)
+
+
 class TestRequests:
     def test_a_callback_gets_the_actions(self, base):
         got = []
-        for name in "ab":
-            base.env.start_episode(name)
-        base.env.request_actions({"a": seen(1), "b": seen(2)}, got.append)
-        base.env.start_episode("c")
-        base.env.request_actions({"c": seen(3)}, got.append)
+        ask(base, got.append, a=1, b=2)
+        ask(base, got.append, c=3)
         assert got == []
         rows = base.poll_rows()
         assert len(rows) == 3
@@ -44,23 +48,21 @@ class TestRequests:
 
     def test_the_callback_can_make_the_next_request(self, base):
         got = []
-        base.env.start_episode("a")
 
         def again(actions):
             got.append(actions)
             if len(got) < 3:
                 base.env.request_actions({"a": seen(len(got))}, again)
 
-        base.env.request_actions({"a": seen(0)}, again)
+        ask(base, again, a=0)
         for _ in range(3):
             answer(base, base.poll_rows(), 0)
         assert got == [{"a": 0}] * 3
 
     def test_other_requests_are_answered_where_a_callback_raises(self, base):
         got = []
-        for name in "ab":
-            base.env.start_episode(name)
-            base.env.request_actions({name: seen(1)}, (lambda actions: 1 / 0) if name == "a" else got.append)
+        ask(base, lambda actions: 1 / 0, a=1)
+        ask(base, got.append, b=1)
         says = "request_actions raised ZeroDivisionError...Scripted"
         refused(EnvError, answer, base, base.poll_rows(), 1, says=says)
         base.env.request_actions({"a": seen(1)}, lambda actions: 1 / 0)
@@ -70,8 +72,7 @@ class TestRequests:
         assert isinstance(got[1], EnvStoppedError)
 
     def test_a_second_one_is_refused_while_the_first_waits(self, base):
-        base.env.start_episode("a")
-        base.env.request_actions({"a": seen(0)}, lambda actions: None)
+        ask(base, a=0)
         refused(EnvError, base.env.request_actions, {"a": seen(0)}, print, says="still waits for an action")
         refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="Unknown episode")
         refused(EnvError, base.env.request_actions, {}, print, says="without an observation")
@@ -88,8 +89,7 @@ class TestRequests:
 
     def test_a_stop_is_reported_to_the_callback(self, base):
         got = []
-        base.env.start_episode("a")
-        base.env.request_actions({"a": seen(0)}, got.append)
+        ask(base, got.append, a=0)
         base.stop()
         (error,) = got
         assert isinstance(error, EnvStoppedError)
@@ -98,8 +98,7 @@ class TestRequests:
     def test_ten_thousand_pending_requests_need_no_thread(self, base):
         before, got = threading.active_count(), []
         for number in range(10_000):
-            base.env.start_episode(number)
-            base.env.request_actions({number: seen(0)}, got.append)
+            ask(base, got.append, **{str(number): 0})
         assert threading.active_count() == before
         answer(base, base.poll_rows(), 0)
         assert len(got) == 10_000
@@ -107,9 +106,7 @@ class TestRequests:
 
 class TestDroppedEpisodes:
     def test_a_dropped_episode_frees_its_index(self, base):
-        for name in "ab":
-            base.env.start_episode(name)
-        base.env.request_actions({"a": seen(1), "b": seen(2)}, lambda actions: None)
+        ask(base, a=1, b=2)
         answer(base, base.poll_rows())
         base.env.drop_episode("a")
         rows = base.poll_rows()
@@ -124,18 +121,16 @@ class TestDroppedEpisodes:
 
     def test_a_pending_request_is_still_answered(self, base):
         got = []
-        base.env.start_episode("a")
-        base.env.request_actions({"a": seen(1)}, got.append)
+        ask(base, got.append, a=1)
         base.env.drop_episode("a")
         answer(base, base.poll_rows(), 1)
         assert got == [{"a": 1}]
         assert base.poll_rows().dropped_envs.tolist() == [1]
 
     def test_an_episode_without_actions_leaves_no_row(self, base):
-        for name in "ab":
-            base.env.start_episode(name)
+        base.env.start_episode("a")
         base.env.drop_episode("a")
-        base.env.request_actions({"b": seen(1)}, lambda actions: None)
+        ask(base, b=1)
         rows = base.poll_rows()
         assert len(rows) == 1
         assert not len(rows.dropped_envs)
@@ -171,9 +166,9 @@ def test_a_full_queue_refuses_calls_that_do_not_wait(base, monkeypatch):
 
 
 def test_known_log_probabilities_are_in_their_rows(base):
-    for name in "abc":
+    for name in "bc":
         base.env.start_episode(name)
-    base.env.request_actions({"a": seen(0)}, lambda actions: None)
+    ask(base, a=0)
     episodes = base.env._external_episodes
     episodes.log("b", {DEFAULT_AGENT: seen(1)}, {DEFAULT_AGENT: 1}, {DEFAULT_AGENT: -0.5})
     base.env.log_action("c", seen(2), 0)
@@ -198,22 +193,19 @@ def test_polls_raise_until_the_interrupt_is_lifted(base):
     with pytest.raises(PollInterruptedError):
         base.poll_rows()
     base.interrupt(False)
-    base.env.start_episode("a")
-    base.env.request_actions({"a": seen(1)}, lambda actions: None)
+    ask(base, a=1)
     assert len(base.poll_rows()) == 1
 
 
 def test_pending_infos_are_bounded(base, monkeypatch):
     monkeypatch.setattr(external_episode, "_MOST_INFOS", 10)
-    base.env.start_episode("a")
-    got = []
-    base.env.request_actions({"a": seen(0)}, got.append)
+    ask(base, a=0)
     answer(base, base.poll_rows(), 0)
     for number in range(10):
         base.env.log_returns("a", 1.0, {f"key {number}": number})
     with pytest.raises(EnvError, match="Too many infos"):
         base.env.log_returns("a", 1.0, {"one more": 1})
     base.env.log_returns("a", 1.0)
-    base.env.request_actions({"a": seen(0)}, got.append)
+    base.env.request_actions({"a": seen(0)}, print)
     assert base.poll_rows().rewards.tolist() == [11.0]  # the refused call adds nothing
     base.env.log_returns("a", 1.0, {"one more": 1})

@@ -20,6 +20,12 @@ def the_env(name: str, **env_config: Any) -> Any:
     return make(name, **env_config).get_sub_environments()[0]
 
 
+def end_of(env: Any, action: Any, most: int = 9) -> tuple[int, bool, bool]:
+    """After how many steps of one action it ends, and whether by a termination and by a truncation."""
+    outcomes = outcomes_of(env, action, most)
+    return len(outcomes), bool(outcomes[-1].terminated), bool(outcomes[-1].truncated)
+
+
 def outcomes_of(env: Any, action: Any, steps: int) -> list[Any]:
     """The outcomes of one action again and again, until an end."""
     (state, _), step = jax.jit(env.reset)(jax.random.key(0)), jax.jit(env.step)

@@ -16,7 +16,7 @@ from rollax import ConfigError, PPOConfig, RolloutWorker, to_base_env
 from rollax.algorithms.ppo import PPO
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
-from tests.env.jax.named import MODEL, outcomes_of, the_env
+from tests.env.jax.named import MODEL, end_of, the_env
 
 
 class Actions:
@@ -96,8 +96,7 @@ def jaxmarl(monkeypatch):
 class TestJaxMarl:
     def ends(self, env, one, two):
         """After how many steps of the same actions it ends, and how."""
-        outcomes = outcomes_of(env, {"one": jnp.int32(one), "two": jnp.int32(two)}, 9)
-        return len(outcomes), bool(outcomes[-1].terminated), bool(outcomes[-1].truncated)
+        return end_of(env, {"one": jnp.int32(one), "two": jnp.int32(two)})
 
     def test_ends_are_terminations_and_the_limit_truncates(self):
         env = the_env("jax:jaxmarl/counts")

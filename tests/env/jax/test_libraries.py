@@ -25,7 +25,7 @@ from rollax.env.jax.libraries.pgx_env import PgxEnv
 from rollax.env.jax.names import LIBRARIES, library_ids
 from rollax.env.registry import env_creator
 from rollax.rollout.compiled_sampler import CompiledSampler
-from tests.env.jax.named import MODEL, make, outcomes_of, the_env
+from tests.env.jax.named import MODEL, end_of, make, outcomes_of, the_env
 from tests.env.refused import refused
 
 
@@ -179,12 +179,9 @@ def brax(monkeypatch):
 class TestBrax:
     def test_ends_are_terminations_and_the_limit_truncates(self):
         env = the_env("jax:brax/adder", max_episode_steps=4, gain=0.25)
-        *others, last = outcomes_of(env, jnp.full(2, 1.0), 9)  # 0.5, 1, 1.5
-        assert [float(one.obs["state"][0]) for one in (*others, last)] == [0.5, 1, 1.5]
-        assert (bool(last.terminated), bool(last.truncated)) == (True, False)
-        *others, last = outcomes_of(env, jnp.zeros(2), 9)
-        assert len(others) == 3
-        assert (bool(last.terminated), bool(last.truncated)) == (False, True)
+        assert [float(one.obs["state"][0]) for one in outcomes_of(env, jnp.ones(2), 9)] == [0.5, 1, 1.5]
+        assert end_of(env, jnp.ones(2)) == (3, True, False)
+        assert end_of(env, jnp.zeros(2)) == (4, False, True)
         assert the_env("jax:brax/adder").max_episode_steps == 1000
 
     @pytest.mark.long
@@ -263,13 +260,10 @@ def gymnax(monkeypatch):
 class TestGymnax:
     def test_ends_and_limits_are_told_apart(self):
         env = the_env("jax:gymnax/Climb-v0", slope=1.5)
-        *others, last = outcomes_of(env, jnp.int32(1), 9)
-        assert [float(one.obs[0]) for one in (*others, last)] == [1.5, 3]
-        assert (bool(last.terminated), bool(last.truncated)) == (True, False)
+        assert [float(one.obs[0]) for one in outcomes_of(env, jnp.int32(1), 9)] == [1.5, 3]
+        assert end_of(env, jnp.int32(1)) == (2, True, False)
         for limit, settings in ((5, {}), (3, {"max_episode_steps": 3})):
-            *others, last = outcomes_of(the_env("jax:gymnax/Climb-v0", **settings), jnp.int32(0), 9)
-            assert len(others) == limit - 1
-            assert (bool(last.terminated), bool(last.truncated)) == (False, True)
+            assert end_of(the_env("jax:gymnax/Climb-v0", **settings), jnp.int32(0)) == (limit, False, True)
 
     def test_spaces_settings_and_fragments(self):
         env = the_env("jax:gymnax/Climb-v0", noise=0.5, slope=0.5)
