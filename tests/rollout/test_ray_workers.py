@@ -16,7 +16,6 @@ import pytest
 
 from rollax import (
     Callbacks,
-    ExternalEnv,
     Policy,
     PPOConfig,
     PPOTrainer,
@@ -153,40 +152,6 @@ def test_every_kind_of_environment_runs_in_a_worker(small_ray, actors):
     assert found.keys() == KINDS_IN_A_WORKER.keys()
     for name, kind in {**KINDS, "remote": KINDS["class"]}.items():  # the remote ones are copies of the same class
         np.testing.assert_equal(found[name], sampled(kind), err_msg=name)
-
-
-class LoggedEpisodes(ExternalEnv):
-    """Plays this worker's share of nine logged episodes, whose observations and actions are their numbers."""
-
-    made = 0
-
-    def __init__(self, context: Any) -> None:
-        super().__init__(gym.spaces.Box(0, 9, (3,)), gym.spaces.Discrete(10))
-        LoggedEpisodes.made += 1
-        self.mine = range(9)[context.worker_index - 1 :: context.num_workers]
-
-    def run(self):
-        while True:
-            for number in self.mine:
-                episode = self.start_episode()
-                for _ in range(3):
-                    self.log_action(episode, np.full(3, number, np.float32), number)
-                    self.log_returns(episode, 1.0)
-                self.end_episode(episode, np.full(3, number, np.float32))
-
-
-def test_an_external_environment_runs_once_per_worker_and_reads_its_share(small_ray, actors):
-    def read(worker: Any) -> tuple[int, set[int]]:
-        before = LoggedEpisodes.made
-        config = {"rollout_fragment_length": 60, "num_envs_per_worker": 2, "accept_off_policy_actions": True}
-        reader = RolloutWorker(LoggedEpisodes, Tally, config=config, worker_index=worker.worker_index, num_workers=2)
-        numbers = reader.sample()["actions"]
-        reader.stop()
-        return LoggedEpisodes.made - before, {*numbers.tolist()}
-
-    first, second = small_ray.get([actor.apply.remote(read) for actor in actors])
-    assert first == (1, {0, 2, 4, 6, 8})
-    assert second == (1, {1, 3, 5, 7})
 
 
 class AsyncTally(Tally):

@@ -11,7 +11,6 @@ from rollax import (
     PolicyError,
     PPOConfig,
     RolloutWorker,
-    SampleBatch,
     TrainerConfig,
     VectorEnv,
 )
@@ -21,12 +20,6 @@ from tests.rollout.worlds import Encode, Line, Weighted
 
 
 class TestEnvironments:
-    def test_an_id(self):
-        batch = RolloutWorker("CartPole-v1", Weighted, config={"rollout_fragment_length": 30}).sample()
-        assert isinstance(batch, SampleBatch)
-        assert batch["obs"].shape == (30, 4)
-        assert batch["terminateds"].any()
-
     def test_each_copy_gets_its_indices(self):
         seen: list[tuple] = []
 

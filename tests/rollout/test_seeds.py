@@ -2,10 +2,8 @@
 
 import gymnasium as gym
 import numpy as np
-import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import RolloutWorker
+from rollax import EnvContext, RolloutWorker
 from rollax.algorithms.ppo import PPO
 from rollax.rollout.episodes import EpisodeTable
 from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
@@ -17,7 +15,7 @@ class Noise(gym.Env):
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
     def __init__(self, context) -> None:
-        self.index = context if isinstance(context, int) else context.vector_index
+        self.index = context.vector_index
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -38,18 +36,10 @@ class Unnumbered(Encode):
         return super().compute_actions(obs_batch * np.array([0, 1, 1, 1], np.float32))
 
 
-def make_env_creator(kind):
-    if kind == "in turn":
-        return lambda num_envs: Noise
-    return lambda num_envs: (
-        lambda _: SyncVectorEnv([lambda i=i: Noise(i) for i in range(num_envs)], autoreset_mode=kind)
-    )
-
-
-def history(creator, num_envs: int, index: int, rows: int = 60, fragment: int = 7, seed=5, **kwargs) -> np.ndarray:
+def history(num_envs: int, index: int, rows: int = 60, fragment: int = 7, seed=5, **kwargs) -> np.ndarray:
     """[rows, ...] the observations, actions and outcomes of sub-environment `index`."""
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "seed": seed}
-    worker = RolloutWorker(creator(num_envs), Unnumbered, config=config, **kwargs)
+    worker = RolloutWorker(Noise, Unnumbered, config=config, **kwargs)
     parts, count = [], 0
     while count < rows:
         batch = worker.sample()
@@ -60,42 +50,31 @@ def history(creator, num_envs: int, index: int, rows: int = 60, fragment: int = 
     return np.concatenate(parts)[:rows]
 
 
-KINDS = pytest.mark.parametrize("kind", ["in turn", *AutoresetMode])
-
-
-@pytest.mark.short("in turn")
-@KINDS
-def test_same_seed_same_numbers(kind):
-    creator = make_env_creator(kind)
-    first, second = history(creator, 3, 1), history(creator, 3, 1)
+def test_same_seed_same_numbers():
+    first, second = history(3, 1), history(3, 1)
     np.testing.assert_array_equal(first, second)
     assert first[:, -1].max() > 3
-    assert (history(creator, 3, 1, seed=6) != first).any()
-    assert (history(creator, 3, 2) != first).any()
-    assert (history(creator, 3, 1, seed=None) != first).any()
+    assert (history(3, 1, seed=6) != first).any()
+    assert (history(3, 2) != first).any()
+    assert (history(3, 1, seed=None) != first).any()
 
 
-@pytest.mark.short("in turn")
-@KINDS
-def test_a_sub_environment_does_not_depend_on_their_number(kind):
-    creator = make_env_creator(kind)
-    np.testing.assert_array_equal(history(creator, 1, 0), history(creator, 4, 0, fragment=3))
+def test_a_sub_environment_does_not_depend_on_their_number():
+    np.testing.assert_array_equal(history(1, 0), history(4, 0, fragment=3))
     for index in (0, 3):
-        np.testing.assert_array_equal(history(creator, 4, index), history(creator, 8, index, fragment=20))
+        np.testing.assert_array_equal(history(4, index), history(8, index, fragment=20))
 
 
 def test_the_driver_samples_like_worker_1_and_worker_2_continues_the_indices():
-    creator = make_env_creator("in turn")
-    alone = history(creator, 4, 1)
-    np.testing.assert_array_equal(alone, history(creator, 4, 1, worker_index=1, num_workers=2))
-    second = history(creator, 4, 1, worker_index=2, num_workers=2)
-    np.testing.assert_array_equal(second, history(creator, 8, 5))
+    alone = history(4, 1)
+    np.testing.assert_array_equal(alone, history(4, 1, worker_index=1, num_workers=2))
+    second = history(4, 1, worker_index=2, num_workers=2)
+    np.testing.assert_array_equal(second, history(8, 5))
 
 
 class TestRestarts:
     def test_a_restarted_worker_plays_other_episodes(self):
-        creator = make_env_creator("in turn")
-        runs = [history(creator, 2, 1, worker_index=2, num_workers=2, restarts=restarts) for restarts in (0, 1, 2, 1)]
+        runs = [history(2, 1, worker_index=2, num_workers=2, restarts=restarts) for restarts in (0, 1, 2, 1)]
         np.testing.assert_array_equal(runs[1], runs[3])
         for a, b in ((0, 1), (0, 2), (1, 2)):
             assert (runs[a] != runs[b]).any()
@@ -184,7 +163,7 @@ class TestResets:
     def test_seeds_are_distinct_and_valid_for_gymnasium(self):
         seeds = {expected_seed(seed, env, begun) for seed in range(3) for env in range(5) for begun in range(4)}
         assert len(seeds) == 60
-        Noise(0).reset(seed=max(seeds))
+        Noise(EnvContext()).reset(seed=max(seeds))
 
     def test_without_a_seed_nothing_is_seeded(self):
         worker = self.make(None)

@@ -193,9 +193,8 @@ def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment)
 class GuessingEnv(ExternalEnv):
     """Three threads of episodes of five steps; the reward is 1 for the action that the observation shows."""
 
-    def __init__(self, context=None, *, training_enabled=True):
+    def __init__(self, context=None):
         super().__init__(OBS_SPACE, ACTION_SPACE)
-        self.training_enabled = training_enabled
 
     def run(self):
         in_threads(3, self.play)
@@ -203,7 +202,7 @@ class GuessingEnv(ExternalEnv):
     def play(self, number):
         random = np.random.default_rng(number)
         while True:
-            episode = self.start_episode(training_enabled=self.training_enabled or number > 0)
+            episode = self.start_episode()
             for _ in range(5):
                 obs = np.array([number, 0, random.random()], np.float32)
                 action = self.get_action(episode, obs)
@@ -214,36 +213,17 @@ class GuessingEnv(ExternalEnv):
 CONFIG = {"train_batch_size": 60, "sgd_minibatch_size": 30, "model": {"fcnet_hiddens": [8]}, "seed": 0}
 
 
-@pytest.fixture
-def trainer_of():
-    """Makes trainers of external environments, and checks that they leave no thread."""
-    before, trainers = threading.active_count(), []
-
-    def make(**how):
-        trainers.append(PPOTrainer(env=lambda context: GuessingEnv(context, **how), config=CONFIG))
-        return trainers[-1]
-
-    yield make
-    for trainer in trainers:
-        trainer.stop()
+def test_ppo_trains_and_evaluates_and_leaves_no_thread():
+    before = threading.active_count()
+    with PPOTrainer(env=GuessingEnv, config=CONFIG) as trainer:
+        for iteration in range(3):
+            result = trainer.train()
+            assert result["timesteps_total"] >= 60 * (iteration + 1)
+            assert result["episode_len_mean"] == 5
+        # Running episodes continue and are counted from there: none is longer than a whole one.
+        assert trainer.evaluate(num_episodes=7)["episode_len_mean"] <= 5
+        assert trainer.train()["episode_len_mean"] <= 5
     until(lambda: threading.active_count() <= before)
-
-
-def test_ppo_trains_and_evaluates(trainer_of):
-    trainer = trainer_of()
-    for iteration in range(3):
-        result = trainer.train()
-        assert result["timesteps_total"] >= 60 * (iteration + 1)
-        assert result["episode_len_mean"] == 5
-    # Running episodes continue and are counted from there: none is longer than a whole one.
-    assert trainer.evaluate(num_episodes=7)["episode_len_mean"] <= 5
-    assert trainer.train()["episode_len_mean"] <= 5
-
-
-def test_episodes_with_training_disabled_are_not_learned_from(trainer_of):
-    worker = trainer_of(training_enabled=False).worker
-    for _ in range(3):
-        assert set(worker.sample()["obs"][:, 0]) == {1, 2}
 
 
 def test_each_worker_plays_its_own_copy():
@@ -255,7 +235,8 @@ def test_each_worker_plays_its_own_copy():
         return env
 
     for index, mine in ((1, [0, 3, 6]), (2, [1, 4]), (3, [2, 5])):
-        worker = RolloutWorker(make, NumberedPolicy, worker_index=index, num_workers=3)
+        config = {"num_envs_per_worker": 2}  # which counts for no external environment
+        worker = RolloutWorker(make, NumberedPolicy, config=config, worker_index=index, num_workers=3)
         assert worker.foreach_env(lambda env: env.mine) == [mine]
         worker.stop()
 

@@ -233,43 +233,28 @@ def test_check_env(env):
     check_env(lambda context: env())
 
 
-def test_observations_of_whole_numbers_become_those_of_the_space():
-    class Whole(JaxClock):
-        observation_space = spaces.Box(0, 9, (), np.float32)
-
-        def reset(self, key):
-            state, _ = super().reset(key)
-            return state, state["count"]
-
-        def step(self, state, action, key):
-            outcome = super().step(state, action, key)
-            return Outcome(outcome.state, outcome.state["count"], 1, outcome.terminated)
-
-    env = to_base_env(Whole(), num_envs=1)
-    assert env.reset_rows(np.arange(1), [0]).obs.dtype == np.float32
-
-
 class Untyped(JaxEnv):
-    """Python's numbers wherever they can stand."""
+    """Python's numbers wherever they can stand, and whole numbers in the place of floats."""
 
-    observation_space, action_space = spaces.Box(-1, 1, (), np.float32), spaces.Discrete(2)
+    observation_space, action_space = spaces.Box(0, 9, (), np.float32), spaces.Discrete(2)
 
     def reset(self, key):
-        return 0, 0.5
+        return 0, 5
 
     def step(self, state, action, key):
-        return Outcome(state + 1, 0.5, 1, False, state == 2)
+        return Outcome(state + 1, state, 1, False, state == 2)
 
 
-def test_pythons_numbers():
+def test_pythons_numbers_become_those_of_the_space():
     env = to_base_env(Untyped(), num_envs=2)
     rows = env.reset_rows(np.arange(2))
+    assert rows.obs.dtype == np.float32
     for _ in range(3):
         env.send_rows(rows, None, np.zeros(2, np.int32))
         rows = env.poll_rows()
     assert rows.truncateds.all()
     assert not rows.terminateds.any()
-    assert rows.rewards.tolist() == [1, 1]
+    assert (rows.obs.dtype, rows.obs.tolist(), rows.rewards.tolist()) == (np.float32, [2, 2], [1, 1])
 
 
 @jax.tree_util.register_dataclass

@@ -80,16 +80,6 @@ class RandomLegal(Encode):
         return np.argmax(mask * self.rng.random(mask.shape), axis=1), [], {}
 
 
-def test_ppo_respects_the_mask():
-    config = PPOConfig(num_envs_per_worker=4, rollout_fragment_length=50, model={"fcnet_hiddens": [16]}, seed=0)
-    worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPO, config=config)
-    worker.sample()
-    metrics = worker.get_metrics()
-    assert len(metrics) > 15
-    assert {m.reward for m in metrics} == {0}  # an illegal move costs 1
-    worker.stop()
-
-
 def test_a_game_of_tic_tac_toe_by_hand():
     """Both players' rewards for the last move; each move's next observation is the next one of its own player."""
     worker = RolloutWorker(library("aec", TIC_TAC_TOE), FirstFree, config={"rollout_fragment_length": 7})

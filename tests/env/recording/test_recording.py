@@ -15,7 +15,6 @@ from rollax import BaseEnv, ConfigError, EnvContext, EnvError, RollaxError, reco
 from rollax.env import recording
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.recording import VideoFile
-from rollax.env.rows import NO_ENVS, Rows
 from tests.env.recording.films import WHOLE, Film, watch
 from tests.env.refused import play, refused
 from tests.env.wraps import DictView, ListVector, OneAgent
@@ -197,6 +196,7 @@ def test_the_settings_of_environments_apply(tmp_path):
         rows = base.reset_rows(polled.over_envs()) if len(polled.over_envs()) else polled
     base.stop()
     assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000002.mp4"]
+    assert sorted(tmp_path.iterdir()) == sorted(base.paths)
 
 
 def test_an_agent_that_appears_later_starts_no_film(tmp_path):
@@ -230,35 +230,6 @@ class TestUnfinished:
         play(base, 3)
         base.stop()
         assert [path.name for path in tmp_path.iterdir()] == ["env_0_episode_000001.mp4"]
-
-    def test_lost_episode(self, tmp_path):
-        class Loses(BaseEnv):
-            num_envs = 1
-            observation_space, action_space = Film.observation_space, Film.action_space
-
-            def reset_rows(self, env_index, seeds=None):
-                return Rows.starting(env_index, env_index, np.zeros(len(env_index), np.int64))
-
-            def send_rows(self, rows, selection, actions):
-                pass
-
-            def poll_rows(self):
-                none = np.zeros(0)
-                flags = np.zeros(0, bool)
-                return Rows(
-                    *(NO_ENVS, NO_ENVS, np.zeros(0, np.int64), none, flags, flags, flags, flags, NO_ENVS),
-                    dropped_envs=np.zeros(1, np.int64),
-                )
-
-            def try_render(self, env_id=None):
-                return np.zeros((8, 8, 3), np.uint8)
-
-        base = record_env(Loses(), tmp_path)
-        base.reset_rows(np.zeros(1, np.int64))
-        (video,) = base._videos.values()
-        base.poll_rows()
-        assert (base._videos, video._encoder.returncode is not None) == ({}, True)
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestRefused:

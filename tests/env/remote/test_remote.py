@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 
@@ -392,16 +390,3 @@ def test_without_ray(monkeypatch):
     says = "requires a package that is not installed...ray...pip install 'rollax[ray]'"
     error = refused(ConfigError, lambda: started_ray("remote_worker_envs"), says=says)
     assert isinstance(error, ConfigError)
-
-
-def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
-    code = """
-        import sys
-        from rollax import RolloutWorker
-        from tests.env.always_zero import AlwaysZero
-        RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
-        assert "rollax.env.remote.remote_base_env" not in sys.modules and "ray" not in sys.modules
-    """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
-    )
