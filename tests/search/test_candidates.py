@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from functools import partial
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -13,29 +12,22 @@ import pytest
 from flax import nnx
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorker, VectorEnv
+from rollax import Callbacks, EnvError, PolicyError, RolloutWorker, VectorEnv
 from rollax.algorithms.pg import PG
 from rollax.env.restarting import EnvFailures
 from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
 from rollax.rollout import whole_episodes
-from rollax.search.compiled_candidates import play_candidates
 from rollax.search.es import ES
-from rollax.search.messages import Candidates
 from tests.search.search_worlds import Drift
+from tests.search.searches import assert_same_candidates, request
 
 LINEAR = {"model": {"fcnet_hiddens": ()}, "observation_filter": "NoFilter", "seed": 0}
 
 
 def worker_of(env=Drift, policy=ES, **config):
     return RolloutWorker(env, policy, config={**LINEAR, **config})
-
-
-def request(count=3, **settings):
-    """The task of a worker that plays so many directions."""
-    candidates = Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
-    return partial(play_candidates, candidates)
 
 
 def play_stepwise(theta, task, *, offset=0.0, sign=False):
@@ -96,16 +88,8 @@ def test_results_do_not_depend_on_the_number_of_slots(filter_name, noise):
         worker = worker_of(num_envs_per_worker=slots, observation_filter=filter_name)
         worker.get_policy().set_weights({"head.kernel": np.float32([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])})
         results.append(worker.perform(request(6, episodes=3, action_noise=noise)))
-    first = results[0]
     for other in results[1:]:
-        np.testing.assert_array_equal(other.returns, first.returns)
-        np.testing.assert_array_equal(other.lengths, first.lengths)
-        assert [(e.reward, e.length) for e in other.episodes] == [(e.reward, e.length) for e in first.episodes]
-        assert len(other.filters) == len(first.filters)
-        for state, expected in zip(other.filters, first.filters, strict=True):
-            assert {name: array.tobytes() for name, array in state.items()} == {
-                name: array.tobytes() for name, array in expected.items()
-            }
+        assert_same_candidates(other, results[0])
 
 
 def test_each_episode_has_its_own_action_noise():
@@ -173,12 +157,8 @@ def test_environments_that_step_all_of_their_sub_environments(env, count):
     expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").perform(request(count))
     worker = worker_of(env, observation_filter="MeanStdFilter")
     for _ in range(2):
-        found = worker.perform(request(count))
-        np.testing.assert_array_equal(found.returns, expected.returns)
-        np.testing.assert_array_equal(found.lengths, expected.lengths)
-        assert len(found.episodes) == 2 * count
-        for state, other in zip(found.filters, expected.filters, strict=True):
-            assert all(np.array_equal(state[name], other[name]) for name in other)
+        assert_same_candidates(worker.perform(request(count)), expected)
+    assert len(expected.episodes) == 2 * count
 
 
 @pytest.mark.long
@@ -188,12 +168,9 @@ def test_remote_sub_environments(wait_ms):
     expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").perform(request(4))
     remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms}
     worker = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter", **remote)
-    for count in (4, 1, 4):
-        found = worker.perform(request(count))
-        np.testing.assert_array_equal(found.returns, expected.returns[:count])
-        np.testing.assert_array_equal(found.lengths, expected.lengths[:count])
-    for state, other in zip(found.filters, expected.filters, strict=True):
-        assert all(np.array_equal(state[name], other[name]) for name in other)
+    assert_same_candidates(worker.perform(request(4)), expected)
+    np.testing.assert_array_equal(worker.perform(request(1)).returns, expected.returns[:1])
+    assert_same_candidates(worker.perform(request(4)), expected)
     worker.stop()
 
 
@@ -202,13 +179,8 @@ def test_a_lost_episode_is_played_again():
     expected = worker_of(**config).perform(request(4))
     env_config = {"resets": deque(), "fails": deque([3, 7])}
     worker = worker_of(**config, restart_failed_sub_environments=True, env_config=env_config)
-    found = worker.perform(request(4))
+    assert_same_candidates(worker.perform(request(4)), expected)
     assert not env_config["fails"]
-    np.testing.assert_array_equal(found.returns, expected.returns)
-    np.testing.assert_array_equal(found.lengths, expected.lengths)
-    assert [e.length for e in found.episodes] == [e.length for e in expected.episodes]
-    for state, other in zip(found.filters, expected.filters, strict=True):
-        assert all(np.array_equal(state[name], other[name]) for name in other)
 
 
 class Unplayable(Drift):
@@ -233,8 +205,7 @@ def test_an_episode_that_fails_with_its_seed_is_played_with_another(monkeypatch)
     for slots in (1, 5):
         worker = worker_of(Unplayable, num_envs_per_worker=slots, restart_failed_sub_environments=True)
         results.append(worker.perform(request(8)))
-    np.testing.assert_array_equal(results[0].returns, results[1].returns)
-    np.testing.assert_array_equal(results[0].lengths, results[1].lengths)
+    assert_same_candidates(*results)
 
 
 def test_a_call_after_one_that_raised():
@@ -356,15 +327,6 @@ def test_a_model_with_state_that_is_not_a_parameter():
     np.testing.assert_array_equal(after, fresh.perform(request()).returns)
 
 
-class Two(MultiAgentEnv):
-    observation_space = gym.spaces.Box(-1, 1, (2,))
-    action_space = gym.spaces.Box(-1, 1, (1,))
-    possible_agents = ("a", "b")
-
-    def reset(self, *, seed=None, options=None):
-        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
-
-
 class Overflowing(Drift):
     """One observation in each episode is infinite, which its space allows."""
 
@@ -400,10 +362,6 @@ class TestRefused:
             worker.perform(request(2))
         with pytest.raises(NonFiniteError, match="an infinite observation gives such outputs too"):
             worker_of(Overflowing).perform(request(2))
-
-    def test_several_agents(self):
-        with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
-            worker_of(lambda context: Two()).perform(request())
 
     def test_environments_that_begin_episodes_by_themselves(self):
         def make(context):

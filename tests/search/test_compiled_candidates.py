@@ -1,7 +1,5 @@
 """Candidates that one compiled call plays for many steps beside those of single steps."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,22 +9,16 @@ from gymnasium import spaces
 from rollax import Callbacks, EnvError, JaxEnv, NonFiniteError, Outcome, RolloutWorker
 from rollax.rollout.row_sampler import RowSampler
 from rollax.search.candidates import CandidatePlayer
-from rollax.search.compiled_candidates import CompiledCandidates, candidate_player, play_candidates
+from rollax.search.compiled_candidates import CompiledCandidates, candidate_player
 from rollax.search.es import ES
-from rollax.search.messages import Candidates
 from tests.env.jax.worlds import Both, JaxClock
 from tests.marks import long_except
+from tests.search.searches import assert_same_candidates, request
 
 
 def worker_of(env, **config) -> RolloutWorker:
     settings = {"num_envs_per_worker": 5, "model": {"fcnet_hiddens": (4,)}, "observation_filter": "NoFilter", "seed": 0}
     return RolloutWorker(env, ES, config={**settings, **config})
-
-
-def request(count=4, **settings):
-    """The task of a worker that plays so many directions."""
-    candidates = Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
-    return partial(play_candidates, candidates)
 
 
 def playing(worker: RolloutWorker) -> type:
@@ -84,7 +76,7 @@ def test_returns_lengths_metrics_and_statistics_are_those_of_single_steps(case):
     compiled, stepped = worker_of(env, **config), worker_of(env, **config, sampler=RowSampler)
     assert (playing(compiled), playing(stepped)) == (CompiledCandidates, CandidatePlayer)
     for _ in range(2):
-        ours, theirs = (worker.perform(request(**settings)) for worker in (compiled, stepped))
+        ours, theirs = (worker.perform(request(4, **settings)) for worker in (compiled, stepped))
         np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(ours.lengths, theirs.lengths)
         for mine, other in zip(ours.episodes, theirs.episodes, strict=True):
@@ -106,12 +98,7 @@ def test_the_number_of_slots_does_not_matter(noise):
         worker = worker_of("jax:Pendulum-v1", num_envs_per_worker=slots, **config)
         results.append(worker.perform(request(6, episodes=2, action_noise=noise)))
     for other in results[1:]:
-        np.testing.assert_array_equal(other.returns, results[0].returns)
-        assert [(e.reward, e.length) for e in other.episodes] == [(e.reward, e.length) for e in results[0].episodes]
-        for state, expected in zip(other.filters, results[0].filters, strict=True):
-            assert {name: array.tobytes() for name, array in state.items()} == {
-                name: array.tobytes() for name, array in expected.items()
-            }
+        assert_same_candidates(other, results[0])
 
 
 class Ends(Callbacks):
@@ -132,23 +119,23 @@ class Steps(Callbacks):
 def test_callbacks(callbacks, player):
     worker = worker_of(JaxClock, callbacks=callbacks)
     assert playing(worker) is player
-    episodes = worker.perform(request()).episodes
+    episodes = worker.perform(request(4)).episodes
     assert [e.custom_metrics["length"] for e in episodes] == [e.length for e in episodes]
 
 
 @pytest.mark.long
 def test_sampling_and_evaluation_begin_fresh_episodes_afterwards():
     worker, fresh = worker_of(JaxClock), worker_of(JaxClock)
-    worker.perform(request())
+    worker.perform(request(4))
     assert sum(episode.length for episode in worker.evaluate(5)) >= 5
-    np.testing.assert_array_equal(worker.perform(request()).returns, fresh.perform(request()).returns)
+    np.testing.assert_array_equal(worker.perform(request(4)).returns, fresh.perform(request(4)).returns)
 
 
 @pytest.mark.long
 def test_metrics_of_sampling_are_kept():
     worker = worker_of(JaxClock, callbacks=Ends)
     batch = worker.sample()
-    worker.perform(request())
+    worker.perform(request(4))
     metrics = worker.get_metrics()
     assert len(metrics) == np.count_nonzero(batch["terminateds"] | batch["truncateds"]) > 0
     assert [m.custom_metrics["length"] for m in metrics] == [m.length for m in metrics]
@@ -167,10 +154,10 @@ class TestRefused:
     def test_what_is_broken_before_the_end(self, broken, message):
         worker = worker_of(Walk, env_config={"broken": broken})
         with pytest.raises(EnvError, match=message):
-            worker.perform(request())
+            worker.perform(request(4))
 
     def test_outputs_that_are_not_finite(self):
         worker = worker_of("jax:Pendulum-v1", model={"fcnet_hiddens": ()})
         worker.get_policy().set_weights({"head.kernel": np.full((3, 1), np.inf)})
         with pytest.raises(NonFiniteError, match=r"sub-environment 0, direction 0 of generation 2"):
-            worker.perform(request())
+            worker.perform(request(4))

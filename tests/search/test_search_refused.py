@@ -9,15 +9,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from examples.own_sampler import PlainSampler
-from rollax import (
-    ARSTrainer,
-    ConfigError,
-    EnvError,
-    ESTrainer,
-    Outputs,
-    PolicyError,
-    RolloutWorker,
-)
+from rollax import ARSTrainer, ConfigError, EnvError, ESTrainer, MultiAgentEnv, Outputs, PolicyError, RolloutWorker
 from rollax.core import memory
 from rollax.rollout import remote_workers
 from tests.algorithms.test_off_policy import Logs
@@ -25,7 +17,6 @@ from tests.env.old_worlds import OldVector
 from tests.rollout.test_worker_set import workers_here
 from tests.search.search_worlds import Drift
 from tests.search.searches import SMALL
-from tests.search.test_candidates import Two
 
 
 @pytest.mark.parametrize(
@@ -72,6 +63,15 @@ def test_environments_that_take_no_seeds(env):
     env_config = {"actions": spaces.Discrete(4)}
     with pytest.raises(EnvError, match="The environment cannot start each episode from a given seed"):
         ARSTrainer(env, {"env_config": env_config, "seed": 0})
+
+
+class Two(MultiAgentEnv):
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Box(-1, 1, (1,))
+    possible_agents = ("a", "b")
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
