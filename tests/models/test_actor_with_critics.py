@@ -257,14 +257,9 @@ class TestStateOfMembers:
         np.testing.assert_allclose(means, [[0.5], [1.5]], rtol=1e-6)
         np.testing.assert_allclose(variances, [[1.75], [9.75]], rtol=1e-6)
 
-    def test_evaluation_uses_them_unchanged(self):
-        values, means, variances = self.called(mode=nnx.Module.eval)
-        np.testing.assert_allclose(values, [[0, 4], [0, 12]], rtol=1e-5)
-        np.testing.assert_array_equal(means, 0)
-        np.testing.assert_array_equal(variances, 1)
-
-    def test_frozen_critics_use_them_unchanged(self):
-        values, means, variances = self.called(frozen)
+    @pytest.mark.parametrize("options", [{"mode": nnx.Module.eval}, {"of": frozen}], ids=["evaluation", "frozen"])
+    def test_evaluation_and_frozen_critics_use_them_unchanged(self, options):
+        values, means, variances = self.called(**options)
         np.testing.assert_allclose(values, [[0, 4], [0, 12]], rtol=1e-5)
         np.testing.assert_array_equal(means, 0)
         np.testing.assert_array_equal(variances, 1)

@@ -1,4 +1,4 @@
-"""DiagGaussian and SquashedGaussian against numbers derived by hand and against SciPy."""
+"""DiagGaussian and SquashedGaussian against numbers derived by hand, and integrals."""
 
 from __future__ import annotations
 
@@ -59,43 +59,11 @@ def test_diag_gaussian_gradients():
     np.testing.assert_allclose(of_sample, [[1, 1, 2, 0]], rtol=1e-5, atol=1e-6)
 
 
-def test_gaussians_agree_with_scipy():
-    rng = np.random.default_rng(0)
-    mean, log_std = rng.normal(size=(2, 7, 3))
-    actions = rng.normal(size=(7, 3))
-    inputs = np.concatenate([mean, log_std], axis=1).astype(np.float32)
-    std, noise = np.exp(log_std), rng.random((7, 3), dtype=np.float32)
-    dist = DiagGaussian((3,))
-
-    @jax.jit
-    def everything(x, actions, noise):
-        squashed = SquashedGaussian((3,)).logp(x, jnp.tanh(actions))
-        return dist.logp(x, actions), dist.entropy(x), dist.sample(x, noise), squashed
-
-    logp, entropy, drawn, squashed = everything(inputs, actions.astype(np.float32), noise)
-    expected = stats.norm.logpdf(actions, mean, std).sum(-1)
-    np.testing.assert_allclose(logp, expected, rtol=1e-4)
-    np.testing.assert_allclose(entropy, stats.norm.entropy(mean, std).sum(-1), rtol=1e-5)
-    np.testing.assert_allclose(drawn, stats.norm.ppf(noise, mean, std), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(squashed, expected - np.log(1 - np.tanh(actions) ** 2).sum(-1), rtol=1e-3)
-
-
 def test_tails_of_normal_noise_are_exact():
     noise = np.concatenate([2.0 ** -np.arange(1, 25), 1 - 2.0 ** -np.arange(1, 25)]).astype(np.float32)
     inputs = np.zeros((len(noise), 2), np.float32)
     z = jax.jit(DiagGaussian(()).sample)(inputs, noise[:, None])
     np.testing.assert_allclose(z, stats.norm.ppf(noise.astype(np.float64)), rtol=1e-6, atol=1e-6)
-
-
-def test_diag_gaussian_moments():
-    draws = 200_000
-    noise = jnp.asarray(np.random.default_rng(0).random((draws, 2), dtype=np.float32))
-    actions = np.asarray(jax.jit(DiagGaussian((2,)).sample)(jnp.broadcast_to(INPUTS, (draws, 4)), noise), np.float64)
-    z = (actions - [1, 0]) / [2, 1]
-    # The k-th moment of N(0, 1) has a variance of m_2k - m_k² over the draws: 1, 2, 15, 96.
-    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        assert (np.abs((z**power).mean(0) - moment) < 5 * (variance / draws) ** 0.5).all()
-    assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / draws**0.5
 
 
 def test_densities_integrate_to_one():

@@ -38,21 +38,10 @@ class TestFeatures:
                 "e": spaces.Tuple([spaces.Box(0, 9, (), np.int64), spaces.Box(0, 100, (1, 2), np.uint8)]),
             }
         )
+        arms, grips = np.array([[0.25, -0.5], [1, 2]], np.float32), np.array([[1, 0], [1, 1]], np.int8)
         values = [
-            {
-                "a": np.array([0.25, -0.5], np.float32),
-                "b": 6,
-                "c": np.array([1, 10]),
-                "d": np.array([1, 0], np.int8),
-                "e": (np.int64(7), np.array([[0, 50]], np.uint8)),
-            },
-            {
-                "a": np.array([1, 2], np.float32),
-                "b": 5,
-                "c": np.array([0, 12]),
-                "d": np.array([1, 1], np.int8),
-                "e": (np.int64(-3), np.array([[100, 25]], np.uint8)),
-            },
+            {"a": arms[0], "b": 6, "c": np.array([1, 10]), "d": grips[0], "e": (np.int64(7), np.uint8([[0, 50]]))},
+            {"a": arms[1], "b": 5, "c": np.array([0, 12]), "d": grips[1], "e": (np.int64(-3), np.uint8([[100, 25]]))},
         ]
         # a: as it is. b: one-hot from start 5. c: one-hot of 2, then of 3 from start 10. d: as it is.
         # e: an int64 is only cast; uint8 is divided by its bound 100.

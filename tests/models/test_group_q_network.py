@@ -82,22 +82,6 @@ def test_joint_value_is_monotonic(seed, members, hypernet_hiddens, scale):
     assert (np.asarray(slopes) >= 0).all()  # 0 where the units of a hypernetwork's hidden layer are all inactive
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("hypernet_hiddens", [(), (32,)])
-def test_joint_value_increases_with_each_value(hypernet_hiddens):
-    rng = np.random.default_rng(0)
-    values, state = (rng.normal(size=(6, features)).astype(np.float32) for features in (2, 3))
-    slopes = slopes_of(2, hypernet_hiddens)(values, nnx.state(qmixer(hypernet_hiddens=hypernet_hiddens)), state)
-    assert (np.asarray(slopes) > 0).all()
-
-
-@pytest.mark.long
-def test_joint_value_depends_on_the_state():
-    values, states = np.ones((2, 2), np.float32), np.eye(2, 3, dtype=np.float32)
-    slopes = slopes_of(2, ())(values, nnx.state(qmixer()), states)
-    assert not np.allclose(slopes[0], slopes[1])
-
-
 @pytest.mark.parametrize("hypernet_hiddens", [(), (5,)])
 def test_rows_are_independent(hypernet_hiddens):
     mixer = qmixer(hypernet_hiddens=hypernet_hiddens)

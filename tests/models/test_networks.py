@@ -267,23 +267,6 @@ class TestCompiled:
         (transposed,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "transpose")
         assert transposed.outvars[0].aval.dtype == jnp.uint8
 
-    def test_channel_orders_agree(self):
-        last = sampled(spaces.Box(0, 255, (7, 6, 3), np.uint8), 2)
-        outputs = [
-            jax.jit(model_of(spaces.Box(0, 255, shape, np.uint8), **SMALL))(column)
-            for shape, column in (((7, 6, 3), last), ((3, 7, 6), last.transpose(0, 3, 1, 2)))
-        ]
-        for a, b in zip(*(output[:2] for output in outputs), strict=True):
-            np.testing.assert_array_equal(a, b)
-
-    def test_rows_are_independent(self):
-        model, obs = model_of(MIXED, **SMALL), sampled(MIXED, 5)
-        graphdef, state = nnx.split(model)
-        forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
-        together, alone = forward(state, obs), forward(state, jax.tree.map(lambda column: column[3:4], obs))
-        for a, b in zip(together[:2], alone[:2], strict=True):
-            np.testing.assert_allclose(a[3:4], b, rtol=1e-5, atol=1e-6)
-
     @pytest.mark.parametrize("config", [{}, {"vf_share_layers": True}, {"free_log_std": True}])
     def test_gradients_reach_every_parameter(self, config):
         graphdef, params = nnx.split(model_of(MIXED, 4, **SMALL, **config))

@@ -15,7 +15,6 @@ from examples.torch_sac import TorchSAC
 from rollax import DDPG, DQN, SAC, ConfigError
 from rollax.algorithms.ppo import PPO
 from rollax.models.batch_renorm import BatchRenorm
-from rollax.models.images import CNN
 from rollax.models.layers import MLP
 from rollax.models.simba import RunningNorm
 from rollax.torch import layers as torch_layers
@@ -224,16 +223,6 @@ def test_normalization_before_the_activation():
     mlp.layers[0].kernel[...] = jnp.array([[1.0, -1.0, 2.0]])
     out = jax.jit(mlp)(np.array([[3.0]], np.float32))
     np.testing.assert_allclose(out[0], np.maximum(np.array([1, -5, 4]) / 14**0.5, 0), rtol=1e-5)
-
-
-def test_convolutions_are_normalized_by_channel():
-    # One convolution of 1 × 1 with channels x and -x at two pixels, 1 and 3: over the channels of each pixel the mean
-    # is 0 and the deviation |x|, so 1 and -1 become 1 and 0; then a sum, and a dense layer of two outputs s and -s.
-    cnn = CNN((1, 2, 1), ((2, 1, 1),), 2, "relu", "layer", rngs=nnx.Rngs(0))
-    cnn.convolutions[0].kernel[...] = jnp.array([[[[1.0, -1.0]]]])
-    cnn.dense.kernel[...] = jnp.array([[1.0, -1.0]] * 4)
-    out = jax.jit(cnn)(np.array([[[[1.0], [3.0]]]], np.float32))
-    np.testing.assert_allclose(out, [[1, 0]], rtol=1e-5)
 
 
 BOX, CHOICES, SEEN = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (3,), np.float32)

@@ -197,16 +197,6 @@ def test_targets_are_values_of_filled_slots():
     np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-4, atol=1e-6)
 
 
-def test_embeddings_get_gradients():
-    model, obs = model_of(), observations(6)
-
-    def loss(model: ActorCritic) -> jax.Array:
-        return (model(jax.tree.map(jnp.asarray, obs))[0] * np.arange(SLOTS)).sum()
-
-    gradients = nnx.jit(nnx.grad(loss))(model)
-    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients["policy_head"]))
-
-
 class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "action_space", "words"),
