@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
@@ -44,3 +45,15 @@ class Stateful(nnx.Module):
     def __call__(self, obs):
         hidden = self.dropout(self.norm(obs))
         return Outputs(self.policy(hidden), self.value(hidden)[:, 0])
+
+
+class Half(nnx.Module):
+    """Computes in float16 with parameters in bfloat16; the observations of a Dict are its entry `obs`."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        kinds = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "rngs": rngs}
+        self.policy, self.value = nnx.Linear(3, num_outputs, **kinds), nnx.Linear(3, 1, **kinds)
+
+    def __call__(self, obs):
+        obs = obs["obs"] if isinstance(obs, dict) else obs
+        return Outputs(self.policy(obs), self.value(obs)[:, 0])

@@ -174,9 +174,12 @@ def test_an_infinite_step_is_refused(kind):
 
 
 @every_kind
-def test_nan_weights_are_refused_in_acting_and_in_learning(kind):
+def test_nan_weights_and_observations_are_refused_in_acting_and_in_learning(kind):
     policy = make(kind)
-    batch = experience(policy)
+    batch, obs = experience(policy), seen(3)
+    obs[1, 2] = np.nan
+    with pytest.raises(NonFiniteError, match="row 1 of 3"):
+        policy.compute_actions(obs)
     policy.set_weights({name: np.full_like(value, np.nan) for name, value in policy.get_weights().items()})
     for explore in (True, False):
         with pytest.raises(NonFiniteError, match=r"row 0 of 3, at timestep 0(.|\n)*NaN in the weights"):

@@ -10,17 +10,11 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import SampleBatch
 from rollax.algorithms.pg import PG
-from rollax.algorithms.ppo import PPO, PPOConfig
-from rollax.errors import (
-    BatchError,
-    ConfigError,
-    NonFiniteError,
-)
+from rollax.errors import BatchError, ConfigError, NonFiniteError
 from rollax.models.outputs import Outputs
 from rollax.policy.update_plan import Minibatches
-from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, make, seen
+from tests.policy.small_ppo import CHOICES, SEEN, Stateful, experience, make, seen
 
 
 class Dropping(PG):
@@ -33,20 +27,6 @@ class Dropping(PG):
 
 
 class TestActing:
-    @pytest.mark.long
-    def test_columns(self):
-        policy = make()
-        actions, states, fetches = policy.compute_actions(seen(5))
-        assert actions.shape == (5,)
-        assert set(actions.tolist()) <= {2, 3, 4, 5}
-        assert states == []
-        shapes = {name: column.shape for name, column in fetches.items()}
-        assert shapes == {"action_logp": (5,), "action_dist_inputs": (5, 4), "vf_preds": (5,)}
-        logits = fetches["action_dist_inputs"]
-        expected = jax.nn.log_softmax(logits)[np.arange(5), actions - 2]
-        np.testing.assert_allclose(fetches["action_logp"], expected, rtol=1e-5)
-        np.testing.assert_allclose(fetches["vf_preds"], policy.compute_values(seen(5)), rtol=1e-5)
-
     def test_the_current_model_has_the_weights_of_now_in_evaluation_mode(self):
         policy = make()
         before = policy.current_model()
@@ -64,13 +44,6 @@ class TestActing:
         probabilities = jax.nn.softmax(fetches["action_dist_inputs"][0])
         # Five standard deviations of a frequency.
         np.testing.assert_allclose(np.bincount(actions - 2) / 20_000, probabilities, atol=5 * 0.5 / np.sqrt(20_000))
-
-    def test_config_may_be_a_dict_or_typed(self):
-        typed = PPO.make_policy(SEEN, CHOICES, PPOConfig(**SMALL))
-        for name, value in make().get_weights().items():
-            np.testing.assert_array_equal(value, typed.get_weights()[name])
-        with pytest.raises(ConfigError, match="'gama'"):
-            make(gama=1)
 
     def test_free_log_std_requires_a_box(self):
         box = spaces.Box(-1, 1, (2, 2), np.float32)
@@ -113,32 +86,6 @@ def test_log_probabilities_of_given_actions_compile_for_few_sizes():
         got = policy.fetches_of(whole[0][:rows], fetches)["action_logp"]
         np.testing.assert_allclose(got, expected[:rows], rtol=1e-6)
     assert policy.compilations() - before <= 4  # 1, 2, 4, 8; 16 was there
-
-
-class TestNoisyAndHalf:
-    class Half(nnx.Module):
-        def __init__(self, observation_space, num_outputs, *, rngs):
-            kinds = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "rngs": rngs}
-            self.policy, self.value = nnx.Linear(3, num_outputs, **kinds), nnx.Linear(3, 1, **kinds)
-
-        def __call__(self, obs):
-            seen = obs["x"] if isinstance(obs, dict) else obs
-            return Outputs(policy=self.policy(seen), value=self.value(seen)[:, 0])
-
-    @pytest.mark.long
-    def test_outputs_of_half_precision_become_float32(self):
-        model = {"custom_model": self.Half}
-        mask = np.array([[1, 0, 1, 1]] * 8, np.int8)
-        space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
-        policy = PPO.make_policy(space, CHOICES, {**SMALL, "model": model})
-        obs = {"x": seen(8), "action_mask": mask}
-        actions, _, fetches = policy.compute_actions(obs)
-        assert {column.dtype for column in fetches.values()} == {np.dtype(np.float32)}
-        assert policy.compute_values(obs).dtype == np.float32
-        columns = {"obs": obs, "actions": actions, "advantages": np.ones(8, np.float32)}
-        stats = policy.learn_on_batch(SampleBatch({**columns, "value_targets": np.ones(8, np.float32), **fetches}))
-        assert np.isfinite([stats["entropy"], stats["kl"], stats["total_loss"]]).all()
-        assert {value.dtype for value in policy.params.values()} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_a_batch_without_rows_is_refused():
@@ -193,20 +140,6 @@ class TestLearning:
             np.testing.assert_allclose(stats[name], value, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.long
-    def test_gradients_computed_and_applied_are_one_step(self):
-        policy, other = make(sgd_minibatch_size=13, train_batch_size=13, num_sgd_iter=1), make()
-        batch = experience(policy, 13)
-        gradients, stats = other.compute_gradients(batch)
-        assert all(isinstance(value, np.ndarray) for value in gradients.values())
-        other.apply_gradients(gradients)
-        learned = policy.learn_on_batch(batch)
-        for name, value in policy.get_weights().items():
-            # Adam divides by the size of gradients, which enlarges rounding differences of small ones.
-            np.testing.assert_allclose(value, other.get_weights()[name], rtol=1e-3, atol=1e-6)
-        for name, value in stats.items():
-            np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-6)
-
-    @pytest.mark.long
     def test_gradients_include_batch_statistics_and_random_streams(self):
         # A3C: the worker's model does not change; the driver's ends up as after learning the batch itself.
         config = {"model": {"custom_model": Stateful}, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
@@ -224,34 +157,6 @@ class TestLearning:
 
 
 class TestState:
-    @pytest.mark.long
-    def test_restoring_a_model_with_statistics_and_dropout_continues_exactly(self):
-        config = {"kl_coeff": 0.2, "model": {"custom_model": Stateful}}
-        policy, other = make(**config), make(seed=99, **config)
-        policy.learn_on_batch(experience(policy, 16))
-        policy.timestep = 16
-        other.set_state(policy.get_state())
-        stats = [one.learn_on_batch(experience(one, 16, seed=1)) for one in (policy, other)]
-        assert stats[0] == stats[1]
-        assert policy.timestep == other.timestep == 16
-        assert policy.learner.num_updates == other.learner.num_updates == 8
-        for name, value in policy.get_weights().items():
-            np.testing.assert_array_equal(value, other.get_weights()[name])
-
-    @pytest.mark.long
-    def test_batch_statistics_are_part_of_the_weights(self):
-        policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
-        before = policy.get_weights()["norm.mean"]
-        policy.learn_on_batch(experience(policy, 16))
-        assert not np.array_equal(before, policy.get_weights()["norm.mean"])
-        other.set_weights(policy.get_weights())
-        answers = [one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other)]
-        np.testing.assert_array_equal(*answers)
-        # Acting uses the statistics without changing them, and has no dropout.
-        np.testing.assert_array_equal(
-            answers[0], policy.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"]
-        )
-
     def test_state_does_not_replace_hyperparameters(self):
         old = make(kl_coeff=0.2, kl_target=1e-9)
         old.learn_on_batch(experience(old, 16))

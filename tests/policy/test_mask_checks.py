@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gymnasium as gym
-import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, PPO, SAC, EnvError, SampleBatch, SpaceError, check_env
+from rollax import DQN, PPO, SAC, EnvError, SpaceError, check_env
 from rollax.policy.mask_checks import are_allowed, masks_choices
 from tests.models.test_low_logits import Low
 from tests.policy.small_ppo import CHOICES, SEEN, make, seen
@@ -99,37 +98,6 @@ def test_masks_of_others_beside_the_own_one_are_features() -> None:
 class TestMask:
     def space(self, entries):
         return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
-
-    def test_masked_actions_are_never_taken(self):
-        policy = make(self.space(4))
-        random = np.random.default_rng(0)
-        mask = random.integers(0, 2, (300, 4)).astype(np.int8)
-        mask[np.arange(300), random.integers(0, 4, 300)] = 1
-        obs = {"x": seen(300), "action_mask": mask}
-        for explore in (True, False):
-            actions, _, fetches = policy.compute_actions(obs, explore=explore)
-            assert mask[np.arange(300), actions - 2].all()
-            np.testing.assert_array_equal(jax.nn.softmax(fetches["action_dist_inputs"])[mask == 0], 0.0)
-        # Padding does not change the caller's mask.
-        assert obs["action_mask"] is mask
-        assert len(mask) == 300
-
-    def test_a_single_valid_action_is_certain(self):
-        obs = {"x": seen(3), "action_mask": np.eye(4, dtype=np.int8)[:3]}
-        actions, _, fetches = make(self.space(4)).compute_actions(obs)
-        np.testing.assert_array_equal(actions, [2, 3, 4])
-        np.testing.assert_array_equal(fetches["action_logp"], 0.0)
-
-    @pytest.mark.long
-    def test_learning_excludes_masked_actions(self):
-        policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
-        obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
-        actions, _, fetches = policy.compute_actions(obs)
-        columns = {"advantages": seen(16)[:, 0], "value_targets": seen(16)[:, 1]}
-        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
-        assert all(np.isfinite(value) for value in stats.values())
-        assert stats["entropy"] <= np.log(2)  # of two choices, not four
-        assert stats["kl"] < 1
 
     @pytest.mark.parametrize(
         ("action_space", "bad_row", "where"),

@@ -5,26 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from gymnasium import spaces
 
-from rollax.models.outputs import Outputs
-from tests.policy.small_ppo import CHOICES, SEEN, make, seen
+from rollax import SampleBatch
+from tests.policy.small_ppo import CHOICES, SEEN, Half, make, seen
 
 MASKED = spaces.Dict({"obs": SEEN, "action_mask": spaces.MultiBinary(4)})
 BOX = spaces.Box(-1, 1, (2,), np.float32)
-
-
-class Half(nnx.Module):
-    """Computes in float16 with parameters in bfloat16."""
-
-    def __init__(self, observation_space, num_outputs, *, rngs):
-        kinds = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "rngs": rngs}
-        self.policy, self.value = nnx.Linear(3, num_outputs, **kinds), nnx.Linear(3, 1, **kinds)
-
-    def __call__(self, obs):
-        obs = obs["obs"] if isinstance(obs, dict) else obs
-        return Outputs(self.policy(obs), self.value(obs)[:, 0])
 
 
 @pytest.mark.parametrize("explore", [True, False])
@@ -50,3 +37,14 @@ def test_actions_and_columns_equal_those_of_compute_actions(observation_space, a
             is_density = name == "action_logp" and action_space is BOX
             np.testing.assert_allclose(found[name], column, rtol=1e-6 if is_density else 0, err_msg=name)
     assert {value.dtype for value in packed.params.values()} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.long
+def test_values_and_losses_in_half_precision_become_float32():
+    policy = make(MASKED, model={"custom_model": Half})
+    obs = {"obs": seen(8), "action_mask": np.array([[1, 0, 1, 1]] * 8, np.int8)}
+    assert policy.compute_values(obs).dtype == np.float32
+    actions, _, fetches = policy.compute_actions(obs)
+    columns = dict.fromkeys(("advantages", "value_targets"), np.ones(8, np.float32))
+    stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
+    assert np.isfinite([stats["entropy"], stats["kl"], stats["total_loss"]]).all()

@@ -6,28 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from rollax.policy.policy import Policy
 from tests.policy.small_ppo import experience, make, seen
-
-
-@pytest.mark.long
-def test_acting_does_not_change_learning():
-    batch = experience(make(seed=9), 24)
-    busy, idle = make(), make()
-    for _ in range(3):
-        busy.compute_actions(seen(5))
-    assert busy.learn_on_batch(batch) == idle.learn_on_batch(batch)
-    for name, value in busy.get_weights().items():
-        np.testing.assert_array_equal(value, idle.get_weights()[name])
-
-
-def test_learning_does_not_change_the_noise_of_acting():
-    policy, other = make(lr=0.0), make(lr=0.0)  # constant weights
-    policy.learn_on_batch(experience(make(seed=9), 24))
-    np.testing.assert_array_equal(policy.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
 
 
 def test_streams_differ_and_depend_on_the_seed():

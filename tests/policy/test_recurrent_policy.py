@@ -21,7 +21,6 @@ from rollax.errors import BatchError, PolicyError
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
-from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.sequence_draw import SequenceDraw
 from rollax.policy.update_plan import UpdatePlan
 from tests.models.test_recurrent import Recurrent
@@ -86,15 +85,6 @@ class TestActing:
         np.testing.assert_array_equal(default[1][0], given[1][0])
         assert default[1][0].shape == (3, 16)
         assert np.abs(default[1][0]).min() > 0
-
-    def test_padding_to_a_bucket_changes_nothing(self):
-        policy = make()
-        obs, state = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), np.ones((5, 16), np.float32)
-        _, (together,), fetches = policy.compute_actions(obs, [state], explore=False)
-        for row in range(5):
-            _, (alone,), one = policy.compute_actions(obs[row : row + 1], [state[row : row + 1]], explore=False)
-            np.testing.assert_allclose(alone[0], together[row], rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(one["action_dist_inputs"][0], fetches["action_dist_inputs"][row], atol=1e-6)
 
     @pytest.mark.parametrize("state", [[np.zeros((2, 15))], [np.zeros((1, 16))], [np.zeros((2, 16))] * 2], ids=len)
     def test_states_of_the_wrong_shape_are_refused(self, state):
@@ -177,32 +167,6 @@ class TestSequences:
         assert_close(stats, padded_stats)
 
     @pytest.mark.long
-    @pytest.mark.parametrize("cls", [PPO, PG])
-    def test_content_of_padding_does_not_matter(self, cls, monkeypatch):
-        policy = make(cls, MASKED)
-        batch = experience(policy, [3, 5, 1])
-        clean, clean_stats = policy.compute_gradients(batch)
-        cut = RecurrentColumns.sequences
-
-        def fill_padding(self: RecurrentColumns, columns: Any, batch: SampleBatch, length: int) -> tuple[dict, int]:
-            columns, units = cut(self, columns, batch, length)
-            padding = np.arange(4) >= columns["seq_lens"][:, None]
-            assert padding.sum() == 4 * 4 - 9
-
-            def fill(leaf: np.ndarray) -> np.ndarray:
-                leaf = leaf.copy()
-                leaf[padding] = 1 if leaf.dtype.kind in "bi" else 123.0
-                return leaf
-
-            per_sequence = ("state_in", "seq_lens")
-            return {k: v if k in per_sequence else jax.tree.map(fill, v) for k, v in columns.items()}, units
-
-        monkeypatch.setattr(RecurrentColumns, "sequences", fill_padding)
-        dirty, dirty_stats = policy.compute_gradients(batch)
-        assert_close(clean, dirty)
-        assert_close(clean_stats, dirty_stats)
-
-    @pytest.mark.long
     def test_gradients_flow_over_max_seq_len_only(self):
         policy = make(PG, model={"max_seq_len": 3})
         batch = experience(policy, [7])
@@ -263,19 +227,6 @@ class TestSequences:
         policy = make(sgd_minibatch_size=2)
         stats = policy.learn_on_batch(experience(policy, [6, 2]))
         assert np.isfinite(stats["total_loss"])
-
-    @pytest.mark.long
-    def test_statistics_are_means_over_real_rows(self):
-        policy = make(sgd_minibatch_size=64, num_sgd_iter=1)
-        batch = experience(policy, [3, 6])
-        logits = batch["action_dist_inputs"]
-        probabilities = jax.nn.softmax(logits)
-        entropy = -(probabilities * np.log(probabilities)).sum(axis=1).mean()
-        stats = policy.learn_on_batch(batch)
-        np.testing.assert_allclose(stats["entropy"], entropy, rtol=1e-4)
-        np.testing.assert_allclose(stats["kl"], 0, atol=1e-6)
-        errors = batch["vf_preds"] - batch["value_targets"]
-        np.testing.assert_allclose(stats["vf_loss"], np.mean(errors**2), rtol=1e-3)
 
 
 class OverSequences(DQN):

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import json
 
-import flax.nnx as nnx
-import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 from safetensors.numpy import load_file
 
-from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker, SampleBatch, load_policy
+from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker, load_policy
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, NonFiniteError, PolicyError
-from rollax.models.outputs import Outputs
 from rollax.policy.shared_variables import SharedVariables
 from tests.interrupting import Interrupts
+from tests.policy.small_ppo import SEEN, Stateful, experience, seen
 
-SEEN = spaces.Box(-1, 1, (3,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "lr": 1e-2, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
 TRUNK = ["policy_trunk.mlp.layers.0.bias", "policy_trunk.mlp.layers.0.kernel"]
 
 
 def policy(actions: int = 2, seed: int = 0, space: spaces.Space = SEEN, **config) -> PPO:
     return PPO.make_policy(space, spaces.Discrete(actions), {**SMALL, "seed": seed, **config})
-
-
-def seen(rows: int) -> np.ndarray:
-    return np.random.default_rng(0).uniform(-1, 1, (rows, 3)).astype(np.float32)
-
-
-def experience(acting: PPO, rows: int = 16) -> SampleBatch:
-    random = np.random.default_rng(1)
-    actions, _, fetches = acting.compute_actions(seen(rows))
-    advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
-    return SampleBatch(
-        {"obs": seen(rows), "actions": actions, "advantages": advantages, "value_targets": targets, **fetches}
-    )
 
 
 @pytest.fixture
@@ -73,7 +57,7 @@ class TestArrays:
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_an_interrupted_update_reaches_the_others_before_they_learn(self, three, learner, other):
         one, interrupts, line = three[learner], Interrupts("policy/shared_variables.py"), 0
-        rows = experience(one)
+        rows = experience(one, 16)
         while interrupts.at(line, lambda: one.learn_on_batch(rows)):
             learned = one.params[TRUNK[1]]
             three[other].on_new_variables()  # the first step of learning
@@ -86,13 +70,13 @@ class TestArrays:
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_after_learning(self, three, learner, other):
         before, c_before = logits(three[other]), logits(three["c"])
-        three[learner].learn_on_batch(experience(three[learner]))
+        three[learner].learn_on_batch(experience(three[learner], 16))
         assert_shared(three["a"], three["b"])
         assert np.abs(logits(three[other]) - before).max() > 1e-5
         np.testing.assert_array_equal(logits(three["c"]), c_before)
 
     def test_after_applied_gradients(self, three):
-        gradients, _ = three["a"].compute_gradients(experience(three["a"]))
+        gradients, _ = three["a"].compute_gradients(experience(three["a"], 16))
         before = logits(three["b"])
         three["a"].apply_gradients(gradients)
         assert_shared(three["a"], three["b"])
@@ -108,7 +92,7 @@ class TestArrays:
 
     @pytest.mark.long
     def test_after_an_update_that_stops(self, three):
-        batch = experience(three["a"])
+        batch = experience(three["a"], 16)
         batch["advantages"][3] = np.nan
         with pytest.raises(NonFiniteError):
             three["a"].learn_on_batch(batch)
@@ -117,7 +101,7 @@ class TestArrays:
 
     def test_each_has_its_own_optimizer(self, three):
         untouched = {name: value.copy() for name, value in three["b"].learner.optimizer_arrays().items()}
-        three["a"].learn_on_batch(experience(three["a"]))
+        three["a"].learn_on_batch(experience(three["a"], 16))
         for name, value in three["b"].learner.optimizer_arrays().items():
             np.testing.assert_array_equal(value, untouched[name])
         assert three["a"].learner.num_updates > three["b"].learner.num_updates == 0
@@ -133,7 +117,7 @@ class TestArrays:
             },
             policies,
         )
-        policies["b"].learn_on_batch(experience(policies["b"]))
+        policies["b"].learn_on_batch(experience(policies["b"], 16))
         values = [name for name in policies["b"].params if name.startswith("value_trunk")] + ["value_head.kernel"]
         assert_shared(policies["b"], policies["d"], values)
         assert_shared(policies["b"], policies["a"])
@@ -141,9 +125,9 @@ class TestArrays:
 
     @pytest.mark.long
     def test_state_that_is_not_trained_is_shared(self):
-        policies = {key: policy(2, seed, model={"custom_model": Normalized}) for seed, key in enumerate("ab")}
+        policies = {key: policy(2, seed, model={"custom_model": Stateful}) for seed, key in enumerate("ab")}
         SharedVariables({"all of it": SharedParts(parts=("norm",))}, policies)
-        policies["a"].learn_on_batch(experience(policies["a"]))
+        policies["a"].learn_on_batch(experience(policies["a"], 16))
         assert policies["b"].extra["norm.mean"] is policies["a"].extra["norm.mean"]
         assert np.abs(policies["b"].extra["norm.mean"]).max() > 0
 
@@ -152,24 +136,11 @@ class TestArrays:
     def test_acting_after_updates_of_others_compiles_nothing(self, three):
         for _ in range(3):
             for each in (three["a"], three["b"]):
-                each.learn_on_batch(experience(each))
+                each.learn_on_batch(experience(each, 16))
         counts = [three[key].compilations() for key in "ab"]
         for each in (three["a"], three["b"]):
-            each.learn_on_batch(experience(each))
+            each.learn_on_batch(experience(each, 16))
         assert [three[key].compilations() for key in "ab"] == counts
-
-
-class Normalized(nnx.Module):
-    """Batch statistics are state beside the parameters."""
-
-    def __init__(self, observation_space: spaces.Space, num_outputs: int, *, rngs: nnx.Rngs) -> None:
-        self.norm = nnx.BatchNorm(3, rngs=rngs)
-        self.policy_head = nnx.Linear(3, num_outputs, rngs=rngs)
-        self.value_head = nnx.Linear(3, 1, rngs=rngs)
-
-    def __call__(self, obs: jax.Array) -> Outputs:
-        x = self.norm(obs)
-        return Outputs(self.policy_head(x), self.value_head(x).squeeze(-1))
 
 
 class TestRefused:
@@ -179,25 +150,20 @@ class TestRefused:
             SharedVariables(groups, among or {"left": policy(2), "right": policy(3, 1)})
         return str(refusal.value)
 
-    def test_unknown_policy(self):
-        text = self.check(("policy_trunk",), ("left", "rigth"))
-        assert "'multiagent.shared_variables.trunk', policies" in text
-        assert "'right'" in text
-
-    def test_fewer_than_two_policies(self):
-        assert "at least two" in self.check(("policy_trunk",), ("left", "left"))
-
-    def test_unknown_part(self):
-        text = self.check(("policy_trunk.mpl",))
-        assert "policy_trunk.mlp" in text.split("fix:")[1]
-        assert "'left'" in text
-        # Part of a name does not match.
-        assert "policy_trunk" in self.check(("policy_tru",)).split("fix:")[1]
-
-    def test_other_shapes(self):
-        text = self.check(("policy_head.kernel",))
-        assert "float32[8, 2]" in text
-        assert "float32[8, 3]" in text
+    @pytest.mark.parametrize(
+        ("part", "policies", "named"),
+        [
+            ("policy_trunk", ("left", "rigth"), ["'multiagent.shared_variables.trunk', policies", "'right'"]),
+            ("policy_trunk", ("left", "left"), ["at least two"]),
+            ("policy_trunk.mpl", None, ["policy_trunk.mlp", "'left'"]),
+            ("policy_tru", None, ["policy_trunk"]),  # part of a name does not match
+            ("policy_head.kernel", None, ["float32[8, 2]", "float32[8, 3]"]),
+        ],
+        ids=["unknown policy", "one policy", "unknown part", "part of a name", "other shapes"],
+    )
+    def test_parts_and_policies(self, part, policies, named):
+        text = self.check((part,), policies)
+        assert all(words in text.replace(f"'{part}'", "") for words in named), text
 
     def test_other_variables(self):
         deeper = policy(2, model={"fcnet_hiddens": (8, 8)})

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
@@ -147,11 +146,6 @@ def test_new_weights_reset_the_targets():
     policy, other = updated(make()), make(seed=99)
     policy.set_weights(other.get_weights())
     assert_equal(arrays(policy.targets), other.get_weights())
-
-
-def test_policy_without_targets_has_no_arrays_for_them():
-    policy = PG.make_policy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
-    assert policy.targets == policy.get_state()["targets"] == {}
 
 
 def test_are_not_shared_but_start_as_shared_variables():

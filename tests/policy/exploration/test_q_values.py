@@ -62,11 +62,6 @@ class TestSoftQ:
         found = frequencies(drawn(SoftQ(Discrete(4), 2.0), values))
         np.testing.assert_allclose(found, [0.1, 0.2, 0.3, 0.4], atol=0.015)
 
-    def test_only_valid_actions(self):
-        exploration = SoftQ(Discrete(4), 1.0)
-        masked = Categorical(4).mask(VALUES, jnp.array([[1, 0, 0, 1]]))
-        assert set(drawn(exploration, masked, 500)) == {0, 3}
-
 
 @pytest.mark.short(every=3)
 @pytest.mark.parametrize("values", [[-1e31, 1e30, -3e38, 0], [-4e29, 0, 0, -3e29], [-3e38, 0, 0, -3e38]])
