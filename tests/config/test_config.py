@@ -239,11 +239,6 @@ class TestRefuses:
         with pytest.raises(SpaceError, match="observation_space"):
             resolve({"observation_space": spaces.Text(3)})
 
-    def test_8_changing_it(self):
-        config = resolve()
-        with pytest.raises(ConfigError, match=r"SomeConfig.lr\n(.*\n)+.*config.changed"):
-            config.lr = 1
-
 
 class TestMultiAgent:
     @pytest.mark.parametrize(

@@ -249,21 +249,10 @@ def test_a_file_names_policies_of_rollax_where_a_policy_belongs():
 @pytest.mark.parametrize(
     "value",
     [
-        *(
-            {"$code": 3},
-            {"$tuple": 3},
-            {"$tuple": {}},
-            {"$float": "many"},
-            {"$float": []},
-            {"$space": 3},
-            {"$dict": [1]},
-        ),
-        *({"$dict": [[[], 1]]}, {"$array": [1]}, {"$array": 1, "dtype": "int8"}, {"$array": ["x"], "dtype": "float32"}),
-        *(
-            {"$array": ["x"], "dtype": "object"},
-            {"$array": [300], "dtype": "uint8"},
-            {"$array": [[1], 2], "dtype": "int8"},
-        ),
+        *({"$code": 3}, {"$tuple": 3}, {"$tuple": {}}, {"$float": "many"}, {"$float": []}, {"$space": 3}),
+        *({"$dict": [1]}, {"$dict": [[[], 1]]}, {"$array": [1]}, {"$array": 1, "dtype": "int8"}),
+        *({"$array": ["x"], "dtype": "float32"}, {"$array": ["x"], "dtype": "object"}),
+        *({"$array": [300], "dtype": "uint8"}, {"$array": [[1], 2], "dtype": "int8"}),
         *({"$code": "json:dumps", "more": 1}, {"$unknown": 1}, {"$array": [1], "dtype": "no such"}, {"$": 1}),
     ],
     ids=str,

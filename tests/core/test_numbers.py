@@ -6,32 +6,22 @@ import pytest
 from rollax.core.numbers import all_finite, is_finite, is_number, is_whole, numeric_array, sum_of_squares
 
 
-@pytest.mark.parametrize("value", [0, -3, 10**30, np.int8(4), np.uint64(4)])
-def test_whole(value):
-    assert is_whole(value)
-    assert is_number(value)
+@pytest.mark.parametrize(
+    ("values", "number", "whole"),
+    [
+        ([0, -3, 10**30, np.int8(4), np.uint64(4)], True, True),
+        ([2.0, np.float32(0.5), np.float64(0.5), float("nan"), -np.inf], True, False),
+        ([True, np.True_, "1", None, 1j, np.complex64(1), Fraction(1, 2), np.ones(1)], False, False),
+    ],
+    ids=["whole", "others", "none"],
+)
+def test_numbers(values, number, whole):
+    assert {(is_number(value), is_whole(value)) for value in values} == {(number, whole)}
 
 
-@pytest.mark.parametrize("value", [2.0, np.float32(0.5), np.float64(0.5), float("nan"), -np.inf])
-def test_numbers_that_are_not_whole(value):
-    assert not is_whole(value)
-    assert is_number(value)
-
-
-@pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, np.complex64(1), Fraction(1, 2), np.ones(1)])
-def test_values_that_are_not_numbers(value):
-    assert not is_whole(value)
-    assert not is_number(value)
-
-
-@pytest.mark.parametrize("value", [0, -2.5, np.float32(3), np.uint64(2**64 - 1), 2**1023])
-def test_finite(value):
-    assert is_finite(value)
-
-
-@pytest.mark.parametrize("value", [float("nan"), -np.inf, np.float16("inf"), 10**400, -(10**400), True, "1", None])
-def test_not_finite(value):
-    assert not is_finite(value)
+def test_finite():
+    assert all(map(is_finite, [0, -2.5, np.float32(3), np.uint64(2**64 - 1), 2**1023]))
+    assert not any(map(is_finite, [float("nan"), -np.inf, np.float16("inf"), 10**400, -(10**400), True, "1", None]))
 
 
 @pytest.mark.parametrize("rows", [3, 3_000])

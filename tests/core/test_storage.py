@@ -104,52 +104,47 @@ def test_a_folder_that_could_not_be_read_back_is_not_written(tmp_path: Path, kin
     assert os.listdir(tmp_path) == []
 
 
-def damage(change: str, path: Path) -> None:
-    weights, manifest = path / "weights.safetensors", path / "manifest.json"
-    content, entries = weights.read_bytes(), json.loads(manifest.read_bytes())
-    if change == "bit":
-        weights.write_bytes(content[:77] + bytes([content[77] ^ 1]) + content[78:])
-    elif change == "truncated":
-        weights.write_bytes(content[:-1])
-    elif change == "longer":
-        weights.write_bytes(content + b"\0")
-    elif change == "missing":
-        weights.unlink()
-    elif change == "no manifest":
-        manifest.unlink()
-    elif change == "half a manifest":
-        manifest.write_bytes(manifest.read_bytes()[:50])
-    elif change == "another manifest":
-        manifest.write_bytes(b"[1, 2]")
-    elif change == "no files":
-        manifest.write_bytes(json.dumps({**entries, "files": ["weights.safetensors"]}).encode())
-    elif change == "no version":
-        manifest.write_bytes(json.dumps({**entries, "format_version": None}).encode())
-    elif change == "a way out":
-        secret = {"sha256": hashlib.sha256(b"secret").hexdigest(), "size": 6}
-        (path.parent / "secret").write_bytes(b"secret")
-        manifest.write_bytes(json.dumps({**entries, "files": {"../secret": secret}}).encode())
+WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
+SECRET = {"sha256": hashlib.sha256(b"secret").hexdigest(), "size": 6}
+
+
+def rewritten(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
+    """Damage to the content of a file."""
+    return lambda path: (path / name).write_bytes(change((path / name).read_bytes()))
+
+
+def with_entries(**entries: Any) -> Callable[[Path], Any]:
+    """A manifest with other entries."""
+    return rewritten(MANIFEST, lambda content: json.dumps({**json.loads(content), **entries}).encode())
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "message"),
     [
-        ("bit", r"damaged(.|\n)*weights\.safetensors(.|\n)*SHA-256"),
-        ("truncated", r"damaged(.|\n)*weights\.safetensors(.|\n)*10239 bytes(.|\n)*10240 bytes"),
-        ("longer", r"damaged(.|\n)*weights\.safetensors(.|\n)*10241 bytes"),
-        ("missing", r"damaged(.|\n)*weights\.safetensors(.|\n)*no such file"),
-        ("no manifest", r"never completed(.|\n)*no manifest\.json"),
-        ("half a manifest", r"damaged(.|\n)*manifest\.json"),
-        ("another manifest", r"damaged(.|\n)*manifest\.json"),
-        ("no files", r"damaged(.|\n)*manifest\.json"),
-        ("no version", r"damaged(.|\n)*manifest\.json"),
-        ("a way out", r"damaged(.|\n)*manifest\.json"),
+        (rewritten(WEIGHTS, lambda old: old[:77] + bytes([old[77] ^ 1]) + old[78:]), r"weights\.(.|\n)*SHA-256"),
+        (rewritten(WEIGHTS, lambda old: old[:-1]), r"weights\.safetensors(.|\n)*10239 bytes(.|\n)*10240 bytes"),
+        (rewritten(WEIGHTS, lambda old: old + b"\0"), r"weights\.safetensors(.|\n)*10241 bytes"),
+        (lambda path: (path / WEIGHTS).unlink(), r"weights\.safetensors(.|\n)*no such file"),
+        (rewritten(MANIFEST, lambda old: old[:50]), r"manifest\.json"),
+        (rewritten(MANIFEST, lambda old: b"[1, 2]"), r"manifest\.json"),
+        (with_entries(files=[WEIGHTS]), r"manifest\.json"),
+        (with_entries(format_version=None), r"manifest\.json"),
+        (with_entries(files={"../secret": SECRET}), r"manifest\.json"),
     ],
+    ids=["bit", "truncated", "longer", "missing", "half", "list", "no files", "no version", "a way out"],
 )
-def test_damage_is_refused(tmp_path: Path, change: str, message: str):
+def test_damage_is_refused(tmp_path: Path, damage: Callable[[Path], Any], message: str):
+    (tmp_path / "secret").write_bytes(b"secret")
     path = save(tmp_path / "p")
-    damage(change, path)
-    with pytest.raises(CheckpointError, match=message):
+    damage(path)
+    with pytest.raises(CheckpointError, match=rf"damaged(.|\n)*{message}"):
+        load(path)
+
+
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path):
+    path = save(tmp_path / "p")
+    (path / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"never completed(.|\n)*no manifest\.json"):
         load(path)
 
 
