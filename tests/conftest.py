@@ -35,11 +35,7 @@ _BEFORE_JAX_0_11 = "--xla_cpu_use_fusion_emitters=false"  # a version without th
 # Few random examples by default, many with --hypothesis-profile=many. They are the same in every run.
 for _profile, _examples in (("few", 15), ("many", 200)):
     settings.register_profile(
-        _profile,
-        max_examples=_examples,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
+        _profile, max_examples=_examples, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("few")
 

@@ -73,9 +73,7 @@ def test_the_cores_of_a_side_that_sleeps_are_those_of_its_child(no_process_left)
 @pytest.mark.long
 def test_with_a_limit_rounds_end_early_and_each_side_has_as_many(no_process_left):
     result = measure(
-        row_of(Side("rollax", serving(1.0)), Side("other", serving(1.0)), rounds=10**6),
-        log=False,
-        limit=TimeLimit(8.0),
+        row_of(Side("rollax", serving(1.0)), Side("other", serving(1.0)), rounds=10**6), log=False, limit=TimeLimit(8.0)
     )
     first, second = (len(side["rounds"]) for side in result["sides"].values())
     assert 1 <= first == second < 10**6
