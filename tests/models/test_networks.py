@@ -110,11 +110,11 @@ class TestForwardByHand:
     def test_normalized_convolution(self):
         cnn = CNN((1, 2, 1), ((2, 1, 1),), 2, "relu", "layer", rngs=nnx.Rngs(0))
         cnn.convolutions[0].kernel[...] = jnp.asarray([[1.0, -1.0]])[None, None]
-        cnn.dense.kernel[...] = jnp.asarray([[1.0, 0.0], [0.0, 0.0], [0.0, 5.0], [0.0, 0.0]])
+        cnn.dense.kernel[...] = jnp.asarray([[1.0, 0.0], [0.0, 0.0], [0.0, 5.0], [0.0, 2.0]])
         # Pixels [100, -7]: channels (100, -100) and (-7, 7), at each position normalized to (1, -1) and (-1, 1), with
-        # relu (1, 0) and (0, 1). Dense: (1, 0), normalized to (1, -1), with relu (1, 0).
+        # relu (1, 0) and (0, 1). Dense: (1, 2), normalized to (-1, 1), with relu (0, 1).
         images = np.array([100, -7], np.float32).reshape(1, 1, 2, 1)
-        np.testing.assert_allclose(jax.jit(cnn)(images), [[1, 0]], rtol=1e-4)
+        np.testing.assert_allclose(jax.jit(cnn)(images), [[0, 1]], rtol=1e-4)
 
     @pytest.mark.parametrize(
         ("name", "expected"),

@@ -47,10 +47,7 @@ class TestSampled:
     def test_samples_of_any_density_estimate_one_integral(self):
         # Q(a) = 2a on [-1, 1]: log ∫ e^2a da = log(sinh 2), from uniform samples and from ones of density (1 + a) / 2.
         uniform = (np.arange(4000) + 0.5) / 4000
-        for samples, densities in (
-            (2 * uniform - 1, np.full(4000, 0.5)),
-            (2 * np.sqrt(uniform) - 1, np.sqrt(uniform)),
-        ):
+        for samples, densities in ((2 * uniform - 1, np.full(4000, 0.5)), (2 * np.sqrt(uniform) - 1, np.sqrt(uniform))):
             values = jnp.asarray(2 * samples, jnp.float32).reshape(1, 1, -1)
             logs = jnp.asarray(np.log(densities), jnp.float32).reshape(1, -1)
             found = sampled_gap(values, logs, jnp.zeros((1, 1))) - np.log(4000)

@@ -173,6 +173,9 @@ class TestDirections:
         np.testing.assert_array_equal(gradient_estimate(np.array([0.0, 2, -3]), 0, 4, 3), expected.astype(np.float32))
 
 
+SMALL = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
+
+
 class TestSearch:
     def test_candidates(self):
         search = start_search([1.0, 2.0], num_directions=3, noise_stdev=0.5, lr=0.1, seed=9)
@@ -220,25 +223,20 @@ class TestSearch:
         np.testing.assert_allclose(search.theta, target, atol=0.3)
 
     def test_wrong_arguments(self):
-        search = start_search([0.0], num_directions=2, noise_stdev=0.1, lr=0.1)
+        search = start_search([0.0], **SMALL)
         with pytest.raises(ShapeError, match=r"\(3, 2\)(.|\n)*\(2, 2\)"):
             tell(search, np.zeros((3, 2)))
         with pytest.raises(ShapeError, match="not a vector"):
-            start_search([[0.0]], num_directions=2, noise_stdev=0.1, lr=0.1)
-        right = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
-        for wrong in ({"num_directions": 0}, {"seed": -1}):
-            with pytest.raises(ConfigError, match="not an integer"):
-                start_search([0.0], **{**right, **wrong})
+            start_search([[0.0]], **SMALL)
         for used in (0, -1, 4):
             with pytest.raises(ConfigError, match=r"ars_weights\(used\)"):
                 ars_weights(np.ones((3, 2)), used)
 
     def test_an_optimizer_that_includes_a_learning_rate_is_refused(self):
-        settings = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
         with pytest.raises(ConfigError, match=r"minimize the returns(.|\n)*a step of -0.1 for(.|\n)*scale_by_adam\(\)"):
-            start_search([5.0, 1.0], **settings, optimizer=optax.adam(0.1))
+            start_search([5.0, 1.0], **SMALL, optimizer=optax.adam(0.1))
         for optimizer in (optax.trace(0.9), optax.chain(optax.add_decayed_weights(0.1), optax.scale_by_rms())):
-            start_search([-5.0, 1.0], **settings, optimizer=optimizer)
+            start_search([-5.0, 1.0], **SMALL, optimizer=optimizer)
 
     def test_a_search_continues_from_its_stored_parts(self):
         settings = {"num_directions": 4, "noise_stdev": 0.1, "lr": 0.1}
@@ -253,18 +251,17 @@ class TestSearch:
         np.testing.assert_array_equal(after.theta, expected.theta)
 
     def test_returns_that_are_not_finite(self):
-        search = start_search([0.0], num_directions=2, noise_stdev=0.1, lr=0.1)
+        search = start_search([0.0], **SMALL)
         with pytest.raises(NonFiniteError, match=r"generation 0(.|\n)*nan"):
             tell(search, [[np.nan, np.inf], [-np.inf, np.nan]])
         moved = [tell(search, returns).theta for returns in ([[np.nan, np.inf], [1.0, 2.0]], [[None, None], [1, 2]])]
         assert moved[0] == moved[1] != 0
 
     def test_weights_that_make_no_step(self):
-        settings = {"num_directions": 2, "noise_stdev": 0.1, "lr": 0.1}
         with pytest.raises(ShapeError, match=r"\(1,\)(.|\n)*\(2,\)"):
-            tell(start_search([0.0], **settings, weights=lambda r: r[:1, 0]), np.ones((2, 2)))
+            tell(start_search([0.0], **SMALL, weights=lambda r: r[:1, 0]), np.ones((2, 2)))
         with pytest.raises(NonFiniteError, match=r"not finite(.|\n)*generation 0"):
-            tell(start_search([0.0], **settings, weights=lambda r: r[:, 0] * np.nan), np.ones((2, 2)))
+            tell(start_search([0.0], **SMALL, weights=lambda r: r[:, 0] * np.nan), np.ones((2, 2)))
 
 
 @pytest.mark.long
@@ -298,9 +295,9 @@ def test_a_linear_quadratic_regulator():
     "wrong",
     [
         *({"num_directions": 0}, {"noise_stdev": -1.0}, {"noise_stdev": np.inf}, {"lr": 0.0}, {"lr": np.nan}),
-        *({"l2_coeff": -0.1}, {"l2_coeff": np.nan}, {"theta": [np.nan]}),
+        *({"l2_coeff": -0.1}, {"l2_coeff": np.nan}, {"theta": [np.nan]}, {"seed": -1}),
     ],
 )
 def test_invalid_starts_are_refused(wrong):
     with pytest.raises(ConfigError, match=rf"start_search\({next(iter(wrong))}\)"):
-        start_search(**{"theta": [0.0], "num_directions": 2, "noise_stdev": 0.1, "lr": 0.1, **wrong})
+        start_search(**{"theta": [0.0], **SMALL, **wrong})
