@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +19,9 @@ from typing import Any
 
 import pytest
 from websockets.sync.client import connect
+
+from tests.pages import REPOSITORY
+from tests.python_process import started
 
 PATIENCE_S = 60.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -140,3 +145,23 @@ def _debugger(port_file: Path, process: subprocess.Popen[bytes]) -> str:
         except (OSError, ValueError, IndexError):
             time.sleep(0.05)
     raise AssertionError("the browser has not started")
+
+
+@contextmanager
+def page_of(example: str, *arguments: Any) -> Iterator[Tab]:
+    """The page of an example that serves one, on a small screen; it must fit, without errors, and end by Ctrl-C."""
+    command = (REPOSITORY / "examples" / example, *arguments, "--port", "0")
+    with browser() as tab, started(*command, stdout=subprocess.PIPE) as game:
+        assert game.stdout is not None
+        try:
+            address = re.search(r"The game is at (\S+),", game.stdout.readline())
+            assert address is not None
+            tab.resize(320, 640)
+            tab.open(address[1])
+            yield tab
+            assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+            assert not tab.problems
+        finally:
+            game.send_signal(signal.SIGINT)
+            game.communicate(timeout=120)
+    assert game.returncode == 0

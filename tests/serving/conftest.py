@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rollax import PolicyClient
 from rollax.rollout.policy_runner import PolicyRunner
+from tests.serving.fake_server import FakeServer, over_http, over_websocket
 from tests.serving.served_policies import CONTINUOUS, LSTM, runner
 
 
@@ -20,6 +23,24 @@ def recurrent() -> PolicyRunner:
 @pytest.fixture(scope="module")
 def plain() -> PolicyRunner:
     return runner()
+
+
+@pytest.fixture(params=[over_http, over_websocket], ids=["http", "ws"])
+def over(request: pytest.FixtureRequest) -> Any:
+    """How a fake server is reached."""
+    return request.param
+
+
+@pytest.fixture
+def fake() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def client(over: Any, fake: FakeServer) -> Iterator[PolicyClient]:
+    """A client of the fake server."""
+    with over(fake) as address, PolicyClient(address) as connected:
+        yield connected
 
 
 @pytest.hookimpl(tryfirst=True)

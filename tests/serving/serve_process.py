@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.pages import REPOSITORY
+from tests.python_process import started
 
 
 @contextmanager
 def serving(*arguments: Any) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A process of `rollax serve`, its first address, and the line that it has printed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollax", "serve", *map(str, arguments), "--port=0"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    arguments = ("-m", "rollax", "serve", *arguments, "--port=0")
+    process = started(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     killer = threading.Timer(300, process.kill)  # a server that prints nothing would hang the test
     killer.start()
     try:

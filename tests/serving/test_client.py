@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,15 +10,12 @@ import pytest
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.protocol import Episode, Trajectory
 from rollax.serving.remote_inference import converter, of_space
-from tests.pages import REPOSITORY
+from tests.python_process import output_of
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
 from tests.serving.served_policies import RecordingBackend, observations, runner, served
 from tests.serving.service_session import refused
 
 OBS = np.array([0.5, -0.25], np.float32)
-
-each_scheme = pytest.mark.parametrize("over", [over_http, over_websocket], ids=["http", "ws"])
-
 WITHOUT_JAX = """
 import sys
 from rollax import EpisodeLostError, PolicyClient
@@ -33,20 +27,13 @@ print([name for name in ("jax", "flax", "ray", "pydantic", "gymnasium", "uvicorn
 """
 
 
-@each_scheme
 def test_remote_mode_imports_nothing_heavy(over):
     with over(FakeServer()) as address:
-        command = [sys.executable, "-c", WITHOUT_JAX, address]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[]"
+        assert output_of("-c", WITHOUT_JAX, address) == "[]\n"
 
 
-@each_scheme
-def test_infos_with_nan(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        client.log_returns(client.start_episode(), 1.0, {"a": float("nan"), "b": {"c": np.array([1.0, np.inf])}})
+def test_infos_with_nan(fake, client):
+    client.log_returns(client.start_episode(), 1.0, {"a": float("nan"), "b": {"c": np.array([1.0, np.inf])}})
     assert fake.executed[-1][1]["info"] == {"a": None, "b": {"c": [1.0, None]}}
 
 
@@ -63,7 +50,6 @@ def test_values_are_sent_as_arrays_over_websockets_and_as_lists_over_http():
     assert sent[1] == ("log_action", {"episode_id": "e", "obs": {"a": array, "b": 3}, "action": 0.5})
 
 
-@each_scheme
 def test_actions_have_the_type_of_their_space(over):
     with over(FakeServer()) as address, PolicyClient(address) as client:
         action = client.get_action(client.start_episode(), OBS)
@@ -91,28 +77,22 @@ def test_actions_have_the_type_of_their_policys_space():
         convert({"stay1": 1})
 
 
-@each_scheme
-def test_many_episodes_in_one_message(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        episodes = [client.start_episode() for _ in range(3)]
-        client.get_action(episodes[0], OBS)
-        assert client.get_actions(dict.fromkeys(episodes, OBS)) == dict(zip(episodes, [1, 0, 0], strict=True))
-        assert fake.requests.count("get_actions") == 1
-        assert client.get_actions({}) == {}
-        with pytest.raises(EpisodeLostError, match="nobody"):
-            client.get_actions({"nobody": OBS, episodes[0]: OBS})
+def test_many_episodes_in_one_message(fake, client):
+    episodes = [client.start_episode() for _ in range(3)]
+    client.get_action(episodes[0], OBS)
+    assert client.get_actions(dict.fromkeys(episodes, OBS)) == dict(zip(episodes, [1, 0, 0], strict=True))
+    assert fake.requests.count("get_actions") == 1
+    assert client.get_actions({}) == {}
+    with pytest.raises(EpisodeLostError, match="nobody"):
+        client.get_actions({"nobody": OBS, episodes[0]: OBS})
 
 
-@each_scheme
-def test_all_verbs_send_their_arguments(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        assert client.hello()["server"] == "fake"
-        client.start_episode("e", training_enabled=False)
-        client.log_returns("e", 1.5, {"speed": 2})
-        client.end_agents("e", {"left": [1.0], "right": None}, truncated=True)
-        client.end_episode("e", [0.0, 1.0], truncated=True)
+def test_all_verbs_send_their_arguments(fake, client):
+    assert client.hello()["server"] == "fake"
+    client.start_episode("e", training_enabled=False)
+    client.log_returns("e", 1.5, {"speed": 2})
+    client.end_agents("e", {"left": [1.0], "right": None}, truncated=True)
+    client.end_episode("e", [0.0, 1.0], truncated=True)
     assert fake.executed == [
         ("start_episode", {"episode_id": "e", "training_enabled": False}),
         ("log_returns", {"episode_id": "e", "reward": 1.5, "info": {"speed": 2}}),
@@ -121,22 +101,18 @@ def test_all_verbs_send_their_arguments(over):
     ]
 
 
-@each_scheme
-def test_an_episode_as_an_object(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        with client.episode() as episode:
-            assert episode.get_action(OBS) == 0
-            episode.log_returns(1.0)
-            episode.end(OBS)
-        with pytest.raises(ConfigError, match="did not end"), client.episode():
-            pass
-        with pytest.raises(KeyError), client.episode():  # the error of the block is kept
-            raise KeyError
+def test_an_episode_as_an_object(fake, client):
+    with client.episode() as episode:
+        assert episode.get_action(OBS) == 0
+        episode.log_returns(1.0)
+        episode.end(OBS)
+    with pytest.raises(ConfigError, match="did not end"), client.episode():
+        pass
+    with pytest.raises(KeyError), client.episode():  # the error of the block is kept
+        raise KeyError
     assert [verb for verb, _ in fake.executed].count("end_episode") == 1
 
 
-@each_scheme
 def test_the_token_is_sent(over):
     with over(FakeServer(token="secret")) as address:
         with PolicyClient(address, token="secret") as client:
@@ -157,21 +133,11 @@ def test_a_malformed_address_is_refused(address):
 @pytest.mark.parametrize(
     "given",
     [
-        {"token": "a\nb"},
-        {"token": ""},
-        {"timeout": 0},
-        {"timeout": float("inf")},
-        {"ca_file": "ca.pem"},
-        {"explore": False},
-        {"seed": 1},
-        {"update_interval": 5.0},
-        {"episodes_per_message": 2},
-        {"policy_mapping_fn": {"agent0": "left"}},
-        {"inference_mode": "far"},
-        {"inference_mode": "local", "update_interval": "5"},
-        {"inference_mode": "local", "update_interval": -1},
-        {"inference_mode": "local", "explore": "no"},
-        {"inference_mode": "local", "seed": 1.5},
+        *({"token": "a\nb"}, {"token": ""}, {"timeout": 0}, {"timeout": float("inf")}, {"ca_file": "ca.pem"}),
+        *({"explore": False}, {"seed": 1}, {"update_interval": 5.0}, {"episodes_per_message": 2}),  # not if remote
+        *({"policy_mapping_fn": {"agent0": "left"}}, {"inference_mode": "far"}),
+        *({"inference_mode": "local", **wrong} for wrong in ({"update_interval": "5"}, {"update_interval": -1})),
+        *({"inference_mode": "local", **wrong} for wrong in ({"explore": "no"}, {"seed": 1.5})),
     ],
 )
 def test_malformed_arguments_are_refused(given):
@@ -191,37 +157,31 @@ def test_flags_are_booleans(mode):
             call()
 
 
-@each_scheme
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()]), 1j, {object(): 1}])
-def test_values_that_cannot_be_encoded_are_refused_before_sending(over, value):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        episode = client.start_episode()
-        with pytest.raises(RequestError, match="cannot be sent"):
-            client.get_action(episode, {"a": value})
-        assert "get_action" not in fake.requests
-        assert client.get_action(episode, OBS) == 0
+def test_values_that_cannot_be_encoded_are_refused_before_sending(fake, client, value):
+    episode = client.start_episode()
+    with pytest.raises(RequestError, match="cannot be sent"):
+        client.get_action(episode, {"a": value})
+    assert "get_action" not in fake.requests
+    assert client.get_action(episode, OBS) == 0
 
 
-@each_scheme
-def test_requests_that_are_too_large_are_refused_before_sending(over):
-    fake, large = FakeServer(), np.zeros(MAX_BODY_BYTES, np.uint8)
-    with over(fake) as address, PolicyClient(address) as client:
-        columns = {"obs": [large], "actions": [], "rewards": []}
-        for send in (
-            lambda: client.submit_episodes([{"agents": {"agent0": columns}}]),
-            lambda: client.log_action(client.start_episode(), large, 0),
-        ):
-            refused(413, send, says="larger than the policy server accepts")
+def test_requests_that_are_too_large_are_refused_before_sending(fake, client):
+    large = np.zeros(MAX_BODY_BYTES, np.uint8)
+    columns = {"obs": [large], "actions": [], "rewards": []}
+    for send in (
+        lambda: client.submit_episodes([{"agents": {"agent0": columns}}]),
+        lambda: client.log_action(client.start_episode(), large, 0),
+    ):
+        refused(413, send, says="larger than the policy server accepts")
     assert [verb for verb, _ in fake.executed] == ["start_episode"]
 
 
-def test_a_request_is_repeated_if_its_answer_is_incomplete():
-    fake = FakeServer()
-    with over_http(fake) as address, PolicyClient(address) as client:
-        episode = client.start_episode()
-        fake.faults.append((200, {}, {"Content-Length": "50", "Connection": "close"}))
-        assert client.get_action(episode, OBS) == 0
+@pytest.mark.parametrize("over", [over_http], indirect=True)
+def test_a_request_is_repeated_if_its_answer_is_incomplete(fake, client):
+    episode = client.start_episode()
+    fake.faults.append((200, {}, {"Content-Length": "50", "Connection": "close"}))
+    assert client.get_action(episode, OBS) == 0
     assert fake.requests.count("get_action") == 2
 
 

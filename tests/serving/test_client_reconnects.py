@@ -16,8 +16,6 @@ OBS = [0.5, -0.5]
 BUSY = (429, error("Too many requests."), {"Retry-After": "0.01"})
 STARTING = (503, error("The server is starting."), {})
 
-each_scheme = pytest.mark.parametrize("over", [over_http, over_websocket], ids=["http", "ws"])
-
 
 def play(client, steps=3):
     """One episode; returns its actions."""
@@ -37,7 +35,6 @@ def closed_port():
         yield bound.getsockname()[1]
 
 
-@each_scheme
 @pytest.mark.parametrize("fault", [DROP_BEFORE, DROP_AFTER, BUSY, STARTING], ids=["before", "after", "429", "503"])
 def test_an_episode_survives_any_fault_at_any_request(over, fault):
     """Each request of an episode fails once; the server executes it once."""
@@ -51,66 +48,48 @@ def test_an_episode_survives_any_fault_at_any_request(over, fault):
         assert len(fake.requests) == len(verbs) + 2  # hello, and the repeated request
 
 
-@each_scheme
-def test_many_faults_in_a_row(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        fake.faults.extend([DROP_AFTER, DROP_BEFORE, BUSY, DROP_AFTER])
-        assert play(client) == [0, 1, 2]
+def test_many_faults_in_a_row(fake, client):
+    fake.faults.extend([DROP_AFTER, DROP_BEFORE, BUSY, DROP_AFTER])
+    assert play(client) == [0, 1, 2]
     assert len(fake.executed) == 8
 
 
-@each_scheme
-def test_a_restarted_server_has_lost_the_episodes_and_the_client_continues(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        episode = client.start_episode()
+def test_a_restarted_server_has_lost_the_episodes_and_the_client_continues(fake, client):
+    episode = client.start_episode()
+    client.get_action(episode, OBS)
+    fake.forget()
+    with pytest.raises(EpisodeLostError, match="not known") as raised:
         client.get_action(episode, OBS)
-        fake.forget()
-        with pytest.raises(EpisodeLostError, match="not known") as raised:
-            client.get_action(episode, OBS)
-        assert (raised.value.status, raised.value.error_id) == (404, "e1")
-        assert play(client) == [0, 1, 2]
+    assert (raised.value.status, raised.value.error_id) == (404, "e1")
+    assert play(client) == [0, 1, 2]
 
 
-@each_scheme
-def test_one_connection_is_kept(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        play(client)
-        play(client)
-        assert fake.opened == 1
+def test_one_connection_is_kept(fake, client):
+    play(client)
+    play(client)
+    assert fake.opened == 1
 
 
-@each_scheme
-def test_each_thread_has_its_own_connection(over):
-    fake = FakeServer()
+def test_each_thread_has_its_own_connection(fake, client):
     fake.faults.extend([None, DROP_AFTER] * 20)
     results = {}
-    with over(fake) as address, PolicyClient(address) as client:
-        in_threads(8, lambda number: results.update({number: play(client, 5)}))
+    in_threads(8, lambda number: results.update({number: play(client, 5)}))
     assert results == {number: [0, 1, 2, 3, 4] for number in range(8)}
 
 
-@each_scheme
-def test_a_server_that_is_always_busy_is_an_error_with_its_text(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        fake.faults.extend([(429, error("Too many episodes.", fix="end some"), {"Retry-After": "1000"})])
-        with pytest.raises(RequestError, match=r"Too many episodes\.(.|\n)*end some") as raised:
-            client.start_episode()
-        assert (raised.value.status, raised.value.retry_after_s) == (429, 1000.0)
+def test_a_server_that_is_always_busy_is_an_error_with_its_text(fake, client):
+    fake.faults.extend([(429, error("Too many episodes.", fix="end some"), {"Retry-After": "1000"})])
+    with pytest.raises(RequestError, match=r"Too many episodes\.(.|\n)*end some") as raised:
+        client.start_episode()
+    assert (raised.value.status, raised.value.retry_after_s) == (429, 1000.0)
 
 
-@each_scheme
-def test_a_refusal_is_not_repeated(over):
-    fake = FakeServer()
-    with over(fake) as address, PolicyClient(address) as client:
-        episode = client.start_episode()
-        fake.faults.append((422, error("A NaN.", where="obs"), {}))
-        with pytest.raises(RequestError, match="A NaN"):
-            client.get_action(episode, OBS)
-        assert fake.requests == ["hello", "start_episode", "get_action"]
+def test_a_refusal_is_not_repeated(fake, client):
+    episode = client.start_episode()
+    fake.faults.append((422, error("A NaN.", where="obs"), {}))
+    with pytest.raises(RequestError, match="A NaN"):
+        client.get_action(episode, OBS)
+    assert fake.requests == ["hello", "start_episode", "get_action"]
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -120,13 +99,12 @@ def test_without_a_server_the_error_names_the_address(scheme):
             client.start_episode()
 
 
-def test_a_page_of_a_proxy_is_an_error():
-    fake = FakeServer()
+@pytest.mark.parametrize("over", [over_http], indirect=True)
+def test_a_page_of_a_proxy_is_an_error(fake, client):
     fake.faults.append((500, {"nothing": "here"}, {}))
-    with over_http(fake) as address, PolicyClient(address) as client:
-        with pytest.raises(RequestError, match="answered start_episode with status 500"):
-            client.start_episode()
-        assert play(client) == [0, 1, 2]
+    with pytest.raises(RequestError, match="answered start_episode with status 500"):
+        client.start_episode()
+    assert play(client) == [0, 1, 2]
 
 
 def test_a_closed_client_ends_its_waiting_threads():

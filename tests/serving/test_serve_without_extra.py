@@ -1,10 +1,6 @@
 """`rollax serve` without the extra `serving`, in a process that has loaded none of its packages."""
 
-import os
-import subprocess
-import sys
-
-from tests.pages import REPOSITORY
+from tests.python_process import output_of
 
 SCRIPT = (
     "import sys\n"
@@ -19,13 +15,5 @@ SCRIPT = (
 
 
 def test_the_extra_is_named(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", SCRIPT, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

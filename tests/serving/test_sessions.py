@@ -17,21 +17,6 @@ def make(**limits: float) -> Sessions:
     return Sessions(Limits(**limits), lambda: 0.0)
 
 
-def test_ended_and_unknown_episodes_are_different_errors():
-    sessions = make()
-    sessions.end(sessions.start("a", "client"))
-    sessions.end(sessions.start("b", "client"), EXPIRED)
-    for episode_id, status, what in (
-        ("a", 410, "ended"),
-        ("b", 410, "idle for too long"),
-        ("c", 404, "Unknown episode"),
-    ):
-        with pytest.raises(RequestError, match=what) as caught:
-            sessions.running(episode_id)
-        assert caught.value.status == status
-    assert (sessions.started, sessions.ended, sessions.expired) == (2, 1, 1)
-
-
 def test_the_number_of_kept_ended_episodes_is_limited(monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED_ENDS", 10)
     sessions = make()

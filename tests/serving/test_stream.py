@@ -46,6 +46,18 @@ def open_stream(server: PolicyServer, path: str = "/v1/stream", **settings: Any)
     return connect(address, compression=None, open_timeout=PATIENCE_S, ping_interval=None, **settings)
 
 
+def received(stream: ClientConnection) -> Any:
+    """The next message of the server, in JSON or MessagePack."""
+    message = stream.recv(PATIENCE_S)
+    return json.loads(message) if isinstance(message, str) else msgspec.msgpack.decode(message)
+
+
+def answers(stream: ClientConnection) -> bool:
+    """Whether the server answers another request."""
+    stream.send('{"id":1234,"verb":"health"}')
+    return (answer := received(stream))["id"] == 1234 and answer["status"] == "ok"
+
+
 @pytest.fixture(scope="module")
 def server():
     with serving() as found:
@@ -58,7 +70,7 @@ def test_a_verb_is_a_message(server, verb):
     server.service.calls.clear()
     with open_stream(server) as stream:
         stream.send(json.dumps({"id": 5, "verb": verb, **body}))
-        assert json.loads(stream.recv(PATIENCE_S)) == {"id": 5, **expected}
+        assert received(stream) == {"id": 5, **expected}
         stream.send(msgspec.msgpack.encode({**body, "verb": verb, "id": -(2**40)}))
         answer = stream.recv(PATIENCE_S)
     assert isinstance(answer, bytes)
@@ -95,9 +107,8 @@ def test_queries_are_messages_too(server):
     with open_stream(server) as stream:
         for number, verb in enumerate(("hello", "health", "statistics")):
             stream.send(json.dumps({"id": number, "verb": verb}))
-            as_json = json.loads(stream.recv(PATIENCE_S))
             stream.send(msgspec.msgpack.encode({"id": number, "verb": verb}))
-            as_msgpack = msgspec.msgpack.decode(stream.recv(PATIENCE_S))
+            as_json, as_msgpack = received(stream), received(stream)
             assert as_json["id"] == number
             assert as_json.keys() == as_msgpack.keys()
             assert "version" in as_json
@@ -110,7 +121,7 @@ def test_a_response_of_many_fields_has_an_id_in_msgpack():
 
     with serving(Service()) as server, open_stream(server) as stream:
         stream.send(msgspec.msgpack.encode({"id": 300, "verb": "statistics"}))
-        found = msgspec.msgpack.decode(stream.recv(PATIENCE_S))
+        found = received(stream)
     assert (found["id"], found["39"]) == (300, 39)
 
 
@@ -120,12 +131,12 @@ def test_answers_are_sent_in_the_order_in_which_they_are_ready():
         for number in range(3):
             stream.send(json.dumps({"id": number, "verb": "get_action", "episode_id": "a", "obs": number}))
         stream.send(json.dumps({"id": 3, "verb": "health"}))
-        assert json.loads(stream.recv(PATIENCE_S))["id"] == 3
+        assert received(stream)["id"] == 3
         for number in (2, 0):
             service.answer(number, protocol.Action(number, 1))
-            assert json.loads(stream.recv(PATIENCE_S)) == {"id": number, "action": number, "version": 1}
+            assert received(stream) == {"id": number, "action": number, "version": 1}
         service.answer(1, RequestError("Lost.", status=410, where="a"))
-        answer = json.loads(stream.recv(PATIENCE_S))
+        answer = received(stream)
     assert (answer["id"], answer["status"], answer["error"]["what"]) == (1, 410, "Lost.")
 
 
@@ -152,12 +163,10 @@ def test_answers_are_sent_in_the_order_in_which_they_are_ready():
 def test_an_invalid_request_is_refused_and_the_connection_stays_open(server, message, number, status):
     with open_stream(server) as stream:
         stream.send(message)
-        answer = stream.recv(PATIENCE_S)
-        found = json.loads(answer) if isinstance(answer, str) else msgspec.msgpack.decode(answer)
+        found = received(stream)
         assert (found.get("id"), found["status"]) == (number, status)
         assert found["error"]["what"]
-        stream.send('{"id":2,"verb":"health"}')
-        assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
+        assert answers(stream)
 
 
 def test_text_that_is_not_utf_8_is_refused_and_the_connection_stays_open(server):
@@ -170,15 +179,15 @@ def test_text_that_is_not_utf_8_is_refused_and_the_connection_stays_open(server)
 def test_an_error_has_the_time_to_retry():
     error = RequestError("Too many.", status=429, retry_after_s=0.5)
     with serving(FailingService(error)) as server, open_stream(server) as stream:
-        stream.send('{"id":1,"verb":"get_action","episode_id":"a","obs":1}')
-        answer = json.loads(stream.recv(PATIENCE_S))
+        stream.send(ACTION_MESSAGE.decode())
+        answer = received(stream)
     assert (answer["status"], answer["retry_after"]) == (429, 0.5)
 
 
 def test_a_message_in_several_frames(server):
     with open_stream(server) as stream:
         stream.send(iter(['{"id":1,"verb":', '"health"', "}"]))
-        assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+        assert received(stream)["id"] == 1
         stream.ping().wait(PATIENCE_S)
 
 
@@ -190,7 +199,7 @@ def test_parts_of_a_message_are_not_kept_singly(monkeypatch):
     )
     with serving() as server, open_stream(server) as stream:
         stream.send(iter(['{"id":1,', *[""] * 100, *'"verb":"health"}']))
-        assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+        assert received(stream)["id"] == 1
     assert len(kept) > 100
     assert max(kept) == 1
 
@@ -237,8 +246,7 @@ def test_access():
         ):
             with open_stream(server, **settings) as stream:
                 assert stream.subprotocol == ("rollax" if "subprotocols" in settings else None)
-                stream.send('{"id":1,"verb":"health"}')
-                assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+                assert answers(stream)
 
 
 def test_rates_are_limited():
@@ -246,7 +254,7 @@ def test_rates_are_limited():
         statuses = []
         while 429 not in statuses:
             stream.send('{"id":1,"verb":"health"}')
-            answer = json.loads(stream.recv(PATIENCE_S))
+            answer = received(stream)
             statuses.append(answer["status"])
         assert answer["id"] == 1
         assert answer["retry_after"] > 0
@@ -263,8 +271,7 @@ def test_lost_connections_are_cleaned_up():
         for number in range(10):
             service.answer(number, protocol.Action(1, 1))
         with open_stream(server) as stream:
-            stream.send('{"id":1,"verb":"health"}')
-            assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
+            assert answers(stream)
 
 
 def test_a_client_that_does_not_read_is_disconnected():
@@ -284,8 +291,7 @@ def test_silent_clients_are_pinged_and_then_dropped(monkeypatch):
         assert silent.recv(1) == bytes([0x80 | Opcode.PING])
         read_all(silent)
         until(lambda: server.metrics.streams == 1, "the silent client is still connected")
-        answering.send('{"id":1,"verb":"health"}')
-        assert json.loads(answering.recv(PATIENCE_S))["id"] == 1
+        assert answers(answering)
 
 
 @pytest.mark.parametrize(
