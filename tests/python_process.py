@@ -20,7 +20,7 @@ def output_of(*arguments: Any, **settings: Any) -> str:
     """The output of Python with these arguments; if the program fails, the test fails with its errors."""
     with started(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings) as process:
         try:
-            output, errors = process.communicate(timeout=300)
+            output, errors = process.communicate()
         finally:
             process.kill()
     assert process.returncode == 0, errors

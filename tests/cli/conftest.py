@@ -14,6 +14,7 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.runs import run_folder
 from tests.cli.command_line import invoke
 from tests.cli.fake_algorithm import FakeTrainer, open_fake
+from tests.pages import REPOSITORY
 
 Command = Callable[..., Result]
 
@@ -32,6 +33,18 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
         out.touch()
 
     monkeypatch.setattr(run_folder, "draw_curves", draw)
+
+
+@pytest.fixture
+def in_processes(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty folder, for runs in processes of their own with this checkout.
+
+    What `--import=tests.cli.register_fake` changes in this process, too, is restored after the test.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
+    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
+    return cwd
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,8 +12,7 @@ import typer
 import rollax as package
 from rollax.cli import app, console
 from tests.cli.fake_algorithm import FakeTrainer
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.python_process import output_of
 
 
 @pytest.fixture
@@ -161,16 +157,12 @@ def test_each_option_with_a_value_names_it():
 
 
 @pytest.mark.long
-def test_the_command_line_starts_without_jax_and_finds_modules_in_the_current_folder(tmp_path):
+def test_the_command_line_starts_without_jax_and_finds_modules_in_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text("import sys\nassert 'jax' not in sys.modules\nprint('found')\n")
     script = "import sys; from rollax.cli import main; sys.argv = ['rollax', 'list', '--import=beside']; main()"
     # Otherwise Python would search only the script's folder, as for the installed command.
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("found")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert output_of("-c", script, cwd=tmp_path).startswith("found")
 
 
 def test_command_name(cwd, monkeypatch):

@@ -16,6 +16,7 @@ from rollax.cli.config_sources import algorithm_names
 from rollax.config.validation_errors import keys_with_parts
 from rollax.core.frozen import fields_by_key
 from tests.pages import REPOSITORY
+from tests.python_process import output_of
 
 _SHOW_BASH = """
 source <(_ROLLAX_COMPLETE=source_bash {program})
@@ -152,15 +153,13 @@ def test_folders_of_runs(tmp_path, monkeypatch):
 def test_options_are_read_without_the_packages_that_train():
     """Completions and `--help` import the modules of all commands, but not what these commands use."""
     code = "import sys, rollax.cli; print(*{'gymnasium', 'jax', 'numpy', 'pydantic', 'yaml'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, text=True, capture_output=True, check=True)
-    assert done.stdout == "\n"
+    assert output_of("-c", code) == "\n"
 
 
 @pytest.mark.parametrize("call", ["complete_key('lam')", "complete_algorithm('P')", "config_section()"])
 def test_completions_of_keys_import_no_configs(call):
     code = f"import sys; from rollax.cli import completion; completion.{call}; print('pydantic' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, text=True, capture_output=True, check=True)
-    assert done.stdout == "False\n"
+    assert output_of("-c", code) == "False\n"
 
 
 @pytest.mark.long

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -18,8 +16,9 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.core.storage import newest
 from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
+from tests.pages import REPOSITORY
+from tests.python_process import output_of, started
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = '--config={"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "num_envs_per_worker": 4}'
 
 
@@ -80,14 +79,9 @@ def test_a_nested_option_of_a_resumed_run_keeps_the_other_keys(rollax, trained, 
         "    assert config['kind'] == 'hard', config\n"
         "    return gym.make('CartPole-v1')\n"
     )
-    sections = [
-        "--set",
-        "env_config.kind=hard",
-        "--set",
-        "model.fcnet_hiddens=[4]",
-        "--set=model.fcnet_activation=relu",
-    ]
-    rollax("train", "--run=PG", "--env=env_of_test:make", "--stop-iterations=1", "--out=first", *sections)
+    model = ["--set=model.fcnet_hiddens=[4]", "--set=model.fcnet_activation=relu"]
+    first = ["--run=PG", "--env=env_of_test:make", "--set=env_config.kind=hard", *model]
+    rollax("train", *first, "--stop-iterations=1", "--out=first")
     rollax("train", "--resume=first", "--trust-code", *more, "--set", "model.fcnet_hiddens=[4]")
     config = json.loads((cwd / "deep" / "config.json").read_text())["config"]
     assert config["env_config"] == {"kind": "hard", "gravity": 9}
@@ -149,33 +143,10 @@ def test_code_of_users(rollax, cwd, monkeypatch, lines):
     assert rollax("train", *resume).output.splitlines()[-1].endswith("--video videos/ --trust-code")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--env=CartPole-v9"], "CartPole-v1"),
-        (["--env=no_such_module:Env"], "cannot be imported"),
-        (["--env=CartPole-v1", '--config={"train_batch_sise": 4}'], "train_batch_size"),
-        (["--env=CartPole-v1", '--config={"lr": "fast"}'], "lr"),
-        ([], "--env"),
-    ],
-)
-def test_wrong_arguments_leave_no_folder(rollax, cwd, options, message):
-    done = rollax("train", "--run=PPO", "--stop-iterations=1", *options, code=2)
-    assert message in done.output
-    assert not (cwd / "runs").exists()
-
-
 @pytest.mark.long
 def test_ctrl_c_leaves_a_checkpoint_that_loads(tmp_path):
-    command = [sys.executable, "-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", SMALL, "--out=run"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    command = ("-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", SMALL, "--out=run")
+    process = started(*command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("iteration 1")
     process.send_signal(signal.SIGINT)
@@ -194,20 +165,11 @@ def test_the_example_is_a_valid_experiment():
 
 
 @pytest.mark.long
-def test_the_example_reaches_its_goal_with_optimizations(tmp_path):
+def test_the_example_reaches_its_goal_with_optimizations(tmp_path, monkeypatch):
     """With all optimizations of XLA, which are off in other tests."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    experiment = str(REPOSITORY / "examples" / "cartpole-ppo.yaml")
-    command = [sys.executable, "-m", "rollax", "train", "-f", experiment, "--seed=1", "--must-reach", "--out=run"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    experiment = REPOSITORY / "examples" / "cartpole-ppo.yaml"
+    output_of("-m", "rollax", "train", "-f", experiment, "--seed=1", "--must-reach", "--out=run", cwd=tmp_path)
 
 
 @pytest.mark.learning

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,29 +12,13 @@ import pytest
 
 from rollax.core.storage import newest, read_manifest
 from rollax.runs.interrupts import Interrupted, StopRequest, no_lost_interrupts
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.python_process import started
 
 
 def start(cwd: Path, **config: object) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "rollax",
-        "train",
-        "--import=tests.cli.register_fake",
-        "--run=FAKE",
-        "--env=F",
-        "--out=run",
-    ]
-    return subprocess.Popen(
-        [*command, f"--config={json.dumps(config)}"],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    command = ("-m", "rollax", "train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "--out=run")
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return started(*command, f"--config={json.dumps(config)}", cwd=cwd, **streams)
 
 
 def wait_for_iteration(process: subprocess.Popen[str], number: int = 1) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from rollax.runs.results import curve, draw_curves, labelled
-
-
-def write_run(path: Path, rewards: list[float | None]) -> Path:
-    path.mkdir(parents=True)
-    rows = [{"timesteps_total": 100 * n, "episode_reward_mean": reward} for n, reward in enumerate(rewards, start=1)]
-    (path / "result.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return path
+from tests.runs.written import write_run
 
 
 def test_curve_leaves_out_unknown_values():

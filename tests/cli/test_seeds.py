@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import many_runs, runs_in_processes
 from rollax.cli.planned_runs import Outcome
 from rollax.errors import ConfigError
 from tests.cli.command_line import invoke
-from tests.cli.fake_algorithm import FakeTrainer, open_fake
 from tests.cli.test_end_to_end import SMALL, without_times
-from tests.cli.test_interrupt import REPOSITORY
+from tests.python_process import started
 
 FAKE = ("train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "--no-evaluate", "--out=set")
 
 
 @pytest.fixture
-def set_of(cwd, monkeypatch):
+def set_of(in_processes):
     """Trains FAKE in processes of their own, and returns the seeds in the folder and the output."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    # What `--import` changes in this process, too, is restored after the test.
-    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
-    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
 
     def train(*options, code=0):
         done = invoke(*FAKE, *options, code=code)
-        runs = sorted((cwd / "set").glob("seed-*"))
+        runs = sorted((in_processes / "set").glob("seed-*"))
         return [json.loads((run / "config.json").read_text())["config"]["seed"] for run in runs], done.output
 
     return train
@@ -112,14 +104,8 @@ def test_a_folder_with_other_files_is_refused(set_of, cwd):
 @pytest.mark.short("9")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_saves_the_running_seeds(tmp_path, number):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollax", *FAKE, "--seeds=2", "--set=pause=0.2"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ("-m", "rollax", *FAKE, "--seeds=2", "--set=pause=0.2")
+    process = started(*command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     run, end = tmp_path / "set" / "seed-0", time.monotonic() + 120
     results = run / "result.jsonl"
     while time.monotonic() < end and not (results.exists() and results.stat().st_size):
@@ -135,8 +121,8 @@ def test_a_signal_saves_the_running_seeds(tmp_path, number):
 
 
 @pytest.mark.long
-def test_a_seed_equals_the_same_seed_alone_and_an_interrupted_one_goes_on(cwd, lines, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+def test_a_seed_equals_the_same_seed_alone_and_an_interrupted_one_goes_on(in_processes, lines):
+    cwd = in_processes
     options = ["train", "--run=PPO", "--env=CartPole-v1", SMALL]
     invoke(*options, "--seeds=1", "--seed=1", "--stop-iterations=1", "--out=set", "--no-evaluate")
     invoke(*options, "--seeds=2", "--seed=1", "--stop-iterations=2", "--out=set", "--no-evaluate")
@@ -200,8 +186,7 @@ def test_an_error_outside_of_the_runs_is_shown(cwd, monkeypatch):
 
 @pytest.mark.long
 def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
-    command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=3", "--out=set", "--stop-timesteps=100000000"]
-    process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    process = started("-m", "rollax", *IN_JAX, "--seeds=3", "--out=set", "--stop-timesteps=100000000", cwd=cwd)
     runs = [cwd / "set" / f"seed-{seed}" for seed in range(2)]
     while not all((run / "result.jsonl").exists() for run in runs):
         assert process.poll() is None
@@ -216,8 +201,7 @@ def test_ctrl_c_saves_all_seeds_of_a_process(cwd):
 @pytest.mark.long
 def test_ctrl_c_ends_the_final_evaluations_of_seeds_in_one_process(cwd):
     endless = "--set=evaluation_num_episodes=1000000000"
-    command = [sys.executable, "-m", "rollax", *IN_JAX, "--seeds=2", "--out=set", "--stop-iterations=1", endless]
-    process = subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    process = started("-m", "rollax", *IN_JAX, "--seeds=2", "--out=set", "--stop-iterations=1", endless, cwd=cwd)
     try:
         while not (saved := list((cwd / "set").glob("seed-*/checkpoints/checkpoint_000001"))):
             assert process.poll() is None

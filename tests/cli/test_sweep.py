@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 import time
 
 import pytest
 
-from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import many_runs, runs_in_processes
 from rollax.cli.planned_runs import Outcome
 from rollax.core.plain_yaml import read_yaml
 from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
-from tests.cli.fake_algorithm import FakeTrainer, open_fake
-from tests.cli.test_end_to_end import SMALL, without_times
-from tests.cli.test_interrupt import REPOSITORY
+from tests.cli.test_end_to_end import without_times
 from tests.cli.test_seeds import FAKE, IN_JAX
+from tests.python_process import started
 
 
 @pytest.fixture
-def fake(cwd, monkeypatch):
+def fake(in_processes):
     """Trains FAKE in processes of their own, and returns the output."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    # What `--import` changes in this process, too, is restored after the test.
-    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
-    monkeypatch.setattr("rollax.cli.training.open_trainer", open_fake)
     return lambda *options, code=0: invoke(*FAKE, "--parallel=2", *options, code=code).output
 
 
@@ -142,7 +134,7 @@ def test_a_setting_that_diverges_leaves_the_others_alone(fake, cwd):
 def test_an_interrupted_sweep_goes_on(fake, cwd):
     """The first call is killed in the second setting, before it has saved anything."""
     options = (*FAKE, "--sweep=slope=1,2", "--set=pause=0.3")
-    process = subprocess.Popen([sys.executable, "-m", "rollax", *options, "--stop-iterations=2"], cwd=cwd)
+    process = started("-m", "rollax", *options, "--stop-iterations=2", cwd=cwd)
     results = cwd / "set" / "slope=2" / "seed-0" / "result.jsonl"
     while not (results.exists() and results.stat().st_size):
         assert process.poll() is None
@@ -156,16 +148,6 @@ def test_an_interrupted_sweep_goes_on(fake, cwd):
     assert rows(invoke(*options, "--stop-iterations=2").output) == [("slope=2", 40), ("slope=1", 20)]
     assert first.stat().st_mtime_ns == written
     assert steps(results.parent) == [100, 200]
-
-
-@pytest.mark.long
-def test_a_run_in_a_process_equals_the_run_alone(cwd, lines, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    options = ["train", "--run=PPO", "--env=CartPole-v1", SMALL, "--stop-iterations=2", "--no-evaluate"]
-    invoke(*options, "--sweep=lr=1e-4..1e-2:log:2", "--sweep=gamma=0.9", "--seed=3", "--out=set")
-    invoke(*options, "--set=lr=0.01", "--set=gamma=0.9", "--seed=3", "--out=alone")
-    swept = lines(cwd / "set" / "lr=0.01,gamma=0.9" / "seed-3")
-    assert list(map(without_times, swept)) == list(map(without_times, lines(cwd / "alone")))
 
 
 @pytest.mark.long

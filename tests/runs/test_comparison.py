@@ -12,18 +12,14 @@ from rollax.errors import ConfigError, RollaxError
 from rollax.runs.comparison import aggregate, compared_by, curves, draw, groups_of, table
 from rollax.runs.interquartile_mean import bootstrap_interval
 from tests.cli.command_line import invoke
+from tests.runs.written import write_run
 
 
 def write(folder, seed, rewards, env="A-v0", greedy=None, **config):
-    """A run folder whose iteration n has 100·n steps and these rewards."""
-    folder.mkdir(parents=True)
+    """A run folder with these rewards and this config."""
+    write_run(folder, rewards, greedy)
     experiment = {"run": "PPO", "env": env, "config": {"seed": seed, **config}, "stop": {}}
     (folder / "config.json").write_text(json.dumps(experiment))
-    with (folder / "result.jsonl").open("w") as file:
-        for number, reward in enumerate(rewards, start=1):
-            line = {"training_iteration": number, "timesteps_total": 100 * number, "episode_reward_mean": reward}
-            line["evaluation"] = greedy and {"episode_reward_mean": greedy[number - 1]}
-            file.write(json.dumps(line) + "\n")
     return folder
 
 

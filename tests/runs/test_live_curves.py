@@ -1,23 +1,10 @@
 """Curves of runs that go on: the runs at each number of steps, and the picture."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 
 from rollax.runs.interquartile_mean import bootstrap_interval
 from rollax.runs.live_curves import LiveCurves, middle_of
-
-
-def write(run, rewards):
-    """A run folder whose iteration n has 100·n steps and these rewards."""
-    run.mkdir(parents=True, exist_ok=True)
-    lines = [
-        {"training_iteration": number, "timesteps_total": 100 * number, "episode_reward_mean": reward}
-        for number, reward in enumerate(rewards, start=1)
-    ]
-    (run / "result.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+from tests.runs.written import write_run as write
 
 
 def test_the_middle_is_of_the_runs_that_have_reached_a_step():

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +18,8 @@ from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder, check_empty
 from rollax.runs.run_lock import LOCK_NAME, RunLock
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.python_process import output_of
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
 
 
@@ -111,15 +110,7 @@ def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", script, cwd=tmp_path)
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
 
 
@@ -240,7 +231,9 @@ def test_no_part_of_a_curve_remains(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rollax.runs.run_folder.draw_curves", fails)
     with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
         folder.append(FakeTrainer({}).train())
-    assert "No space left" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The learning curve was not drawn" in said
+    assert "No space left" in said
     assert not (tmp_path / "curve.png").exists()
 
 

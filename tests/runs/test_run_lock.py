@@ -5,9 +5,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from rollax.errors import ConfigError
 from rollax.runs.run_folder import RunFolder, check_empty
 from rollax.runs.run_lock import LOCK_NAME, RunLock, refuse_used
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.python_process import started
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
 HOLD = (
     "import os, sys, time; from pathlib import Path; from rollax.runs.run_lock import RunLock\n"
@@ -30,13 +28,7 @@ HOLD = (
 @contextmanager
 def held_by_another(folder, *arguments):
     """A process that holds the lock of the folder; it and its children are killed at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder), *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = started("-c", HOLD, folder, *arguments, stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"

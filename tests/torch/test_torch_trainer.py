@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -30,9 +26,10 @@ from rollax.config.replay_groups import ReplayFields
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.processes.settings import TORCH_DEVICE
 from rollax.torch.losses import masked_mean
+from tests.pages import REPOSITORY
+from tests.python_process import output_of
 from tests.torch.made import same
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "device": "cpu"}
 PPO_CONFIG = {**SMALL, "num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
 REPLAY = {
@@ -228,12 +225,6 @@ def test_workers_in_other_processes(trainer_class):
     assert results[-1]["timesteps_total"] > results[0]["timesteps_total"]
 
 
-def run_alone(script):
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @pytest.mark.long
 def test_a_run_of_policies_in_pytorch_imports_no_jax(tmp_path):
     script = f"""
@@ -250,7 +241,7 @@ for trainer_class, config in ((TorchPPOTrainer, {PPO_CONFIG}), (TorchDQNTrainer,
     load_policy(path, trainer_class=trainer_class).compute_single_action([0.0, 0.0, 0.0, 0.0])
 print([name for name in ("jax", "flax", "optax") if name in sys.modules])
 """
-    assert run_alone(script) == "[]"
+    assert output_of("-c", script, cwd=REPOSITORY) == "[]\n"
 
 
 def test_missing_pytorch_names_the_extra():
@@ -264,13 +255,13 @@ try:
 except ConfigError as error:
     print(error)
 """
-    assert "pip install 'rollax[torch]'" in run_alone(script)
+    assert "pip install 'rollax[torch]'" in output_of("-c", script)
 
 
 @pytest.mark.long
 def test_trainers_in_jax_import_no_pytorch():
     script = "import sys; from rollax import PPOTrainer, load_policy; print('torch' in sys.modules)"
-    assert run_alone(script) == "False"
+    assert output_of("-c", script) == "False\n"
 
 
 def test_the_class_of_the_trainer_is_stored(tmp_path):
