@@ -77,3 +77,13 @@ def same(weights, others):
     assert weights.keys() == others.keys()
     for name, value in weights.items():
         np.testing.assert_array_equal(value, others[name], err_msg=name)
+
+
+def continues_exactly(policy, other):
+    """Asserts that `other` gets the state of `policy` after an update, and learns the same from then on."""
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        one.learn_on_batch(batch)
+    same(policy.get_weights(), other.get_weights())

@@ -24,12 +24,27 @@ def of_class(make_optimizer=None, loss=None, **config):
 
 
 class TestOptimizers:
-    @pytest.mark.long
-    def test_parameters_that_are_not_the_models_are_refused(self):
-        # They would not be clipped, saved or restored, and their gradients not cleared.
-        apart = nn.Linear(2, 2)
-        with pytest.raises(PolicyError, match=r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic"):
-            of_class(lambda self, params, model: torch.optim.Adam([*params, *apart.parameters()], lr=0.0))
+    @pytest.mark.parametrize(
+        ("make_optimizer", "message"),
+        [
+            # They would not be clipped, saved or restored, and their gradients not cleared.
+            (
+                lambda params: torch.optim.Adam([*params, *nn.Linear(2, 2).parameters()], lr=0.0),
+                r"not the model's(.|\n)*got: +2 other parameters(.|\n)*ActorCritic",
+            ),
+            (lambda params: None, r"did not return an optimizer(.|\n)*make_optimizer(.|\n)*NoneType"),
+            (torch.optim.LBFGS, r"calls the loss itself(.|\n)*LBFGS"),
+            (torch.optim.SparseAdam, r"accepts only sparse gradients(.|\n)*SparseAdam"),
+            (
+                lambda p: torch.optim.SGD([{"params": p[:2], "lr": 1e-3}, {"params": p[2:], "lr": 1e-2}]),
+                r"overwritten(.|\n)*lr=0.001 and 0.01(.|\n)*learning_rates",
+            ),
+        ],
+        ids=["other parameters", "none", "calls the loss", "sparse", "learning rates of groups"],
+    )
+    def test_others_are_refused(self, make_optimizer, message):
+        with pytest.raises(PolicyError, match=message):
+            of_class(lambda self, params, model: make_optimizer(params))
 
     def test_untrained_parameters_of_the_model_are_accepted(self):
         policy = of_class(
@@ -38,10 +53,6 @@ class TestOptimizers:
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["fixed"] == 1
 
-    def test_other_objects_are_refused_as_optimizers(self):
-        with pytest.raises(PolicyError, match=r"did not return an optimizer(.|\n)*make_optimizer(.|\n)*NoneType"):
-            of_class(lambda self, params, model: None)
-
     def test_a_learning_rate_that_steps_overwrite_is_refused(self):
         message = r"would be overwritten(.|\n)*algorithm Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
         with pytest.raises(PolicyError, match=message):
@@ -49,14 +60,6 @@ class TestOptimizers:
         for rate in (0.0, 0.3, 1e-3, torch.tensor(0.3), torch.tensor(1e-3)):  # 1e-3 is the default of SGD
             policy = of_class(lambda self, params, model, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.3)
             assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.3
-
-    def test_optimizers_that_call_the_loss_are_refused(self):
-        with pytest.raises(PolicyError, match=r"calls the loss itself(.|\n)*LBFGS"):
-            of_class(lambda self, params, model: torch.optim.LBFGS(params))
-
-    def test_optimizers_of_sparse_gradients_are_refused(self):
-        with pytest.raises(PolicyError, match=r"accepts only sparse gradients(.|\n)*SparseAdam"):
-            of_class(lambda self, params, model: torch.optim.SparseAdam(params))
 
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
     def test_the_global_norm_is_clipped_over_user_defined_groups(self, names):
@@ -69,13 +72,6 @@ class TestOptimizers:
         policy.learn_on_batch(experience(policy))
         moved = np.concatenate([(policy.get_weights()[name] - before[name]).ravel() for name in before])
         assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
-
-    def test_learning_rates_of_groups_are_refused(self):
-        def two_rates(self, params, model):
-            return torch.optim.SGD([{"params": params[:2], "lr": 1e-3}, {"params": params[2:], "lr": 1e-2}])
-
-        with pytest.raises(PolicyError, match=r"overwritten(.|\n)*lr=0.001 and 0.01(.|\n)*learning_rates"):
-            of_class(two_rates)
 
     def test_learning_rates_of_parts(self):
         class Parts(TorchPPO):

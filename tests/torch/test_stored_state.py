@@ -15,7 +15,7 @@ from rollax import Outputs, TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.shared_variables import SharedVariables
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, continues_exactly, experience, make, same
 
 
 class CuriousPolicy(TorchPolicy):
@@ -40,15 +40,8 @@ class Curious(TorchPPO):
 
 
 def test_state_in_attributes_is_stored():
-    policy, other = (
-        Curious.make_policy(SEEN, CHOICES, PPO_CONFIG),
-        Curious.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": 9}),
-    )
-    batch = experience(policy)
-    policy.learn_on_batch(batch)
-    other.set_state(policy.get_state())
-    for one in (policy, other):
-        one.learn_on_batch(batch)
+    policy, other = (Curious.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (3, 9))
+    continues_exactly(policy, other)
     assert torch.equal(policy.forward_model.weight, other.forward_model.weight)
     assert other.count["steps"].tolist() == [2, 2]
     state = policy.get_state()
@@ -81,33 +74,21 @@ class Slotted:
         self.__network = nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize(
-    "make_state",
-    [
-        lambda _: Keeper(),
-        lambda _: [torch.Generator()],
-        lambda p: torch.optim.lr_scheduler.StepLR(p.learner.optimizer, 1),
-        lambda _: Slotted(),
-        lambda _: deque([torch.zeros(2)]),
-        lambda _: {Keeper()},
-        lambda _: partial(torch.add, torch.zeros(2)),
-        lambda _: partial(Keeper().__init__),
-        lambda _: Memory(),
-        lambda p: Keeper(nn.Sequential(p.model)),
-    ],
-    ids=[
-        "network",
-        "generator",
-        "scheduler",
-        "slots",
-        "deque",
-        "set",
-        "partial",
-        "method",
-        "subclass",
-        "around the model",
-    ],
-)
+OTHERS = {
+    "network": lambda _: Keeper(),
+    "generator": lambda _: [torch.Generator()],
+    "scheduler": lambda p: torch.optim.lr_scheduler.StepLR(p.learner.optimizer, 1),
+    "slots": lambda _: Slotted(),
+    "deque": lambda _: deque([torch.zeros(2)]),
+    "set": lambda _: {Keeper()},
+    "partial": lambda _: partial(torch.add, torch.zeros(2)),
+    "method": lambda _: partial(Keeper().__init__),
+    "subclass": lambda _: Memory(),
+    "around the model": lambda p: Keeper(nn.Sequential(p.model)),
+}
+
+
+@pytest.mark.parametrize("make_state", OTHERS.values(), ids=OTHERS)
 def test_state_inside_of_other_objects_is_refused(make_state):
     policy = make()
     policy.mine = make_state(policy)
@@ -131,13 +112,7 @@ def test_other_optimizers_are_restored(name):
         def make_optimizer(self, params, model):
             return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
 
-    policy, other = (Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (1, 2))
-    batch = experience(policy)
-    policy.learn_on_batch(batch)
-    other.set_state(policy.get_state())
-    for one in (policy, other):
-        one.learn_on_batch(batch)
-    same(policy.get_weights(), other.get_weights())
+    continues_exactly(*(Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (1, 2)))
 
 
 def test_a_state_from_before_a_parameter_had_gradients_is_restored():
@@ -190,16 +165,8 @@ def test_numbers_and_tensors_of_an_optimizer_keep_their_types(optimizer):
         def make_optimizer(self, params, model):
             return super().make_optimizer(params, model) if optimizer is None else optimizer(params, lr=0.0)
 
-    policy, other = (
-        Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Scaled}, "seed": seed})
-        for seed in (1, 2)
-    )
-    batch = experience(policy)
-    policy.learn_on_batch(batch)
-    other.set_state(policy.get_state())
-    for one in (policy, other):
-        one.learn_on_batch(batch)
-    same(policy.get_weights(), other.get_weights())
+    config = {**PPO_CONFIG, "model": {"custom_model": Scaled}}
+    continues_exactly(*(Other.make_policy(SEEN, CHOICES, {**config, "seed": seed}) for seed in (1, 2)))
 
 
 def test_shared_parts_are_the_same_tensors():
