@@ -143,6 +143,11 @@ class Recorder:
             if given is not None:
                 trees.put(decided[ENV_ACTIONS], given.rows, spaces.stack(runner.policy.action_space, given.values))
         row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
+        if self._infos:
+            from rollax.offline.formats.layout import bytes_of_info  # as in `observe`
+
+            infos = decided[SampleBatch.OBS]["infos"]
+            row_bytes += sum(map(bytes_of_info, infos)) // len(infos)
         self._row_bytes[policy_id] = row_bytes
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)
 

@@ -34,6 +34,7 @@ from rollax.offline.formats.layout import (
     TRUNCATED,
     Columns,
     Leaf,
+    bytes_of_info,
     id_to_text,
     plain_infos,
     schema_of,
@@ -130,7 +131,8 @@ class DatasetWriter:
         }
         self._pending.append(replace(trajectory, columns=columns, continues=continues))
         self._pending_rows += len(trajectory) + 1
-        self._pending_bytes += sum(leaf.nbytes for c in trajectory.columns.values() for leaf in trees.leaves(c))
+        self._pending_bytes += sum(leaf.nbytes for column in columns.values() for leaf in trees.leaves(column))
+        self._pending_bytes += sum(map(bytes_of_info, columns.get(SampleBatch.INFOS, ())))
 
     def close(self) -> None:
         """Completes the open file."""

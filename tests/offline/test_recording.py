@@ -172,6 +172,29 @@ def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, o
         assert np.concatenate([one.columns["t"] for one in parts]).tolist() == list(range(sum(map(len, parts))))
 
 
+class Describing(gym.Env):
+    """Infos of 8 KB, and observations of 4 bytes; episodes do not end."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {"map": np.zeros(1000)}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {"map": np.zeros(1000)}
+
+
+def test_infos_in_memory_are_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("rollax.offline.recorder._MOST_BYTES", 10 * 8000)
+    config = {"rollout_fragment_length": 50, "seed": 1, "output": str(tmp_path), "output_infos": True}
+    worker = RolloutWorker(Describing, Acts, config=config)
+    worker.sampler.sample()
+    (rows,) = worker.sampler.recorder._trajectories.values()
+    assert len(rows) <= 20  # of 50; the next write waits until there are twice as many rows as after the last one
+    worker.stop()
+    assert sum(map(len, open_dataset(tmp_path).trajectories())) == 50
+
+
 class Several(MultiAgentEnv):
     """Three agents with observations of 400 bytes; episodes of 10 steps."""
 

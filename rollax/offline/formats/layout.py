@@ -34,6 +34,7 @@ RESERVED = frozenset({*IDS, IS_LAST, TERMINATED, TRUNCATED, CONTINUES, REWARD_LE
 HEADER = b"rollax"
 FORMAT_VERSION = 1
 _MOST_NUMBERS_IN_A_LIST = 256
+_BYTES_OF_OBJECT = 64
 _KINDS = "biuf"
 
 
@@ -223,6 +224,16 @@ def plain_infos(infos: Sequence[Any] | np.ndarray) -> np.ndarray:
     Arrays remain arrays, because lists of their numbers would need several times their memory.
     """
     return np.fromiter((_plain(info, np.ndarray.copy) for info in infos), object, len(infos))
+
+
+def bytes_of_info(info: Any) -> int:
+    """About the memory of an info dict from `plain_infos`."""
+    size = _BYTES_OF_OBJECT
+    if isinstance(info, Mapping | list):
+        return size + sum(map(bytes_of_info, info.values() if isinstance(info, Mapping) else info))
+    if isinstance(info, np.ndarray):
+        return size + info.nbytes
+    return size + len(info) if isinstance(info, str) else size
 
 
 def info_to_json(info: Any) -> str:
