@@ -199,16 +199,18 @@ class DatasetWriter:
             self._open(layout)
         assert self._file is not None
         assert self._writer is not None
+        table, rows = table_of(self._pending, layout), self._pending_rows
+        # First, because Ctrl-C during the write raises after it: the next write must not repeat these rows.
+        self._trajectories += len(self._pending)
+        self._steps += rows - len(self._pending)
+        self._pending.clear()
+        self._pending_rows = self._pending_bytes = 0
         try:
-            self._writer.write_table(table_of(self._pending, layout), row_group_size=self._pending_rows)
+            self._writer.write_table(table, row_group_size=rows)
         except OSError as error:
             failed = self._file.failed(error)
             self.abandon()
             raise failed from error
-        self._trajectories += len(self._pending)
-        self._steps += self._pending_rows - len(self._pending)
-        self._pending.clear()
-        self._pending_rows = self._pending_bytes = 0
 
     def _open(self, layout: Mapping[str, Columns]) -> None:
         name = f"{self._prefix}-{self._number:06d}-{self.token}.parquet"

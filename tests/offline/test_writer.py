@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
@@ -146,3 +147,23 @@ def test_columns_to_read_must_be_a_list(tmp_path):
     written(tmp_path, some(1))
     with pytest.raises(ConfigError, match=r"setting 'columns'(.|\n)*got: +obs"):
         open_dataset(tmp_path, columns="obs")
+
+
+def test_an_interrupt_while_rows_are_written_does_not_repeat_them(tmp_path, monkeypatch):
+    write = pq.ParquetWriter.write_table
+
+    def interrupted(*args, **kwargs):
+        write(*args, **kwargs)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", interrupted)
+    first, second, third = some()  # of 2, 3 and 4 steps
+    with DatasetWriter(tmp_path, *SPACES, max_file_size=1) as writer:
+        writer.write(first)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write(second)  # writes the episode before
+        writer.write(third)
+    reader = open_dataset(tmp_path)
+    assert [len(one) for one in reader.trajectories()] == [2, 4]
+    assert len(reader) == 6
