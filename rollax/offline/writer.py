@@ -97,9 +97,7 @@ class DatasetWriter:
         self._pending: list[RecordedTrajectory] = []
         self._pending_rows = self._pending_bytes = 0
         self._last_episode: str | None = None
-        self._steps = self._trajectories = 0
-        self._episodes = 0
-        self._score = 0.0  # the sum of the returns of whole episodes
+        self._begin_counts()
         self._episode: list[float] | None = None  # returns in the running episode; None: one is unknown
         self._continues = Continuations()
         # Names sort in the order of writing. The token makes them different from the names of other processes' files.
@@ -146,6 +144,8 @@ class DatasetWriter:
         """Removes the open file and drops the trajectories that are not written yet."""
         self._pending.clear()
         self._pending_rows = self._pending_bytes = 0
+        self._begin_counts()
+        self._episode = None
         file, self._file, self._writer = self._file, None, None
         if file is not None:
             file.discard()
@@ -155,6 +155,11 @@ class DatasetWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _begin_counts(self) -> None:
+        """Sets what is counted in the open file to 0."""
+        self._steps = self._trajectories = self._episodes = 0
+        self._score = 0.0  # the sum of the returns of whole episodes
 
     def _end_episode(self) -> None:
         if self._episode:
@@ -240,8 +245,7 @@ class DatasetWriter:
         mean = self._score / self._episodes if self._episodes else None
         contents = {"trajectories": self._trajectories, "steps": self._steps}
         contents |= {"episodes": self._episodes, "episode_reward_mean": mean}
-        self._trajectories = self._steps = self._episodes = 0
-        self._score = 0.0
+        self._begin_counts()
         try:
             writer.add_key_value_metadata({b"rollax.contents": json.dumps(contents).encode()})
             writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -167,3 +168,27 @@ def test_an_interrupt_while_rows_are_written_does_not_repeat_them(tmp_path, monk
     reader = open_dataset(tmp_path)
     assert [len(one) for one in reader.trajectories()] == [2, 4]
     assert len(reader) == 6
+
+
+def test_a_file_that_could_not_be_written_does_not_count_in_the_next_one(tmp_path, monkeypatch):
+    write = pq.ParquetWriter.write_table
+    first, second, third = some()  # of 2, 3 and 4 steps
+
+    def full(self, table, **kwargs):
+        if len(table) == len(second) + 1:
+            self.is_open = False  # so that PyArrow does not close the removed file once more
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, table, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    monkeypatch.setattr("rollax.offline.writer._ROWS_AT_ONCE", 1)  # each episode is written before the next one
+    with DatasetWriter(tmp_path, *SPACES) as writer:
+        writer.write(first)
+        writer.write(second)
+        with pytest.raises(DatasetError, match="No space"):
+            writer.write(third)
+        writer.write(third)
+    reader = open_dataset(tmp_path)
+    assert [len(one) for one in reader.trajectories()] == [4]
+    assert len(reader) == 4
+    assert reader.header["behaviour"]["score"] == third.total_reward
