@@ -33,16 +33,26 @@ class NewFile:
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
 
     def commit(self) -> Path:
-        """Gives the file its name; returns its path."""
+        """Gives the file its name, also if Ctrl-C interrupts that once; returns its path."""
         try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
-            atomic_files.publish(self.temporary, self.path)
+            try:
+                self._publish()
+            except KeyboardInterrupt:
+                self._publish()  # nothing would complete the file later
+                raise
         except OSError as error:
             self.discard()
             raise self.failed(error) from error
         return self.path
+
+    def _publish(self) -> None:
+        """Does what is left of `commit`."""
+        if not self.file.closed:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+        if os.path.lexists(self.temporary):
+            atomic_files.publish(self.temporary, self.path)
 
     def discard(self) -> None:
         """Removes the temporary file."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -168,6 +170,26 @@ def test_an_interrupt_while_rows_are_written_does_not_repeat_them(tmp_path, monk
     reader = open_dataset(tmp_path)
     assert [len(one) for one in reader.trajectories()] == [2, 4]
     assert len(reader) == 6
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename"])
+def test_an_interrupt_while_a_file_is_completed_does_not_lose_it(tmp_path, monkeypatch, step):
+    first, second, third = some()  # of 2, 3 and 4 steps
+    with DatasetWriter(tmp_path, *SPACES, max_file_size=1) as writer:
+        writer.write(first)
+        done = getattr(os, step)
+
+        def interrupted(*args):
+            done(*args)
+            if step == "rename" or stat.S_ISREG(os.fstat(*args).st_mode):
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write(second)  # completes the file of the episode before
+        writer.write(third)
+    assert [len(one) for one in open_dataset(tmp_path).trajectories()] == [2, 4]
 
 
 def test_a_file_that_could_not_be_written_does_not_count_in_the_next_one(tmp_path, monkeypatch):
