@@ -47,7 +47,7 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         assert isinstance(policy, JaxPolicy)
         self._steps_of_round = counted_steps(sampler, self.config)
         updates = math.ceil(self._steps_of_round * self.config.training_intensity)
-        self.rounds = ReplayRounds(sampler, policy, self.config.buffer_size, updates, self.config.seed)
+        self.rounds = ReplayRounds(sampler, policy, self.config, updates)
         drawn = max(updates * (policy.minibatch_size or 1), 1)
         self._at_once = rounds_at_once(self.config, self._steps_of_round, _MOST_ROUNDS, _MOST_ROWS_DRAWN // drawn)
 
@@ -113,7 +113,7 @@ def why_not(worker: RolloutWorker) -> str:
     config: Any = worker.config
     plan = policy.plan
     reasons = (
-        (config.n_step is None, "config key 'n_step', None"),
+        (getattr(policy.config, "n_step", None) is None, "config key 'n_step', None"),
         (config.frame_stack_axis is not None, "config key 'frame_stack_axis'"),
         (type(policy.replayed) is not Draw or bool(policy.replayed.columns), "rows that are not drawn one by one"),
         (bool(policy.replayed_columns), "further columns of rows"),

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import Columns, SampleBatch
+from rollax.config.replay_groups import ReplayFields
 from rollax.core.spaces import Path, walk
 from rollax.core.stored_values import read_count
 from rollax.env.jax.jax_base_env import JaxBaseEnv
@@ -53,25 +54,23 @@ class ReplayRounds(CompiledRounds):
 
     Args:
         sampler, policy: as for `CompiledRounds`.
-        capacity: the number of rows to store, rounded down to whole rounds; at least the rows of `n_step` steps.
+        config: of the run, for all but the policy's `n_step` and `gamma`. `buffer_size` is rounded down to whole
+            rounds, but at least the rows of `n_step` steps are stored.
         updates: U, the largest number of updates of a round.
-        seed: the seed of the draws.
     Attributes:
         taken: the number of steps of each sub-environment that were stored so far, the overwritten ones included.
         rng: draws the rows to learn from.
     """
 
-    def __init__(
-        self, sampler: CompiledSampler, policy: JaxPolicy, capacity: int, updates: int, seed: int | None
-    ) -> None:
+    def __init__(self, sampler: CompiledSampler, policy: JaxPolicy, config: ReplayFields, updates: int) -> None:
         super().__init__(sampler, policy, sampler.fragment_length)
         self._batch_size, self.most_updates = policy.minibatch_size or 1, updates
-        config = policy.config
-        rounds = max(capacity // self.places // self.length, -(-config.n_step // self.length))
+        n_step, gamma = policy.config.n_step, policy.config.gamma
+        rounds = max(config.buffer_size // self.places // self.length, -(-n_step // self.length))
         steps = rounds * self.length
-        self._ring = Ring(steps, config.n_step, config.gamma, self._observations(steps, config.n_step))
+        self._ring = Ring(steps, n_step, gamma, self._observations(steps, n_step))
         self._priorities = RingPriorities.of(self._ring, self.places, config)
-        self.taken, self.rng = 0, np.random.default_rng(seed)
+        self.taken, self.rng = 0, np.random.default_rng(config.seed)
         self._stored: Stored | None = None
         self._inputs: Any = None  # of the step after the last round
         # At least two steps: a plan of one step would be made even if no update is due.

@@ -20,6 +20,7 @@ from rollax import (
     JaxEnv,
     NonFiniteError,
     Outcome,
+    PolicySpec,
     RainbowTrainer,
     RolloutWorker,
     SACTrainer,
@@ -27,7 +28,7 @@ from rollax import (
     TD7Trainer,
     TQCTrainer,
 )
-from rollax.algorithms.dqn import DQN
+from rollax.algorithms.dqn import DQN, Rainbow
 from rollax.batch import SampleBatch
 from rollax.core.running_statistics import RunningMoments
 from rollax.optimizers import compiled_replay, replay_rounds
@@ -464,6 +465,7 @@ class _Listening(Callbacks):
         (DQNTrainer, {"callbacks": _Listening}),
         (DQNTrainer, {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
         (DQNTrainer, {"exploration": "ParameterNoise"}),
+        (DQNTrainer, {"multiagent": {"policies": {"p": PolicySpec(config={"n_step": None})}}}),
         (trainer_of(_Rewarding, DQNTrainer), {}),
         (trainer_of(_Moments, DQNTrainer), {}),
         (trainer_of(_OwnSums, DQNTrainer), {}),
@@ -472,3 +474,13 @@ class _Listening(Callbacks):
 def test_otherwise_the_rows_are_on_the_host(trainer, keys):
     with trainer("jax:CartPole-v1", {**DQN_KEYS, **keys}) as made:
         assert type(made.optimizer) is SyncReplayOptimizer
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("keys", "alpha"), [({}, None), (PRIORITIES, 0.7)])
+def test_the_run_decides_on_priorities_and_the_policy_on_its_steps(keys, alpha):
+    spec = PolicySpec(Rainbow, config={"n_step": 2})  # whose own config has priorities with α = 0.5
+    with DQNTrainer("jax:CartPole-v1", {**DQN_KEYS, **keys, "multiagent": {"policies": {"p": spec}}}) as trainer:
+        rounds = trainer.optimizer.rounds
+        assert rounds._ring.n_step == 2
+        assert (rounds._priorities and rounds._priorities.alpha) == alpha
