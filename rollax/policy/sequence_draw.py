@@ -72,15 +72,15 @@ def draw_for(memory: RecurrentColumns, burn_in: int = 0, overlap: int = 0, *, st
         overlap: the number of rows that a sequence has in common with the next sequence.
         stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
     Raises:
-        ConfigError: `burn_in` is not 0 for a model without memory.
+        ConfigError: `burn_in` or `overlap` is not 0 for a model without memory.
     """
-    if not memory.present and burn_in:
-        raise ConfigError(
-            "Burn-in is for sequences, but the model has no memory and learns from single rows.",
-            "config key 'burn_in'",
-            burn_in,
-        ).expected("0, or a model with memory", "leave burn_in out, or use a model with memory")
     if not memory.present:
+        for key, rows in (("burn_in", burn_in), ("overlap", overlap)):
+            if rows:
+                what = f"{key} is for sequences, but the model has no memory and learns from single rows."
+                raise ConfigError(what, f"config key '{key}'", rows).expected(
+                    "0, or a model with memory", f"leave {key} out, or use a model with memory"
+                )
         return SINGLE_ROWS
     columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
     return SequenceDraw(memory.max_seq_len, burn_in, overlap, columns=columns)

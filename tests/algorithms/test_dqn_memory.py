@@ -123,9 +123,10 @@ def test_what_is_drawn():
     assert DQN.make_policy(LINE, CHOICE, SMALL).replayed == SINGLE_ROWS
 
 
-def test_burn_in_requires_memory():
-    with pytest.raises(ConfigError, match="burn_in has no effect"):
-        DQN.make_policy(LINE, CHOICE, {**SMALL, "burn_in": 2})
+@pytest.mark.parametrize("key", ["burn_in", "overlap"])
+def test_keys_of_sequences_require_memory(key):
+    with pytest.raises(ConfigError, match=f"{key} has no effect"):
+        DQN.make_policy(LINE, CHOICE, {**SMALL, key: 2})
 
     class Flat(nnx.Module):
         def __init__(self, observation_space, num_outputs, *, rngs):
@@ -134,8 +135,8 @@ def test_burn_in_requires_memory():
         def __call__(self, obs):
             return Outputs(self.table[...][obs])
 
-    with pytest.raises(ConfigError, match="no memory"):
-        DQN.make_policy(LINE, CHOICE, {**SMALL, "burn_in": 2, "model": {"custom_model": Flat}})
+    with pytest.raises(ConfigError, match=key):
+        DQN.make_policy(LINE, CHOICE, {**SMALL, key: 2, "model": {"custom_model": Flat}})
 
 
 @pytest.mark.parametrize(
