@@ -103,7 +103,7 @@ class _ManyRuns:
         self._folder, self._seeds, self._request = folder, seeds, request
         self.standings: list[Standing] = []
         """The result of each setting, the latest stopped first; complete after `train`."""
-        title = title_of(str(experiment.run), str(_env_of(experiment)))
+        title = title_of(str(experiment.run), _env_of(experiment))
         self.curves = LiveCurves(folder / CURVES_NAME, _quantity(experiment), title, quiet=options["quiet"])
 
     def train(self, settings: Sequence[Setting], halving: Halving | None) -> Outcome:

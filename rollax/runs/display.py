@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollax.core.atomic_files import absolute
-from rollax.core.importing import current_folder
+from rollax.core.importing import current_folder, path_of
 from rollax.errors import ConfigError, RollaxError
 from rollax.runs.results import number_in
 
@@ -222,9 +222,16 @@ def make_display(title: str, progress: ProgressMode) -> Display:
     return PlainDisplay()
 
 
+def name_of_env(env: Any) -> str | None:
+    """Returns the name of an environment: the import path of a class or function; None for None."""
+    env = getattr(env, "unrecorded", env)  # of `record_env`
+    return env if env is None or isinstance(env, str) else path_of(env if hasattr(env, "__qualname__") else type(env))
+
+
 def title_of(run: str, env: Any, path: Path | None = None) -> str:
     """Returns the title of a run: algorithm, environment, and the run folder if there is one."""
-    return f"{run} on {'recorded data' if env is None else env}" + ("" if path is None else f"  →  {shown_path(path)}")
+    where = "" if path is None else f"  →  {shown_path(path)}"
+    return f"{run} on {name_of_env(env) or 'recorded data'}{where}"
 
 
 def shown_path(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollax.core.numbers import is_whole
 from rollax.errors import ConfigError
-from rollax.runs.display import Display, ProgressMode, make_display, title_of
+from rollax.runs.display import Display, ProgressMode, make_display, name_of_env, title_of
 from rollax.runs.interrupts import Interrupted, StopRequest, sigterm_interrupts
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
 from rollax.runs.results import number_in, results_until
@@ -217,8 +217,8 @@ def _run_folder(
 ) -> RunFolder:
     """Returns the folder of a new run, or of the run that the trainer comes from, continued after its iteration."""
     config = trainer.config.to_json()
-    env = config.pop("env")
-    experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
+    del config["env"]  # which may be code without an import path
+    experiment = {"run": run, "env": name_of_env(trainer.config.env), "config": config, "stop": stop}
     after = trainer.iteration if is_continued(path, trainer.recorded_in, trainer.iteration) else None
     return RunFolder(path, experiment, best_by, keep_checkpoints, continues_after=after)
 

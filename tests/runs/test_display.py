@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from types import SimpleNamespace
 
@@ -18,8 +19,14 @@ from rollax.runs.display import (
     cells,
     duration,
     make_display,
+    title_of,
     where_time_went,
 )
+from tests.cli.fake_algorithm import FakeTrainer
+
+
+class OwnEnv:
+    """An environment of the user, in a script or a notebook."""
 
 
 def result_of(iteration, **changes):
@@ -33,6 +40,21 @@ def result_of(iteration, **changes):
         "evaluation": {"episode_reward_mean": 475.0},
         **changes,
     }
+
+
+def test_an_environment_without_an_import_path_is_not_recorded_data(tmp_path):
+    class Local(OwnEnv):
+        pass
+
+    path = f"{__name__}:{Local.__qualname__}"
+    recorded = SimpleNamespace(unrecorded=OwnEnv)
+    named = {"E-v0": "E-v0", OwnEnv: f"{__name__}:OwnEnv", Local: path, None: "recorded data"}
+    assert {env: title_of("PPO", env) for env in named} == {env: f"PPO on {name}" for env, name in named.items()}
+    assert title_of("PPO", recorded) == title_of("PPO", OwnEnv)
+    trainer = FakeTrainer({})
+    trainer.config.env = Local
+    trainer.fit({"training_iteration": 1}, tmp_path, progress="none", loggers=())
+    assert json.loads((tmp_path / "config.json").read_text())["env"] == path
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3725, "1:02:05")])

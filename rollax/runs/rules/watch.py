@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rollax.runs.display import name_of_env
 from rollax.runs.rules.finding import Rule, findings_of
 from rollax.runs.rules.statistics import LEAST, RunStatistics
 
@@ -61,10 +62,10 @@ class Watch:
 
     def _look(self) -> None:
         config = self._trainer.config.to_json()
-        env = config.pop("env")
+        del config["env"]
         run = RunStatistics(
             self._run,
-            env if isinstance(env, str) else None,
+            name_of_env(self._trainer.config.env),
             config,
             self._results,
             stop=self._stop,
