@@ -14,7 +14,7 @@ from rollax.cli.console import EnvOption, ImportOption, RunOption, TracebackOpti
 def doctor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, which may still go on.")],
     play: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Episodes to play with the newest checkpoint; 0: none.")
+        int, typer.Option(min=0, metavar="N", help="Least number of episodes to play with the newest checkpoint.")
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     env: EnvOption = None,

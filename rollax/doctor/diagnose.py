@@ -39,7 +39,7 @@ class Diagnosis:
         run: the run folder.
         title: algorithm, environment and size of the run.
         findings: the worst first.
-        played: a sentence that says how many episodes the newest checkpoint has played, or why it has played none.
+        played: a sentence that says how many trajectories the newest checkpoint has played, or why it has played none.
         plays: whether episodes were played, so that the rules about them were applied.
     """
 
@@ -95,7 +95,7 @@ def diagnose(
 
     Args:
         run: the folder of a run, which may still go on.
-        play: number of episodes to play; 0 plays none.
+        play: number of episodes to play, or more until they have 200 steps together; 0 plays none.
         env: the environment to play in, if the checkpoint names your own code; None for the checkpoint's environment.
         trainer_class: your own trainer class, if the run has one.
         trust_code: import the classes and functions that the checkpoint names; only if you trust its origin.
@@ -126,7 +126,7 @@ def diagnose(
             fix = f"\n  fix: {error.parts['fix']}" if error.parts.get("fix") else ""
             how = f"No episodes were played: {error.parts['what']}{fix}"
     if rows:
-        how = f"{max(len(of.lengths) for of in rows.values())} episodes were played with the newest checkpoint."
+        how = f"{sum(len(of.lengths) for of in rows.values())} trajectories were played with the newest checkpoint."
     findings = findings_of(RULES, statistics) + [
         replace(finding, policy=policy, rule=name_of(rule))
         for policy, of_policy in rows.items()

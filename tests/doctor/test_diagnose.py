@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -247,3 +248,13 @@ def test_an_entropy_is_compared_with_that_of_the_action_space_without_playing(ru
     (copy / "result.jsonl").write_text("".join(f"{json.dumps(result)}\n" for result in results))
     (finding,) = (finding for finding in diagnose(copy, play=0) if finding.rule == "entropy-collapsed")
     assert finding.limit == pytest.approx(0.05 * np.log(2))
+
+
+def test_the_trajectories_of_all_policies_are_counted(tmp_path, monkeypatch):
+    """One policy may act for several agents of an episode, or for none."""
+    (tmp_path / "config.json").write_text('{"run": "PPO", "env": "E-v0", "config": {}, "stop": {}}')
+    (tmp_path / "result.jsonl").write_text('{"training_iteration": 1, "timesteps_total": 64}')
+    monkeypatch.setattr("rollax.doctor.diagnose.PLAYED_RULES", ())
+    played = {"first": SimpleNamespace(lengths=[3, 4, 3, 4]), "second": SimpleNamespace(lengths=[9])}
+    monkeypatch.setattr("rollax.doctor.diagnose._played", lambda *arguments: played)
+    assert diagnose(tmp_path).played.startswith("5 trajectories")
