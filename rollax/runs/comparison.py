@@ -63,12 +63,12 @@ def groups_of(folders: Sequence[Path]) -> list[Group]:
     labels = _labels([runs[0] for runs in found.values()])
     groups = []
     for label, runs in zip(labels, found.values(), strict=True):
-        seeds = Counter(experiment["config"].get("seed") for _, experiment in runs)
-        seed, times = seeds.most_common(1)[0]
-        if seed is not None and times > 1:
-            raise ConfigError("Two equal runs have the same seed.", label, f"seed {seed}, {times} times").expected(
-                "runs that differ in their seeds or settings", "name each run once"
-            )
+        seeds = Counter(seed for _, experiment in runs if (seed := experiment["config"].get("seed")) is not None)
+        for seed, times in seeds.items():
+            if times > 1:
+                raise ConfigError("Two equal runs have the same seed.", label, f"seed {seed}, {times} times").expected(
+                    "runs that differ in their seeds or settings", "name each run once"
+                )
         groups.append(Group(label, str(runs[0][1]["env"]), [read_results(run)[0] for run, _ in runs]))
     return groups
 

@@ -45,6 +45,15 @@ def test_runs_that_differ_in_their_seeds_are_a_group(folders):
     ]
 
 
+def test_a_run_that_counts_twice_is_refused_beside_runs_without_seeds(tmp_path):
+    others = [write(tmp_path / f"other{number}", None, [1.0]) for number in range(3)]
+    (group,) = groups_of(others)
+    assert len(group.runs) == 3
+    same = [write(tmp_path / name, 0, [1.0]) for name in ("one", "continued")]
+    with pytest.raises(ConfigError, match="seed 0, 2 times"):
+        groups_of([*others, *same])
+
+
 def test_keys_that_are_set_to_their_defaults_make_no_other_group(tmp_path):
     runs = [write(tmp_path / "a", None, [1.0], given=["env"]), write(tmp_path / "b", 1, [2.0], given=["env", "seed"])]
     assert [len(group.runs) for group in groups_of(runs)] == [2]
