@@ -195,14 +195,14 @@ class Entry:
         """
         if self.measured is None:
             raise ConfigError("The entry has not been measured.", str(self.path), "no section measured").fix(
-                f"measure it: rollax zoo measure {self.path.name}"
+                f"measure it: rollax zoo measure {shlex.quote(str(self.path))}"
             )
         if self.measured.settings != self.settings:
             raise ConfigError(
                 "The scores of the entry belong to other settings.",
                 f"{self.path}: measured.settings",
                 self.measured.settings,
-            ).expected(self.settings, f"measure it again: rollax zoo measure {self.path.name}")
+            ).expected(self.settings, f"measure it again: rollax zoo measure {shlex.quote(str(self.path))}")
         return self.measured
 
     def make_trainer(self, **changes: Any) -> Trainer:

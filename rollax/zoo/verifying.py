@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,7 @@ def _chosen(entry: Entry, seeds: int | None) -> Sequence[SeedResult]:
     if len(found) < _FEWEST or (seeds is not None and not 1 <= seeds <= len(found)):
         raise ConfigError("The entry has fewer measured seeds.", f"{entry.path}: measured.seeds", len(found)).expected(
             f"at least {max(_FEWEST, seeds or 0)}",
-            f"measure more: rollax zoo measure {entry.path.name} --seeds {max(_FEWEST, seeds or 0)}",
+            f"measure more: rollax zoo measure {shlex.quote(str(entry.path))} --seeds {max(_FEWEST, seeds or 0)}",
         )
     return found[:seeds]
 

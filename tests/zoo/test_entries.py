@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 
@@ -119,6 +121,12 @@ def test_an_entry_is_a_yaml_file(tmp_path):
     path = write_small(tmp_path).rename(tmp_path / "a2c_small.json")
     with pytest.raises(ConfigError):
         read_entry(path)
+
+
+def test_the_error_about_an_entry_that_was_not_measured_has_a_command_with_its_file(tmp_path):
+    entry = read_entry(write_small(tmp_path))
+    with pytest.raises(ConfigError, match=re.escape(f"measure {shlex.quote(str(entry.path))}")):
+        _ = entry.figures
 
 
 def test_scores_of_other_settings_are_refused(tmp_path):
