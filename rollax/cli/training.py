@@ -86,7 +86,7 @@ def train_by(train: Callable[..., None], options: Mapping[str, Any]) -> int:
     refuse_continue_for(options["continue_for"], experiment.stop, resumed=resume is not None)
     earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
     if out is not None and (earlier is None or out.resolve() != earlier):
-        check_empty(out, "--out", f"rollax resume {out}")
+        check_empty(out, "--out", f"rollax resume {shlex.quote(str(out))}")
     with make_trainer(experiment, resume, options["trust_code"]) as trainer:
         if earlier is not None:
             stop = stop_of_resumed(trainer, earlier, experiment.stop, options["continue_for"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,12 +160,12 @@ def tune(
                     made.rmdir()
         print(f"\n{summary(found.ranked, found.importances)}\n")
         assert found.folder is not None
-        where, trust = shown_path(found.folder), " --trust-code"
+        where, trust = shlex.quote(shown_path(found.folder)), " --trust-code"
         named = trust_code or requires_trust(found.settings.experiment(found.settings.config))
         print(f"Study:  {where}  (go on: {command_name()} tune --resume {where}{trust * named} --trials N)")
         if found.best_file is not None:
             trusted = requires_trust(found.settings.experiment(found.best_config))
-            best = shown_path(found.best_file) + trust * trusted
+            best = shlex.quote(shown_path(found.best_file)) + trust * trusted
             print(f"Best:   {best}  (train: {command_name()} train -f {best})")
             print(
                 f"        The best of many trials is optimistic: {command_name()} zoo measure {best} uses other seeds."

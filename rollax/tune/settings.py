@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,7 +212,7 @@ def write_settings(folder: Path, settings: Settings) -> None:
         if read_regular(folder / name, _MOST_BYTES) != content.encode():
             raise ConfigError("The folder has a study with other settings.", "--study", str(folder)).expected(
                 f"the settings of {folder / name}",
-                f"choose another folder, or go on with its own settings: rollax tune --resume {folder}",
+                f"choose another folder, or go on with these: rollax tune --resume {shlex.quote(str(folder))}",
             )
 
 

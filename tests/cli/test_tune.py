@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 
 import pytest
@@ -48,9 +49,11 @@ def test_a_study_without_a_file(fake):
 
 
 def test_commands_trust_code_that_the_files_name(fake):
-    output = invoke("tune", "FAKE", "my_envs:Maze", "--stop-iterations=5", "--study=study", "--trials=1").output
-    for command in ("train -f study/best.yaml", "zoo measure study/best.yaml", "tune --resume study"):
-        assert f"{command} --trust-code" in output
+    for study in ("study", "my study"):
+        output = invoke("tune", "FAKE", "my_envs:Maze", "--stop-iterations=5", f"--study={study}", "--trials=1").output
+        folder, file = shlex.quote(study), shlex.quote(f"{study}/best.yaml")
+        for command in (f"train -f {file}", f"zoo measure {file}", f"tune --resume {folder}"):
+            assert f"{command} --trust-code" in output
 
 
 def test_the_same_command_and_resume_go_on(fake):
