@@ -97,7 +97,7 @@ def _stacked_frames(policy: Policy, config: Any) -> StackedFrames | None:
     if axis is None:
         count = config.frame_stack
         # The filter changes, and with it the images that two stacks have in common.
-        if count == 1 or config.observation_filter != "NoFilter":
+        if count == 1 or policy.config.observation_filter != "NoFilter":
             return None
         axis = stack_axis(policy.observation_space, count)
         return None if axis is None or shape is None else StackedFrames(count, axis, shape[axis] // count)

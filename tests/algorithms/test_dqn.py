@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError
+from rollax import ConfigError, MultiAgentEnv, PolicySpec, SampleBatch, SpaceError
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer, RainbowConfig, RainbowTrainer
 from tests.algorithms.envs import Film, MaskedCartPole, Slides
 from tests.algorithms.tables import f32, set_tables
@@ -31,6 +31,25 @@ def policy_with(table, target_table=None, actions=2, **options):
     else:
         set_tables(policy, weights(table), weights(target_table))
     return policy, kernel
+
+
+class Grids(MultiAgentEnv):
+    """Two agents observe grids of random numbers."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (3, 3, 1), np.float32), spaces.Discrete(2)
+    possible_agents = ("plain", "filtered")
+
+    def __init__(self):
+        self.random = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        return self._grids(), {}
+
+    def step(self, actions):
+        return self._grids(), dict.fromkeys(actions, 0.0), {"__all__": False}, {"__all__": False}, {}
+
+    def _grids(self):
+        return {agent: self.random.random((3, 3, 1), np.float32) for agent in self.possible_agents}
 
 
 def rows(**columns):
@@ -246,6 +265,21 @@ class TestRuns:
         assert stored.shape[1:] == (8, 8)
         stacks = np.moveaxis(batch["obs"], axis, 1)[:, :, 0, 0].astype(int)
         np.testing.assert_array_equal(stacks[:, 0], np.maximum(stacks[:, -1] - 3, 0))
+
+    @pytest.mark.long
+    def test_stacks_that_a_policy_filters_are_stored_whole(self):
+        policies = {"plain": None, "filtered": PolicySpec(config={"observation_filter": "MeanStdFilter"})}
+        config = {
+            "multiagent": {"policies": policies, "policy_mapping_fn": lambda agent: agent},
+            "frame_stack": 3,
+            "buffer_size": 40,
+            "timesteps_per_iteration": 60,
+            "model": {"fcnet_hiddens": (4,)},
+        }
+        with DQNTrainer(Grids, config) as trainer:
+            trainer.train()
+            stored = {name: len(buffer) for name, buffer in trainer.optimizer.buffers.items()}
+        assert min(stored.values()) > 35  # a few slots hold last observations
 
     @pytest.mark.long
     def test_rainbow_is_dqn_with_all_extensions(self):
