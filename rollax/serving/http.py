@@ -314,6 +314,6 @@ def _failed(error: Exception, scope: Scope) -> _Reply:
     status, body, retry_after_s = failure(error)
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if retry_after_s is not None:
+    if retry_after_s is not None and math.isfinite(retry_after_s):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_s))))
     return _Reply(JSON.encode(ErrorResponse(body)), status, headers=headers)

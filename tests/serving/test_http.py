@@ -165,6 +165,13 @@ def test_a_request_error_keeps_its_status_and_parts(caplog):
     assert found == {"what": "Too many.", "where": "here", "got": "3", "expected": "2", "fix": "wait"}
 
 
+def test_a_refusal_may_ask_for_an_infinite_pause():
+    error = RequestError("Too many.", status=429, retry_after_s=float("inf"))
+    with serving(FailingService(error)) as server:
+        answer = ask(server, "/v1/get_action", ACTION)
+    assert (answer.status, "retry-after" in answer.headers) == (429, False)
+
+
 def test_other_rollax_errors_are_unprocessable_requests():
     with serving(FailingService(SpaceError("Not in the space.", got=[1]))) as server:
         answer = ask(server, "/v1/get_action", ACTION)
