@@ -1,28 +1,14 @@
-"""Ape-X in one process: exploration of workers, learning, and exact restoring."""
+"""Ape-X: exploration of workers, and settings that are refused."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker
 from rollax.algorithms.apex import ApexDQN, ApexDQNConfig, ApexDQNTrainer, worker_scale
 from rollax.algorithms.dqn import DQN
 from rollax.policy.exploration.parameter_noise import epsilon_distance
-from tests.algorithms.envs import Film, MaskedCartPole, TwoAgents
-
-SMALL = {
-    "learning_starts": 40,
-    "timesteps_per_iteration": 100,
-    "rollout_fragment_length": 10,
-    "train_batch_size": 8,
-    "training_intensity": 0.2,
-    "updates_per_draw": 2,
-    "buffer_size": 500,
-    "model": {"fcnet_hiddens": (16,)},
-    "seed": 3,
-}
+from tests.algorithms.envs import TwoAgents
 
 
 def epsilon_of(worker):
@@ -67,78 +53,25 @@ class TestConfig:
         assert ApexDQNConfig(num_workers=0, num_replay_shards=4).num_replay_shards == 4
 
 
-class TestRuns:
-    @pytest.mark.long
-    def test_a_policy_of_another_algorithm_learns_without_initial_priorities(self):
-        multiagent = {"policies": {"left": None, "right": DQN}, "policy_mapping_fn": lambda agent: agent}
-        with ApexDQNTrainer(TwoAgents, {**SMALL, "multiagent": multiagent}) as trainer:
-            trainer.train()
-            updates = {name: trainer.get_policy(name).learner.num_updates for name in ("left", "right")}
-            assert updates == {"left": 12, "right": 12}
-            buffers = trainer.optimizer.shards._live[1].handle.buffers
-            assert [name for name, buffer in buffers.items() if "priorities" in buffer.columns] == ["left"]
-
-    def test_number_of_updates(self):
-        with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
-            for _ in range(3):
-                result = trainer.train()
-                due = int((result["timesteps_total"] - 40) * 0.2)
-                assert trainer.optimizer.num_updates == 2 * (due // 2) == trainer.get_policy().learner.num_updates
-            replay = result["info"]["replay"]
-            assert replay["num_updates"] == trainer.optimizer.num_updates
-            # All rows but those whose three steps are not complete yet.
-            assert 290 <= replay["rows"]["default_policy"] <= 300
-            assert replay["shards"] == {"healthy": 1, "restarts": 0, "last_errors": {}}
-
-    def test_same_seed_gives_the_same_run(self):
-        def weights():
-            with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
-                trainer.train()
-                trainer.train()
-                return trainer.get_weights()["default_policy"]
-
-        first, second = weights(), weights()
-        for name, value in first.items():
-            np.testing.assert_array_equal(value, second[name])
-
-    @pytest.mark.long
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            *(pytest.param(options, marks=pytest.mark.long) for options in ({"num_atoms": 11}, {"noisy": True})),
-            {"prioritized_replay": False},
-        ],
-        ids=str,
-    )
-    def test_masked_actions(self, options):
-        with ApexDQNTrainer(MaskedCartPole, {**SMALL, **options}) as trainer:  # an invalid action raises
-            result = trainer.train()
-        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
-
-    @pytest.mark.long
-    def test_several_policies(self):
-        box = spaces.Box(0, 1, (2,), np.float32)
-        policies = {
-            "one": (None, box, spaces.Discrete(2), {}),
-            "two": (None, box, spaces.Discrete(2), {"train_batch_size": 4, "gamma": 0.5}),
-        }
-        mapping = {"left": "one", "right": "two"}
-        config = {**SMALL, "multiagent": {"policies": policies, "policy_mapping_fn": mapping.get}}
-        with ApexDQNTrainer(TwoAgents, config) as trainer:
-            result = trainer.train()
-            assert result["info"]["replay"]["rows"].keys() == {"one", "two"}
-            for policy_id in policies:
-                assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
-                assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
-
-
 @pytest.mark.long
-def test_stacked_images_are_stored_once():
-    config = {**SMALL, "frame_stack_axis": 0, "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8}}
-    with ApexDQNTrainer(Film, config) as trainer:
-        result = trainer.train()
-    assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
+def test_a_policy_of_another_algorithm_learns_without_initial_priorities():
+    small = {
+        "learning_starts": 40,
+        "timesteps_per_iteration": 100,
+        "rollout_fragment_length": 10,
+        "buffer_size": 500,
+        "train_batch_size": 8,
+        "training_intensity": 0.2,
+        "updates_per_draw": 2,
+        "model": {"fcnet_hiddens": (16,)},
+    }
+    multiagent = {"policies": {"left": None, "right": DQN}, "policy_mapping_fn": lambda agent: agent}
+    with ApexDQNTrainer(TwoAgents, {**small, "multiagent": multiagent}) as trainer:
+        trainer.train()
+        updates = {name: trainer.get_policy(name).learner.num_updates for name in ("left", "right")}
+        assert updates == {"left": 12, "right": 12}
+        buffers = trainer.optimizer.shards._live[1].handle.buffers
+        assert [name for name, buffer in buffers.items() if "priorities" in buffer.columns] == ["left"]
 
 
 def test_scales_of_five_workers():

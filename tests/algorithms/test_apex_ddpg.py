@@ -11,7 +11,6 @@ from rollax.algorithms.apex import ApexDDPG, ApexDDPGConfig
 from rollax.algorithms.ddpg import DDPG
 from rollax.batch import Fragment
 from rollax.policy.exploration.parameter_noise import action_distance
-from rollax.replay.prioritized import PrioritizedReplay
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": (16,), "fcnet_activation": "relu"}, "seed": 0}
@@ -30,30 +29,6 @@ def test_each_worker_has_its_own_scale(exploration, index, part):
     assert noise.scale(50) == pytest.approx(part)
     assert noise.scale(200) == pytest.approx(2 * part)
     worker.stop()
-
-
-@pytest.mark.long
-def test_priorities_equal_the_td_errors_of_the_learner():
-    policy = ApexDDPG.make_policy(
-        BOX, spaces.Box(-1, 1, (2,), np.float32), {**SMALL, "gamma": 0.9, "train_batch_size": 64}
-    )
-    rng = np.random.default_rng(0)
-    obs = rng.uniform(-1, 1, (11, 3)).astype(np.float32)
-    columns = {
-        "obs": obs[:10],
-        "actions": rng.uniform(-1, 1, (10, 2)).astype(np.float32),
-        "rewards": rng.normal(size=10).astype(np.float32),
-        "terminateds": np.arange(10) == 5,
-        "truncateds": np.zeros(10, bool),
-        "trajectory_id": (np.arange(10) > 5).astype(np.int64),
-    }
-    batch = policy.postprocess_rows(Fragment(columns, [5, 9], {"obs": obs[[6, 10]]}))
-    buffer = PrioritizedReplay(100, gamma=0.9, n_step=3, columns=("priorities",))
-    buffer.add(batch)
-    drawn = buffer.sample(64, rng)
-    initial = drawn["priorities"].copy()
-    assert np.ptp(initial) > 0.1
-    np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), initial, rtol=1e-4, atol=1e-6)
 
 
 def test_parameter_noise_has_the_scale_of_action_noise():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SpaceError
+from rollax import ConfigError
 from rollax.algorithms.crossq import CrossQ, CrossQConfig
 from tests.algorithms.tables import f32, two_rows
 from tests.algorithms.test_sac import Middle
@@ -110,8 +110,3 @@ BATCH, LAYER = {"normalization": "batch"}, {"normalization": "layer"}
 def test_settings_without_effect_or_without_normalization(config, key):
     with pytest.raises(ConfigError, match=f"config key '{key}'"):
         CrossQConfig(**config)
-
-
-def test_discrete_actions():
-    with pytest.raises(SpaceError, match=r"not continuous(.|\n)*CrossQ"):
-        CrossQ.make_policy(STATES, spaces.Discrete(2), OPTIONS)

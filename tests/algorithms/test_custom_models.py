@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,14 +11,12 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, JaxPolicy, Outputs, PolicyError, SampleBatch
-from rollax.algorithms.dqn import DQN
 from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.noisy_linear import NoisyLinear
 from rollax.offline.marwil import MARWIL
 from rollax.ops.mean_over_rows import masked_mean
-from rollax.ops.q_learning import chosen, huber
 
 SEEN, THREE, BOX = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 GROUP_SEEN, GROUP_ACTS = spaces.Tuple([SEEN] * 2), spaces.Tuple([THREE] * 2)
@@ -344,66 +341,8 @@ def test_a_model_with_three_heads_runs_its_trunk_once():
     assert last < 0.7 * first
 
 
-class Quantiles(nnx.Module):
-    """Implicit quantile network (Dabney et al. (2018), arXiv:1806.06923): returns at random quantile fractions."""
-
-    noisy = True
-
-    def __init__(self, observation_space, num_outputs, *, rngs, samples=8):
-        self.body, self.cosines = nnx.Linear(2, 16, rngs=rngs), nnx.Linear(8, 16, rngs=rngs)
-        self.head, self.samples, self.rngs = (
-            nnx.Linear(16, num_outputs, rngs=rngs),
-            samples,
-            nnx.Rngs(tau=rngs.params()),
-        )
-
-    def __call__(self, obs):
-        tau = jax.random.uniform(self.rngs.tau(), (len(obs), self.samples))
-        embedded = jax.nn.relu(self.cosines(jnp.cos(jnp.pi * jnp.arange(8) * tau[..., None])))
-        returns = self.head(jnp.tanh(self.body(obs))[:, None] * embedded)
-        return Outputs(returns.mean(axis=1), aux={"returns": returns, "tau": tau})
-
-
-class IQN(DQN):
-    """DQN on quantile regression losses between random quantiles of the return and of its target."""
-
-    def targets(self, model, target_model, batch, mask, coefficients):
-        out = self.forward(target_model, {"obs": batch["new_obs"]})
-        best = jnp.argmax(out.policy, axis=-1)
-        returns = out.aux["returns"][jnp.arange(len(best)), :, best]
-        target = batch["rewards"][:, None] + batch["discounts"][:, None] * returns
-        return {"target": target, "target_tau": out.aux["tau"]}
-
-    def loss(self, model, out, batch, mask, coefficients):
-        rows = jnp.arange(len(mask))
-        returns = out.aux["returns"][rows, :, batch["actions"]]
-        errors = batch["target"][:, None, :] - returns[:, :, None]
-        losses = (jnp.abs(out.aux["tau"][:, :, None] - (errors < 0)) * huber(errors)).mean(axis=-1).sum(axis=-1)
-        overlap = (batch["target_tau"] == out.aux["tau"]).mean()
-        values = chosen(out.policy, batch["actions"])
-        stats = {"mean_q": masked_mean(values, mask), "same_tau": overlap, "tau": out.aux["tau"].mean()}
-        return masked_mean(losses, mask), {**stats, "td_error": errors.mean(axis=(1, 2))}
-
-
-@pytest.fixture(scope="module")
-def iqn() -> IQN:
-    config = {"train_batch_size": ROWS, "seed": 0, "lr": 0.02, "target_network_update_freq": 5}
-    return IQN.make_policy(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
-
-
-@pytest.mark.long
-def test_random_inputs_differ_between_exploring_calls(iqn):
-    obs = np.ones((1, 2), np.float32)
-    explored = {float(iqn.compute_actions(obs)[2]["q_value"][0]) for _ in range(6)}
-    greedy = {float(iqn.compute_actions(obs, explore=False)[2]["q_value"][0]) for _ in range(4)}
+def test_a_noisy_model_draws_new_numbers_in_each_exploring_call():
+    policy, obs = policy_of("Rainbow", Noisy), np.ones((1, 2), np.float32)
+    explored = {float(policy.compute_actions(obs)[2]["q_value"][0]) for _ in range(6)}
+    greedy = {float(policy.compute_actions(obs, explore=False)[2]["q_value"][0]) for _ in range(4)}
     assert (len(explored), len(greedy)) == (6, 1)
-
-
-@pytest.mark.long
-def test_random_inputs_differ_between_outputs_targets_and_updates(iqn):
-    batch = transitions(iqn)
-    batch["discounts"][:] = 0
-    updates = [iqn.learn_on_batch(batch) for _ in range(300)]
-    assert {update["same_tau"] for update in updates} == {0.0}
-    assert len({update["tau"] for update in updates[:4]}) == 4
-    assert updates[-1]["mean_q"] == pytest.approx(1, abs=0.1)  # every return is 1

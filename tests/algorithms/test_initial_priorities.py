@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.algorithms.apex import ApexDQN, ApexPolicy
+from rollax.algorithms.apex import ApexDDPG, ApexDQN, ApexPolicy
 from rollax.batch import Fragment, SampleBatch
 from rollax.replay.prioritized import PrioritizedReplay
 
@@ -30,19 +30,6 @@ def fragment():
 
 
 class TestTransitions:
-    def test_by_hand(self):
-        # γ = 0.1, n = 2: returns read as digits.
-        #   row 0: 1 + 0.2 and terminated there: 1.2, discount 0
-        #   row 1: 2, terminated
-        #   row 2: 3.4, then 12: γ²; row 3: 4.5, then 13: γ²; row 4: 5, cut off, then 13: γ
-        #   row 5: 6, then 21, since the fragment ends: γ
-        transitions = fragment().transitions(2, 0.1)
-        np.testing.assert_allclose(transitions["rewards"], [1.2, 2, 3.4, 4.5, 5, 6], rtol=1e-6)
-        np.testing.assert_allclose(transitions["discounts"], [0, 0, 0.01, 0.01, 0.1, 0.1], rtol=1e-6)
-        assert transitions["new_obs"][2:].tolist() == [12, 13, 13, 21]
-        assert transitions["obs"].tolist() == [0, 1, 10, 11, 12, 20]
-        assert transitions["weights"].tolist() == [1.0] * 6
-
     @pytest.mark.parametrize("n_step", [1, 3])
     def test_transitions_equal_those_of_a_buffer(self, n_step):
         buffer = PrioritizedReplay(100, gamma=0.9, n_step=n_step)
@@ -58,21 +45,10 @@ class TestTransitions:
         continues = drawn["discounts"] > 0
         np.testing.assert_array_equal(drawn["new_obs"][continues], transitions["new_obs"][same][continues])
 
-    def test_priorities_belong_to_their_rows(self):
+    def test_priorities_are_magnitudes_of_the_errors_of_the_rows_that_postprocess_returns(self):
         class KnownPolicy(ApexPolicy):
             def td_errors(self, batch):
-                return -batch["obs"] - 0.5
-
-        class Known(ApexDQN):
-            policy_class = KnownPolicy
-
-        batch = Known.make_policy(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
-        assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
-
-    def test_of_the_rows_that_postprocess_returns(self):
-        class KnownPolicy(ApexPolicy):
-            def td_errors(self, batch):
-                return batch["rewards"]
+                return -batch["rewards"]
 
         class Doubled(ApexDQN):
             policy_class = KnownPolicy
@@ -86,16 +62,25 @@ class TestTransitions:
         assert batch["rewards"].tolist() == batch["priorities"].tolist() == [2, 4, 6, 8, 10, 12]
 
 
-@pytest.mark.short("{}")
-@pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
-def test_priorities_equal_the_td_errors_of_the_learner(options):
+ATOMS = {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}
+
+
+@pytest.mark.short("ApexDQN-{}")
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [(ApexDQN, {}), (ApexDQN, ATOMS), (ApexDQN, {"double_q": False}), (ApexDDPG, {})],
+    ids=lambda value: str(getattr(value, "__name__", value)),
+)
+def test_priorities_equal_the_td_errors_of_the_learner(algorithm, options):
     config = {"n_step": 2, "gamma": 0.9, "train_batch_size": 64, "lr": 0.0, "seed": 4, **options}
-    policy = ApexDQN.make_policy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
+    acts = spaces.Box(-1, 1, (2,), np.float32) if algorithm is ApexDDPG else spaces.Discrete(4)
+    policy = algorithm.make_policy(spaces.Box(-1, 1, (3,), np.float32), acts, config)
     rng = np.random.default_rng(0)
+    chosen = rng.integers(4, size=12) if algorithm is ApexDQN else rng.uniform(-1, 1, (12, 2)).astype(np.float32)
     obs = rng.uniform(-1, 1, (13, 3)).astype(np.float32)
     columns = {
         "obs": obs[:12],
-        "actions": rng.integers(4, size=12),
+        "actions": chosen,
         "rewards": rng.normal(size=12).astype(np.float32),
         "terminateds": np.arange(12) == 6,
         "truncateds": np.zeros(12, bool),
@@ -116,20 +101,8 @@ def test_priorities_equal_the_td_errors_of_the_learner(options):
 
 
 def test_computing_priorities_changes_no_weights():
-    policy = ApexDQN.make_policy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
-    before = policy.get_weights()
-    batch = Fragment(
-        {
-            "obs": np.arange(3),
-            "actions": np.zeros(3, np.int64),
-            "rewards": np.ones(3, np.float32),
-            "terminateds": np.array([F, F, T]),
-            "truncateds": np.zeros(3, bool),
-            "trajectory_id": np.zeros(3, np.int64),
-        },
-        [2],
-        {"obs": np.array([0])},
-    )
+    policy = ApexDQN.make_policy(spaces.Discrete(30), spaces.Discrete(2), {"seed": 0})
+    before, batch = policy.get_weights(), fragment()
     once = policy.postprocess_rows(batch.copy())["priorities"]
     again = policy.postprocess_rows(batch.copy())["priorities"]
     np.testing.assert_array_equal(once, again)

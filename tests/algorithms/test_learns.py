@@ -30,13 +30,7 @@ PPO_CONFIG = {
     "num_sgd_iter": 8,
     "lr_schedule": [[0, 1e-2], [20 * 256, 1e-3]],
 }
-STREAM = {
-    **ECHO,
-    "rollout_fragment_length": 8,
-    "train_batch_size": 64,
-    "timesteps_per_iteration": 0,
-    "lr": 1e-2,
-}
+STREAM = {**ECHO, "rollout_fragment_length": 8, "train_batch_size": 64, "timesteps_per_iteration": 0, "lr": 1e-2}
 VALUES = {
     **ECHO,
     "rollout_fragment_length": 4,

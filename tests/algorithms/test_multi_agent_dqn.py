@@ -103,14 +103,6 @@ class TestPolicies:
         with DQNTrainer(DifferentAgents, config_of_three(env_config={"rare_comes": True})) as trainer:
             assert np.isfinite(trainer.train()["info"]["learner"]["rare"]["q_loss"])
 
-    def test_only_trained_policies_learn_and_have_buffers(self):
-        with DQNTrainer(DifferentAgents, config_of_three(multiagent={"policies_to_train": ["large"]})) as trainer:
-            before = trainer.get_weights()
-            assert set(trainer.train()["info"]["learner"]) == {"large"}
-            assert set(trainer.optimizer.buffers) == {"large"}
-            after = trainer.get_weights()
-        assert [policy_id for policy_id in after if not same(before[policy_id], after[policy_id])] == ["large"]
-
 
 class TestSharedVariables:
     shared = {"shared_variables": {"body": {"parts": ["trunk"]}}}

@@ -257,20 +257,3 @@ class TestRowsOfOthers:
         np.testing.assert_array_equal(watched["rewards"], 10 + watched["actions"])
         if teacher is Teacher:
             np.testing.assert_array_equal(watched["actions"], step % 4)
-
-    @pytest.mark.long
-    def test_teach_values_of_the_others(self):
-        multiagent = {
-            "policies": {"student": PolicySpec(Watching), "teacher": PolicySpec(Teacher)},
-            "policy_mapping_fn": lambda agent: agent,
-            "policies_to_train": ["student"],
-        }
-        config = {**SMALL, "multiagent": multiagent, "gamma": 0.0, "lr": 1e-2, "timesteps_per_iteration": 600}
-        with DQNTrainer(Lesson, {**config, "training_intensity": 1.0}) as trainer:
-            trainer.train()
-            student = trainer.get_policy("student")
-            steps = np.array([0, 1, 2, 4, 5])
-            seats = [np.stack([np.full(5, seat), np.full(5, 50), steps], 1).astype(np.float32) for seat in (0, 1)]
-            values = [np.asarray(student.split.merge(student.params, student.extra)(seat)[0]) for seat in seats]
-        assert np.abs(values[0]).max() < 3  # the student's steps earn nothing
-        assert values[1][np.arange(5), steps % 4].min() > 7  # the teacher's 10, 11 or 12

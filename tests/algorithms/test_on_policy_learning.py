@@ -15,15 +15,7 @@ from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.repeat_after_me import RepeatAfterMe
 from examples.rock_paper_scissors import RockPaperScissors
 from examples.stateless_cartpole import StatelessCartPole
-from rollax import (
-    A2CTrainer,
-    A3CTrainer,
-    APPOTrainer,
-    EvaluationResult,
-    IMPALATrainer,
-    PGTrainer,
-    PPOTrainer,
-)
+from rollax import A2CTrainer, A3CTrainer, APPOTrainer, EvaluationResult, IMPALATrainer, PGTrainer, PPOTrainer
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum, RepeatInitialObs
 from tests.learning_curves import Run, each_run, settings_of
 

@@ -35,13 +35,7 @@ class TestLoss:
     #   vf_loss = 9.25/3
     #   G has variance (4.5² + 4² + 8.5²)/3 = 108.5/3, G - V = (2, .5, -10) has (4.5² + 3² + 7.5²)/3 = 85.5/3.
     P, Q = (0.6, 0.25, 0.5), (0.4, 0.5, 0.5)
-    CONFIG = {
-        "clip_param": 0.2,
-        "vf_clip_param": 5.0,
-        "vf_loss_coeff": 0.5,
-        "entropy_coeff": 0.01,
-        "kl_coeff": 0.3,
-    }
+    CONFIG = {"clip_param": 0.2, "vf_clip_param": 5.0, "vf_loss_coeff": 0.5, "entropy_coeff": 0.01, "kl_coeff": 0.3}
 
     def gradient(self, **config):
         unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}

@@ -74,33 +74,6 @@ class TestReturns:
         np.testing.assert_allclose(rows["value_targets"], [0.7, 1.3, 1.9, 2, 3.1, 3.7, 4, 4.9, 5.3], rtol=1e-6)
         np.testing.assert_array_equal(rows["rewards"], np.arange(1, 10))
 
-    @pytest.mark.long
-    def test_only_valid_actions_count(self):
-        space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": STATES})
-        policy = PQN.make_policy(space, spaces.Discrete(2), {"gamma": 0.5, "lambda_": 0.5, "seed": 0})
-        state, mask = np.array([0, 1]), np.array([[1, 0], [0, 1]])
-        q = policy.split.merge(policy.params, policy.extra)({"action_mask": np.ones((2, 2)), "state": state}).policy
-        values = policy.compute_values({"action_mask": mask, "state": state})
-        np.testing.assert_allclose(values, [q[0, 0], q[1, 1]], rtol=1e-5)
-
-    def test_of_a_worker_with_scaled_rewards(self):
-        # Each step earns 1 and leads from state s to s + 1. Episodes of sub-environment 0 terminate in state 3, those
-        # of 1 are truncated there. λ = 0: ½ + γ max Q(s + 1), where Q(3) counts only after a truncation.
-        sizes = {"num_envs_per_worker": 2, "rollout_fragment_length": 4, "train_batch_size": 8}
-        changes = {**sizes, "gamma": 0.5, "lambda_": 0.0, "reward_scale": 0.5}
-        worker = RolloutWorker(Corridor, PQN, config=PQNConfig(**{**SETTINGS, **changes}))
-        policy, q = worker.get_policy(), f32(10, 20, 40, 80)
-        shape = policy.get_weights()["network.logits"].shape
-        policy.set_weights({**policy.get_weights(), "network.logits": np.broadcast_to(q[:, None], (4, 2))[: shape[0]]})
-        for _ in range(3):
-            batch = worker.sample()
-            assert isinstance(batch, SampleBatch)
-            state, terminated = batch["obs"], batch["terminateds"]
-            assert terminated.any()
-            assert batch["truncateds"].any()
-            expected = 0.5 + 0.5 * np.where(terminated, 0, q[state + 1])
-            np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-5)
-
 
 class TestUpdates:
     values = ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))

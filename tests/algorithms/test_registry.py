@@ -176,8 +176,7 @@ def test_a_hint_names_the_intended_key(algorithm, name, hint):
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(name, marks=() if name == "SAC" else pytest.mark.long) for name in registry.ALGORITHMS],
+    "algorithm", [pytest.param(name, marks=() if name == "SAC" else pytest.mark.long) for name in registry.ALGORITHMS]
 )
 def test_names_of_other_libraries_are_no_typing_errors(algorithm):
     config_class = registry.get_trainer_class(algorithm).config_class

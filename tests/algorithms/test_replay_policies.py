@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import DQN, PPO, ApexDQNTrainer, ConfigError, DQNTrainer, Policy, PolicyError, PolicySpec
+from rollax import DQN, PPO, ApexDQNTrainer, ConfigError, DQNTrainer, PolicyError, PolicySpec
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import SampleBatch
@@ -20,21 +20,6 @@ def two(left: Any = None, right: Any = None, **multiagent: Any) -> dict[str, Any
     """A config with two policies."""
     policies = {"policies": {"left": left, "right": right}, "policy_mapping_fn": lambda agent: agent}
     return {**SMALL, "multiagent": {**policies, **multiagent}}
-
-
-class Counting(Policy):
-    """Acts at random, and counts the batches that it learns from."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.given: list[int] = []
-
-    def compute_actions(self, obs_batch):  # type: ignore[override]
-        return np.zeros(len(obs_batch), np.int64), [], {}
-
-    def learn_on_batch(self, batch):
-        self.given.append(len(batch))
-        return {}
 
 
 class Counter(gym.Env):
@@ -81,13 +66,6 @@ def test_own_columns_and_priorities_of_a_buffer():
 
 
 class TestPolicies:
-    def test_a_user_defined_policy_is_called_for_each_update(self):
-        with DQNTrainer(TwoAgents, two(Counting)) as trainer:
-            trainer.train()
-            policy: Any = trainer.get_policy("left")
-            assert policy.given == [8] * trainer.optimizer.num_updates
-            assert len(policy.given) > 3
-
     @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
     def test_on_policy_ones_are_refused(self, trainer_class):
         message = r"cannot learn from replayed experience(.|\n)*policy 'left', algorithm PPO(.|\n)*policies_to_train"

@@ -9,7 +9,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, SpaceError
-from rollax.algorithms.sac import SAC, SACConfig
+from rollax.algorithms.sac import SAC
 from rollax.ops.mean_over_rows import masked_mean
 from tests.algorithms.tables import f32, set_tables, two_rows
 
@@ -306,12 +306,3 @@ class TestRefuses:
     def test_noise_for_discrete_actions(self):
         with pytest.raises(ConfigError, match="not continuous"):
             SAC.make_policy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
-
-    def test_unsupported_models(self):
-        with pytest.raises(ConfigError, match=r"model\.free_log_std"):
-            SAC.make_policy(LINE, BOX, {**SMALL, "model": {"free_log_std": True}})
-
-    def test_numbers_out_of_range(self):
-        for key, value in {"initial_alpha": 0.0, "tau": 2.0, "alpha_lr": -1.0}.items():
-            with pytest.raises(ConfigError, match=key):
-                SACConfig(**{key: value})

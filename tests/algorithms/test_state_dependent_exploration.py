@@ -73,8 +73,7 @@ KINDS = ("multi-agent", "recurrent", "pictures", "compiled", "continuous", "cent
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    cases.in_short([("PPO", "recurrent"), ("SAC", "pictures")], cases.cells(KINDS, NAMES)),
+    ("name", "kind"), cases.in_short([("PPO", "recurrent"), ("SAC", "pictures")], cases.cells(KINDS, NAMES))
 )
 def test_every_kind_of_observation_and_model(name, kind, tmp_path):
     keys = cases.kind_of(kind, name)

@@ -49,23 +49,3 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     logp = np.asarray(policy.distribution.logp(dist_inputs, rows["actions"]))[np.asarray(mask) > 0]
     acted = ~batch["bootstrap"] if "bootstrap" in batch else slice(None)
     np.testing.assert_allclose(logp[acted], batch["action_logp"][acted], rtol=1e-4)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["IMPALA", "APPO"])
-def test_actions_of_an_older_policy_get_importance_weights(algorithm):
-    worker = worker_of(algorithm)
-    policy: Any = worker.get_policy()
-    batch = sampled(worker)
-    rng = np.random.default_rng(0)
-    moved = {name: value + rng.normal(size=value.shape).astype(np.float32) for name, value in policy.params.items()}
-    policy.set_weights(moved)
-    _, stats = policy.compute_gradients(batch)
-    # By hand: new probabilities over recorded ones, in all rows but bootstrap rows.
-    model = policy.split.merge(policy.params, policy.extra)
-    dist_inputs = policy.forward(model, {"obs": jnp.asarray(batch["obs"])}).policy
-    logp = np.asarray(policy.distribution.logp(dist_inputs, jnp.asarray(batch["actions"])))
-    rhos = np.exp(logp - batch["action_logp"])[~batch["bootstrap"]]
-    assert 0 < np.mean(rhos > 1) < 1
-    expected = {"mean_rho": rhos.mean(), "max_rho": rhos.max(), "limited_rhos": np.mean(rhos > 1)}
-    assert {name: stats[name] for name in expected} == pytest.approx(expected, rel=1e-4)

@@ -119,32 +119,6 @@ def test_nan_in_the_target_network_changes_no_weights(name):
         assert_learns(trainer)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("PPO", {}),
-        pytest.param("DQN", {"prioritized_replay": False}, marks=pytest.mark.long),
-        pytest.param("DQN", {"prioritized_replay": True}, marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_an_exploding_learning_rate_raises_a_named_error(name, options):
-    with made(name, lr=1e38, grad_clip=None, **options) as trainer:
-        with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
-            [trainer.train() for _ in range(5)]
-
-
-@pytest.mark.long
-def test_nan_weights_of_the_value_function_are_detected_in_learning():
-    with PPOTrainer("CartPole-v1", PPO) as trainer:
-        policy = trainer.get_policy()
-        weights = policy.get_weights()
-        weights["value_head.bias"][:] = np.nan
-        policy.set_weights(weights)
-        with pytest.raises(NonFiniteError, match=r"gradient step 0: the loss \(policy_loss, (.|\n)*'advantages'"):
-            trainer.train()
-
-
 def test_non_finite_weights_are_neither_learned_nor_saved(tmp_path):
     # Loss and gradients are finite; the weights after the first step are not.
     with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e300}) as trainer:
