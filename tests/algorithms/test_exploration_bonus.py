@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from examples.rnd import DeepSea
-from rollax import APPO, DQN, IMPALA, PPO, PQN, ConfigError, DQNTrainer, PPOTrainer, load_policy
+from rollax import APPO, DQN, IMPALA, PPO, PQN, ConfigError, DQNTrainer, PPOTrainer
 from rollax.algorithms.a3c import A3C
 from rollax.algorithms.pg import PG
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
@@ -18,9 +18,9 @@ from rollax.batch import Fragment
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
 from rollax.policy.update_plan import Minibatches
-from rollax.rollout.postprocess import postprocess
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS
+from tests.algorithms.running_sums import check_restored_run, fragment, moments, postprocessed, train_until
 from tests.algorithms.tables import f32, two_rows
 from tests.marks import long_except
 
@@ -37,31 +37,6 @@ def known_policy(algorithm: Any, **config: Any) -> Any:
     weights["distillation.predictor.output.bias"][0] = 0.5
     policy.set_weights(weights)
     return policy
-
-
-def fragment(rewards, slots, ends, *, terminated=(), heads=()) -> Fragment:
-    count = len(rewards)
-    return Fragment(
-        {
-            "obs": np.zeros(count, np.int64),
-            "new_obs": np.zeros(count, np.int64),
-            "actions": np.zeros(count, np.int64),
-            "action_logp": np.full(count, np.log(0.5), np.float32),
-            "rewards": f32(*rewards),
-            "vf_preds": np.zeros((count, *heads), np.float32),
-            "terminateds": np.isin(np.arange(count), terminated),
-            "truncateds": np.zeros(count, bool),
-            "slot": np.array(slots),
-            "trajectory_id": np.searchsorted(ends, np.arange(count)),
-            "eps_id": np.searchsorted(ends, np.arange(count)),
-        },
-        ends,
-        {"obs": np.zeros(len(ends), np.int64)},
-    )
-
-
-def postprocessed(policy: Any, rows: Fragment) -> Any:
-    return postprocess({"default_policy": rows}, {"default_policy": policy})["default_policy"]
 
 
 @pytest.mark.short("PG")
@@ -207,11 +182,6 @@ def small(name: str) -> dict[str, Any]:
     return {**CONFIG, **({"n_step": 1} if cases.has_replay(name) else {})}
 
 
-def moments(trainer: Any) -> dict[str, np.ndarray]:
-    filters = trainer.worker.get_filters()["default_policy"]
-    return {name: value for name, value in filters.items() if name.startswith("~/bonus_")}
-
-
 VARIANTS = {**{name: (name, {}) for name in NAMES}, "APPO without V-trace": ("APPO", {"vtrace": False})}
 
 
@@ -222,24 +192,14 @@ def test_results_have_the_rewards_of_the_environment_and_a_restored_run_continue
     options = {**options, **({"store_buffer_in_checkpoints": True} if cases.has_replay(name) else {})}
     with run_of(name, **options) as trainer:
         fixed = trainer.get_policy().get_weights()["distillation.target.output.kernel"]
-        result = trainer.train()
-        while result["episode_reward_mean"] is None or not result["info"]["learner"]:
-            result = trainer.train()
-        assert result["episode_reward_mean"] == result["episode_len_mean"]  # each step has the reward 1
+        result = train_until(trainer, "learner")
         assert np.isfinite(result["info"]["learner"]["default_policy"]["predictor_loss"])
-        path = trainer.save(tmp_path / "checkpoint", exact=True)
-        stored = moments(trainer)
-        assert stored["~/bonus_observations/count"] == stored["~/bonus_returns/count"] > 0
-        with run_of(name, **options) as restored:
-            restored.restore(path)
-            np.testing.assert_equal(moments(restored), stored)
-            learned = [one.train()["info"]["learner"] for one in (trainer, restored)]
-            assert learned[0] == learned[1]
-            np.testing.assert_equal(moments(restored), moments(trainer))
+        found = moments(trainer)
+        assert found["~/bonus_observations/count"] == found["~/bonus_returns/count"] > 0
+        statistics = ("bonus_observations", "bonus_returns")
+        check_restored_run(trainer, lambda: run_of(name, **options), tmp_path, statistics)
         weights = trainer.get_policy().get_weights()
         np.testing.assert_array_equal(weights["distillation.target.output.kernel"], fixed)
-    loaded: Any = load_policy(path)
-    assert loaded.policy.running_statistics["bonus_observations"].count == stored["~/bonus_observations/count"]
 
 
 KINDS = ("multi-agent", "recurrent", "pictures", "compiled", "masked", "centralized critic", "nested actions")
@@ -254,17 +214,6 @@ def test_every_kind_of_observation_and_model(name, kind, tmp_path):
         while not result["info"]["learner"]:
             result = trainer.train()
         assert all(np.isfinite(one["predictor_loss"]) for one in result["info"]["learner"].values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["PPO", "A3C", "IMPALA", "DQN", "APEX"])
-def test_the_driver_has_the_statistics_of_workers(name, small_ray):
-    with run_of(name, num_workers=1) as trainer:
-        for _ in range(2):
-            result = trainer.train()
-        found = moments(trainer)
-        assert found["~/bonus_observations/count"] == found["~/bonus_returns/count"]
-        assert found["~/bonus_returns/count"] >= result["timesteps_total"]
 
 
 def test_none_by_default():
