@@ -9,12 +9,8 @@ import numpy as np
 from tests.algorithms.own_code import Lean
 from tests.algorithms.results import numbers
 
-CONFIG = {
-    "num_envs_per_worker": 4,
-    "train_batch_size": 64,
-    "model": {"fcnet_hiddens": (8,)},
-    "seed": 5,
-}
+CONFIG = {"num_envs_per_worker": 4, "train_batch_size": 64, "model": {"fcnet_hiddens": (8,)}, "seed": 5}
+OF_PPO = {**CONFIG, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
 PPO = {
     **CONFIG,
     "sgd_minibatch_size": 24,

@@ -1,4 +1,4 @@
-"""DQN with memory: the loss of sequences by hand, the settings, and runs with priorities and replay shards."""
+"""DQN with memory: the loss of sequences by hand, the settings, and runs with priorities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gymnasium import spaces
 
 from rollax import ConfigError, DQNTrainer
 from rollax.algorithms.dqn import DQN
-from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from rollax.policy.replayed import SINGLE_ROWS
@@ -160,31 +159,3 @@ def test_runs_learn_and_set_priorities(settings):
         assert len(np.unique(buffer._tree.leaves[:200].round(6))) > 10
         assert any((before[name] != value).any() for name, value in trainer.get_weights()["default_policy"].items())
         assert trainer.evaluate(num_episodes=1)["episode_len_mean"] > 0
-
-
-@pytest.mark.long
-def test_restored_runs_learn_the_same_from_the_same_sequences(tmp_path):
-    config = {**RUN, "model": MEMORY, "store_buffer_in_checkpoints": True}
-    with DQNTrainer("CartPole-v1", config) as trainer:
-        trainer.train()
-        path = trainer.save(tmp_path / "saved")
-        with DQNTrainer.from_checkpoint(path, env="CartPole-v1") as restored:
-            learned = []
-            for each in (trainer, restored):
-                policy, buffer = each.get_policy(), each.optimizer.buffers["default_policy"]
-                learned.append(policy.learn_on_batch(buffer.sample(8, np.random.default_rng(0), draw=policy.replayed)))
-            np.testing.assert_array_equal(learned[0].pop("td_error"), learned[1].pop("td_error"))
-            assert learned[0] == learned[1]
-            restored.train()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_replay_shards_draw_sequences(num_workers):
-    config = {name: value for name, value in RUN.items() if name != "seed"}
-    config |= {"model": MEMORY, "num_workers": num_workers, "training_intensity": 0.5}
-    with get_trainer_class("APEX")("CartPole-v1", config) as trainer:
-        result = trainer.train()
-        while not result["info"]["replay"]["num_updates"]:
-            result = trainer.train()
-        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])

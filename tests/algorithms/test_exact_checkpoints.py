@@ -14,8 +14,7 @@ import pytest
 from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ConfigError, EnvError
-from tests.algorithms.checkpoints import CONFIG, PPO, TWO, continue_training
-from tests.algorithms.envs import TwoAgents
+from tests.algorithms.checkpoints import CONFIG, PPO, continue_training
 from tests.pages import REPOSITORY
 
 CHILD = """
@@ -44,16 +43,6 @@ def test_restored_in_a_fresh_process(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == expected
-
-
-def test_restored_with_several_policies(tmp_path):
-    with PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None}) as trainer:
-        trainer.train()
-        path = trainer.save(tmp_path, exact=True)
-        expected = continue_training(trainer, 2)
-        with PPOTrainer(config=trainer.config) as fresh:
-            fresh.restore(path)
-            assert continue_training(fresh, 2) == expected
 
 
 def test_exact_save_without_the_replay_buffer_is_refused(tmp_path):

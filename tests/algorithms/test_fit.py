@@ -361,14 +361,6 @@ def test_no_signal_handlers_in_another_thread():
     assert results[0].reached == "training_iteration"
 
 
-def test_an_error_keeps_the_files_of_the_run(tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        FakeTrainer({"bug_at": 3}).fit({"training_iteration": 5}, tmp_path / "run", checkpoint_frequency=1)
-    assert len(rows(tmp_path / "run")) == 2
-    assert names(tmp_path / "run" / "checkpoints") == ["checkpoint_000001", "checkpoint_000002"]
-    assert (tmp_path / "run" / "curve.png").exists()
-
-
 def test_a_checkpoint_that_cannot_be_removed_does_not_end_the_run(tmp_path, monkeypatch, caplog):
     def refuse(path):
         raise CheckpointError("A saved folder could not be removed.", where=path)

@@ -1,4 +1,4 @@
-"""Recurrent policies: restored runs, and loaded policies."""
+"""Recurrent policies that are loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from examples.stateless_cartpole import StatelessCartPole
 from rollax import PPOTrainer, load_policy
 
 SMALL: dict[str, Any] = {
-    "num_envs_per_worker": 2,
     "train_batch_size": 64,
     "sgd_minibatch_size": 32,
     "num_sgd_iter": 1,
-    "lr": 1e-2,
     "observation_filter": "MeanStdFilter",
     "clip_rewards": True,
-    "evaluation_num_episodes": 2,
     "seed": 0,
     "model": {
         "use_lstm": True,
@@ -31,26 +28,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def weights_of(trainer: Any) -> dict[str, np.ndarray]:
-    return trainer.get_policy().get_weights()
-
-
 @pytest.mark.long
-def test_restored_runs_and_loaded_policies_equal_the_trainer(tmp_path):
-    with PPOTrainer(StatelessCartPole, SMALL) as trainer, PPOTrainer(StatelessCartPole, SMALL) as again:
-        for one in (trainer, again):
-            one.train()
-        for name, value in weights_of(trainer).items():
-            np.testing.assert_array_equal(value, weights_of(again)[name], err_msg=name)
-        checkpoint = trainer.save(tmp_path, exact=True)
-        assert_acts_like(load_policy(checkpoint), trainer)
-        again.train()
-        again.restore(checkpoint)
-        for one in (trainer, again):
-            one.train()
-        for name, value in weights_of(trainer).items():
-            np.testing.assert_array_equal(value, weights_of(again)[name], err_msg=name)
-        assert trainer.evaluate()["episode_rewards"] == again.evaluate()["episode_rewards"]
+def test_loaded_policies_act_like_the_trainer(tmp_path):
+    with PPOTrainer(StatelessCartPole, SMALL) as trainer:
+        trainer.train()
+        assert_acts_like(load_policy(trainer.save(tmp_path)), trainer)
 
 
 def assert_acts_like(loaded: Any, trainer: PPOTrainer) -> None:

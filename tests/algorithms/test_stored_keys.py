@@ -89,11 +89,7 @@ def test_keys_are_replaced_in_the_configs_inside_a_config(monkeypatch):
     monkeypatch.setitem(REPLACED, "multiagent.train", "multiagent.policies_to_train")
     old = {"discount": 0.5, "gone": 1}
     specs = {"a": None, "b": [None, None, None, old], "c": {"$tuple": [None, None, None, old]}}
-    stored = {
-        "evaluation_config": old,
-        "env_config": old,
-        "multiagent": {"policies": specs, "train": ["a"]},
-    }
+    stored = {"evaluation_config": old, "env_config": old, "multiagent": {"policies": specs, "train": ["a"]}}
     spec = [None, None, None, {"gamma": 0.5}]
     assert with_current_keys(stored) == {
         "evaluation_config": {"gamma": 0.5},

@@ -142,13 +142,8 @@ def states_of(trainer: Trainer) -> list[Any]:
 
 
 RESTORED = [*one_of_each(("continuous", "discrete"), VARIANTS), *cells(["recurrent"], VARIANTS)]
-RESTORED += [("DQN", "multi-agent"), ("PPO", "multi-agent")]
-RESTORED_IN_SHORT = {
-    ("A2C", "continuous"),
-    ("IMPALA", "continuous"),
-    ("DQN", "discrete"),
-    ("SAC", "continuous"),
-}
+RESTORED += [("DQN", "multi-agent"), ("PPO", "multi-agent"), ("PPO", "centralized critic")]
+RESTORED_IN_SHORT = {("A2C", "continuous"), ("IMPALA", "continuous"), ("DQN", "discrete"), ("SAC", "continuous")}
 
 
 @pytest.mark.short("A2C-continuous", "SAC-continuous")
