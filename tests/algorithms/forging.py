@@ -5,57 +5,27 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load, save
 
 COMMAND = {"$code": "rollax.env.recording:subprocess.run"}
 """A reference to code that once made restoring run a command."""
 
 VALUES: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        3,
-        10**9,
-        -(10**30),
-        2**63,
-        10**400,
-        0.5,
-        -2.5,
-        1e308,
-        "",
-        "x",
-        "10",
-        "nan",
-        "os:system",
-    ),
-    *(
-        [],
-        [[]],
-        [1, "x", None],
-        {},
-        {"x": 1},
-        {"x": {"y": []}},
-        {"$array": "no such"},
-        {"$array": 3},
-        {"$float": "nan"},
-    ),
-    *({"$float": "1"}, {"$float": []}, {"$tuple": [1]}, {"$tuple": 1}, {"$dict": [[1, 2]]}, {"$code": 1}, COMMAND),
-    *({"$code": "rollax.core.storage:os.system"}, {"$code": "rollax.algorithms.ppo:PPO"}, {"$unknown": 1}),
-    *({"type": "Discrete", "n": 10**9, "start": 0, "dtype": "int64"}, {"type": "Tuple", "spaces": []}),
-    *(
-        {"$space": {"type": "MultiBinary", "shape": [10**5, 10**5]}},
-        "rollax.policy.policy:Policy",
-        "rollax.core.storage:write_directory",
-    ),
+    *(None, True, False, 0, -1, 1, 3, 10**9, -(10**30), 2**63, 10**400, 0.5, -2.5, 1e308),
+    *("", "x", "10", "nan", "os:system", "rollax.policy.policy:Policy", "rollax.core.storage:write_directory"),
+    *([], [[]], [1, "x", None], {}, {"x": 1}, {"x": {"y": []}}, {"$array": "no such"}, {"$array": 3}),
+    *({"$float": "nan"}, {"$float": "1"}, {"$float": []}, {"$tuple": [1]}, {"$tuple": 1}, {"$dict": [[1, 2]]}),
+    *({"$code": 1}, COMMAND, {"$code": "rollax.core.storage:os.system"}, {"$code": "rollax.algorithms.ppo:PPO"}),
+    *({"$unknown": 1}, {"type": "Discrete", "n": 10**9, "start": 0, "dtype": "int64"}, {"type": "Tuple", "spaces": []}),
+    {"$space": {"type": "MultiBinary", "shape": [10**5, 10**5]}},
 ]
 
 
@@ -118,3 +88,13 @@ def write(files: dict[str, bytes], folder: Path) -> Path:
     manifest = {"format_version": 3, "kind": "rollax-checkpoint", "files": entries}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
+
+
+def refuse_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raises an error that nothing expects as soon as a command runs."""
+
+    def runs(*args: Any, **kwargs: Any) -> None:
+        raise SystemError(f"a command ran: {args}")
+
+    for module, name in ((subprocess, "run"), (subprocess, "Popen"), (os, "system")):
+        monkeypatch.setattr(module, name, runs)

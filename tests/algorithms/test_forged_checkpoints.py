@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from tests.algorithms.forging import (
     nested,
     other_arrays,
     paths_in,
+    refuse_commands,
     replaced,
     write,
 )
@@ -131,7 +130,8 @@ def plain(state: Any) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _in_its_own_folder(monkeypatch, tmp_path):
+def _without_commands(monkeypatch, tmp_path):
+    refuse_commands(monkeypatch)
     monkeypatch.chdir(tmp_path)  # a forged `output` is a folder to write to
 
 
@@ -140,26 +140,9 @@ def forge(request, tmp_path_factory):
     return Forge(request.param, tmp_path_factory.mktemp("forged"))
 
 
-@pytest.fixture(autouse=True)
-def no_commands(monkeypatch):
-    def runs(*args: Any, **kwargs: Any) -> None:
-        raise SystemError(f"a command ran: {args}")
-
-    for module, name in ((subprocess, "run"), (subprocess, "Popen"), (os, "system")):
-        monkeypatch.setattr(module, name, runs)
-
-
 @pytest.mark.long
-def test_forged_values(forge):
-    forge_and_check(forge, 15, train=False)
-
-
-@pytest.mark.long
-def test_many_forged_values(forge):
-    forge_and_check(forge, 60, train=True)
-
-
-def forge_and_check(forge: Forge, examples: int, *, train: bool) -> None:
+@pytest.mark.parametrize(("examples", "train"), [(15, False), (60, True)])
+def test_forged_values(forge, examples, train):
     checked = settings(
         max_examples=examples,
         deadline=None,

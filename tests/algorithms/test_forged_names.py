@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.abc
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,7 +25,7 @@ from rollax.errors import RollaxError
 from rollax.runs.experiment import override, read_experiment
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description
-from tests.algorithms.forging import paths_in, replaced, write
+from tests.algorithms.forging import paths_in, refuse_commands, replaced, write
 
 MARK = "leaves_a_mark"
 ID = f"{MARK}:Env-v0"
@@ -75,11 +73,7 @@ class Watch(importlib.abc.MetaPathFinder):
 
 @pytest.fixture
 def watch(monkeypatch, tmp_path):
-    def runs(*args: Any, **kwargs: Any) -> None:
-        raise SystemError(f"a command ran: {args}")
-
-    for module, name in ((subprocess, "run"), (subprocess, "Popen"), (os, "system")):
-        monkeypatch.setattr(module, name, runs)
+    refuse_commands(monkeypatch)
     monkeypatch.chdir(tmp_path)  # a forged `output` is a folder to write to
     watch = Watch()
     monkeypatch.setattr(sys, "meta_path", [watch, *sys.meta_path])
