@@ -11,7 +11,6 @@ from gymnasium import spaces
 
 from rollax import A2CTrainer, A3CTrainer, JaxPolicy, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
 from rollax.algorithms.ppo import PPO
-from rollax.batch import Fragment
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.outputs import Outputs
 
@@ -77,7 +76,7 @@ def trained(env, iterations=8, **config):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("trainer_class", [A2CTrainer, pytest.param(A3CTrainer, marks=pytest.mark.long)])
+@pytest.mark.parametrize("trainer_class", [A2CTrainer, A3CTrainer])
 def test_other_actor_critics_have_a_centralized_critic(trainer_class):
     # Only a critic that observes the other's coin and action can predict the rewards.
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "gamma": 0.0}
@@ -104,11 +103,6 @@ class TestValues:
         (part,) = critic_obs["other"]["parts"]
         np.testing.assert_array_equal(batch["rewards"], 2.0 * part["obs"][:, 0] + part["actions"][:, 0])
         assert np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1] > 0.95
-
-    @pytest.mark.long
-    def test_critic_of_own_observations_does_not_explain_it(self):
-        learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)
-        assert learner["default_policy"]["vf_explained_var"] < 0.3
 
     @pytest.mark.long
     def test_truncated_episodes_bootstrap(self):
@@ -153,22 +147,6 @@ class TestActing:
         assert np.abs(gradients["critic.head.kernel"]).max() > 0
         assert all(not gradient.any() for name, gradient in gradients.items() if not name.startswith("critic."))
 
-    def test_no_call_per_trajectory(self, monkeypatch):
-        """Sampling 32 or 8 trajectories makes the same number of calls of the critic, each with all rows."""
-        calls = []
-        compute_values = JaxPolicy.compute_values
-
-        def counted(self, obs_batch, *memory):
-            calls.append(len(obs_batch))
-            return compute_values(self, obs_batch, *memory)
-
-        monkeypatch.setattr(JaxPolicy, "compute_values", counted)
-        monkeypatch.setattr(Fragment, "segments", None)
-        made = worker(rollout_fragment_length=64)
-        made.sample()
-        # For each policy all 4 * 64 rows, then the rows after its segments: 8 episodes in each of the 4 environments.
-        assert calls == [256, 32, 256, 32]
-
 
 class KeptPolicy(JaxPolicy):
     """Keeps its last fragment."""
@@ -198,52 +176,7 @@ def test_bootstrap_after_a_cut_uses_next_observations_of_all_agents():
         np.testing.assert_allclose(batch["advantages"][last], delta, rtol=1e-4, atol=1e-5)
 
 
-class Roles(Secrets):
-    """`guide` observes a picture and has continuous actions, `walker` has discrete actions with a mask. They alternate.
-    `never` does not take part."""
-
-    observation_space = action_space = None
-    possible_agents = ("guide", "walker", "never")
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return {"guide": np.full((8, 8, 1), 7, np.uint8)}, {}
-
-    def step(self, actions):
-        self.steps += 1
-        walks = self.steps % 2 == 1
-        walker = {"seen": np.float32([self.steps]), "action_mask": np.int8([1, 0, 1])}
-        obs = {"walker": walker} if walks else {"guide": np.full((8, 8, 1), self.steps, np.uint8)}
-        return obs, {}, {"__all__": self.steps == 6}, {"__all__": False}, {}
-
-
-PICTURE, LEAN = spaces.Box(0, 255, (8, 8, 1), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
-SEEN = spaces.Dict({"seen": spaces.Box(-9, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(3)})
-ROLES = {
-    "policies": {"guide": PolicySpec(None, PICTURE, LEAN), "walker": PolicySpec(None, SEEN, spaces.Discrete(3))},
-    "policy_mapping_fn": lambda agent_id: agent_id,
-}
-
-
 class TestOtherSettings:
-    @pytest.mark.long
-    def test_policies_with_different_spaces_that_alternate(self):
-        """The critic observes the other agent's last action; the third agent is always absent."""
-        made = worker(ROLES["policies"], env=Roles, batch_mode="complete_episodes")
-        samples = made.sample()
-        walker, guide = (samples[policy_id]["critic_obs"]["other"] for policy_id in ("walker", "guide"))
-        # The others of `walker` are `never` and `guide`; those of `guide` are `never` and `walker`.
-        assert set(map(tuple, walker["presence"].tolist())) == {(0, 1)}
-        assert set(map(tuple, guide["presence"].tolist())) == {(0, 0), (1, 0)}
-        pictures, t = walker["parts"][0]["obs"], samples["walker"]["t"]
-        assert pictures.dtype == np.uint8
-        assert pictures.shape[1:] == (2, 8, 8, 1)
-        np.testing.assert_array_equal(pictures[:, 1, 0, 0, 0], np.where(t == 1, 7, t - 1))
-        seen = guide["parts"][1]["obs"]["seen"][:, 0, 0]
-        np.testing.assert_array_equal(seen, np.maximum(samples["guide"]["t"] - 1, 0))
-        gradients, _ = made.policies["walker"].compute_gradients(samples["walker"])
-        assert any("other_encoder" in name and gradient.any() for name, gradient in gradients.items())
-
     @pytest.mark.long
     def test_with_memory(self):
         """The actor has memory. The critic does not need it, since it observes everything."""
@@ -280,24 +213,13 @@ class Halved(PPO):
     policy_class = HalvedPolicy
 
 
-class TestStored:
-    @pytest.mark.long
-    def test_saved_restored_and_loaded(self, tmp_path):
-        config = {**SMALL, "centralized_critic": True, "multiagent": ONE_EACH}
-        with PPOTrainer(Secrets, config) as trainer:
-            trainer.train()
-            path = trainer.save(tmp_path, exact=True)
-            weights = trainer.get_policy("a").get_weights()
-            after = trainer.train()["info"]["learner"]
-            assert trainer.evaluate(2)["episodes"] == 2
-        assert any(name.startswith("critic.") for name in weights)
-        with PPOTrainer(Secrets, config) as again:
-            again.restore(path)
-            assert again.train()["info"]["learner"] == after
-        policy = load_policy(path, "a")
-        assert policy.compute_single_action(1) in (0, 1)
-        for name, value in policy.policy.get_weights().items():
-            np.testing.assert_array_equal(value, weights[name])
+def test_a_policy_is_loaded_without_its_environment(tmp_path):
+    with PPOTrainer(Secrets, {**SMALL, "centralized_critic": True, "multiagent": ONE_EACH}) as trainer:
+        weights = trainer.get_policy("a").get_weights()
+        policy = load_policy(trainer.save(tmp_path), "a")
+    assert any(name.startswith("critic.") for name in weights)
+    assert policy.compute_single_action(1) in (0, 1)
+    np.testing.assert_equal(policy.policy.get_weights(), weights)
 
 
 def test_agents_in_a_set_have_the_same_order_in_every_process():

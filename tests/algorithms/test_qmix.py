@@ -7,16 +7,15 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.qmix import QMIX, QMIXConfig, VDNConfig
 from rollax.batch import Fragment
 from rollax.core import trees
-from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
+from tests.algorithms.test_dqn_memory import Running
 from tests.replay.reference import DrawsAll
 
 RNG = np.random.default_rng(0)
@@ -103,21 +102,12 @@ class TestLossOfRows:
         assert [column.tolist() for column in actions] == [[0, 0], [1, 1]]
 
 
-class Running(nnx.Module):
-    """A table of values plus the sum of all states observed so far."""
-
-    def __init__(self, observation_space, num_outputs, *, rngs):
-        self.table = nnx.Param(jnp.zeros((3, num_outputs), jnp.float32))
-
-    def initial_state(self):
-        return (np.zeros(1, np.float32),)
+class RunningOfMembers(Running):
+    """`Running` for the observations of members."""
 
     def __call__(self, obs, state):
         (seen,) = obs
-        sums = jnp.cumsum(seen.reshape(len(state[0]), -1), axis=1) + state[0]
-        sums = sums.astype(jnp.float32)
-        values = self.table[...][seen] + sums.reshape(-1, 1)
-        return Outputs(values, state=(sums[:, -1:],))
+        return super().__call__(seen, state)
 
 
 def trajectory(first_state=(0.0, 0.0), end="terminated"):
@@ -152,7 +142,7 @@ class TestLossOfSequences:
 
     def drawn(self, batch, **options):
         """The errors of all sequences, the loss, and the policy."""
-        model = {"custom_model": Running, "max_seq_len": 4, **options.pop("model", {})}
+        model = {"custom_model": RunningOfMembers, "max_seq_len": 4, **options.pop("model", {})}
         policy = AtOnce.make_policy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
         weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
         policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})

@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
-from tests.algorithms.group_envs import Lift, TwoStep, paired
+from tests.algorithms.contract.cases import lifting, two_step
 
 pytestmark = pytest.mark.learning
-
-
-def two_step(context):
-    return paired(TwoStep(context))
-
-
-def lift(context):
-    return paired(Lift(context))
 
 
 # All actions are random: with a falling ε, VDN would see ever less of the rewards that its sum cannot express.
@@ -74,13 +66,13 @@ LIFT = {
 
 
 def test_qmix_lift(reaches):
-    reaches(QMIXTrainer, lift, 0.72, 200_000, LIFT)
+    reaches(QMIXTrainer, lifting, 0.72, 200_000, LIFT)
 
 
 def test_vdn_lift(reaches):
-    reaches(VDNTrainer, lift, 0.72, 200_000, LIFT)
+    reaches(VDNTrainer, lifting, 0.72, 200_000, LIFT)
 
 
 def test_independent_lift(learning_run):
     """Prints the score without a target."""
-    assert np.isfinite(learning_run(QMIXTrainer, lift, 0.72, 200_000, {**LIFT, **INDEPENDENT}).best)
+    assert np.isfinite(learning_run(QMIXTrainer, lifting, 0.72, 200_000, {**LIFT, **INDEPENDENT}).best)

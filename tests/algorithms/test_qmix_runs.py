@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import DQN, SampleBatch
+from rollax import DQN
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from rollax.policy.replayed import SINGLE_ROWS
-from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
+from tests.algorithms.contract.cases import lifting, two_step
+from tests.algorithms.group_envs import Roll
+from tests.algorithms.test_qmix_learning import TWO_STEP
 from tests.marks import long_except
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
@@ -25,14 +27,6 @@ SMALL = {
 }
 FLAT = SMALL["model"]
 each_model = pytest.mark.parametrize("model", long_except({"GRU"}, {"without memory": FLAT, "GRU": GRU}))
-
-
-def lifting(context):
-    return paired(Lift(context))
-
-
-def two_step(context):
-    return paired(TwoStep(context))
 
 
 def rolling(context):
@@ -107,34 +101,11 @@ def test_actions_of_one_pair():
         assert not np.array_equal(state[0], later[0])
 
 
-def test_each_member_explores_on_its_own():
-    with QMIXTrainer(two_step, {**SMALL, "initial_epsilon": 1.0, "final_epsilon": 1.0}) as trainer:
-        batches = [trainer.worker.sample() for _ in range(30)]
-    lefts, rights = (np.concatenate([batch[SampleBatch.ACTIONS][i] for batch in batches]) for i in (0, 1))
-    both = np.histogram2d(lefts, rights, bins=2)[0] / len(lefts)
-    np.testing.assert_allclose(both, np.full((2, 2), 0.25), atol=0.1)
-
-
-TWO_STEP = {
-    "num_envs_per_worker": 8,
-    "rollout_fragment_length": 8,
-    "initial_epsilon": 1.0,
-    "final_epsilon": 1.0,  # experience covers all actions
-    "learning_starts": 256,
-    "training_intensity": 0.25,
-    "train_batch_size": 64,
-    "buffer_size": 5000,
-    "timesteps_per_iteration": 6000,
-    "target_network_update_freq": 50,
-    "lr": 2e-3,
-    "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu"},
-}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("trainer_class", "reward"), [(QMIXTrainer, 8.0), (VDNTrainer, 7.0)])
 def test_two_step_game_under_full_exploration(trainer_class, reward):
     """QMIX can represent the values of state 2. The best sum of two values gives 6.5 for 8, less than 7 of state 1."""
-    with trainer_class(two_step, {**TWO_STEP, "seed": 0}) as trainer:
+    config = {**TWO_STEP, "buffer_size": 5000, "timesteps_per_iteration": 6000, "seed": 0}
+    with trainer_class(two_step, config) as trainer:
         trainer.train()
         assert trainer.evaluate(2)["episode_reward_mean"] == reward

@@ -56,15 +56,6 @@ def test_agents_of_an_environment_that_lists_them(tmp_path):
     assert recorded.possible_agents is not None
 
 
-def test_a_class_without_settings(tmp_path):
-    class Bare(Film):
-        def __init__(self):
-            super().__init__({"render_mode": "rgb_array"})
-
-    with PPOTrainer(Bare, CONFIG) as trainer:
-        assert len(trainer.evaluate(1, record_dir=tmp_path)["videos"]) == 1
-
-
 @pytest.mark.long
 def test_evaluation_does_not_change_videos_of_training(tmp_path):
     recorded = record_env(Film, tmp_path / "training", episodes=lambda episode: episode == 1)
@@ -95,13 +86,6 @@ def test_an_env_without_frames(tmp_path):
             trainer.evaluate(1, record_dir=tmp_path)
         assert trainer.evaluate(1)["episodes"] == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
-    with PPOTrainer(Film, CONFIG) as trainer:
-        with pytest.raises(ConfigError, match=r"requires a package(.|\n)*imageio-ffmpeg(.|\n)*rollax\[video\]"):
-            trainer.evaluate(1, record_dir=tmp_path)
 
 
 def test_an_environment_in_place_of_the_number_is_refused():

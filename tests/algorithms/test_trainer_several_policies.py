@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOTrainer
+from rollax import Policy, PPOTrainer
 from rollax.errors import ConfigError, PolicyError
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.results import PPO_STATS, keys
+
+
+class Right(Policy):
+    """Always takes the same action, and counts its calls."""
+
+    calls = 0
+
+    def compute_actions(self, obs_batch):
+        Right.calls += 1
+        return np.ones(len(obs_batch), np.int64), [], {}
 
 
 class TestMultiAgent:
@@ -109,31 +118,20 @@ class TestMultiAgent:
             with pytest.raises(PolicyError, match=r"'left', 'right', 'spare'(.|\n)*fix: +pass policy_id"):
                 trainer.compute_single_action(0)
 
-    def test_mapping_to_an_unknown_policy(self):
-        multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
-        with self.make(multiagent=multiagent) as trainer:
-            with pytest.raises(
-                PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*fix:"
-            ):
-                trainer.train()
-
-    def test_invalid_policy_spec(self):
-        multiagent = {"policies": {"left": "PPO"}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(PolicyError, match=r"not a policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
-            self.make(multiagent=multiagent)
-
     @pytest.mark.parametrize("given", [["spare", "left"], {"spare", "left"}])
     def test_policies_learn_in_their_own_order(self, given):
         with self.make(multiagent={**self.CONFIG["multiagent"], "policies_to_train": given}) as trainer:
             assert list(trainer.optimizer.policies) == ["left", "spare"]
 
-    def test_spaces_that_differ_from_the_env(self):
-        space = gym.spaces.Box(0, 1, (3,), np.float32)
-        multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(
-            PolicyError, match=r"observation_space is not the env(.|\n)*'left'(.|\n)*\(3,\)(.|\n)*\(2,\)"
-        ):
-            self.make(multiagent=multiagent)
+    def test_an_opponent_may_replace_a_trained_policy_in_evaluation(self):
+        policies = {"policies": {"left": None, "fixed": (Right, None, None, {})}}
+        mapping = {"left": "left", "right": "fixed"}
+        evaluation = {"multiagent": {**policies, "policy_mapping_fn": mapping.get}}
+        with self.make(evaluation_config=evaluation) as trainer:
+            trainer.train()
+            assert Right.calls == 0
+            assert trainer.evaluate(3)["policy_reward_mean"] == {"left": 5, "fixed": 50}
+        assert Right.calls > 0
 
     def test_no_policy_to_train(self):
         with pytest.raises(ConfigError, match=r"policies_to_train'(.|\n)*lef(.|\n)*'left'"):
