@@ -43,7 +43,8 @@ class BaseEnv:
     evaluates: bool = True
     """Whether evaluation can play episodes in this environment."""
     repeats: bool = True
-    """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready."""
+    """Whether equal seeds and actions give equal polls; false where other threads or processes decide what is ready, or
+    where the environment takes no seed."""
     adapts: bool = False
     """Whether this class wraps environments of another kind, and checks their results itself."""
     in_lockstep: bool = False

@@ -43,8 +43,9 @@ def _difference(worker: RolloutWorker) -> tuple[str, str] | None:
         return None
     if not worker.env.repeats:
         return (
-            f"{worker.env!r}: other threads or processes decide what it returns",
-            "an environment that is stepped in this process, or remote_env_batch_wait_ms=1e9 for remote ones",
+            f"{worker.env!r}: it takes no seed, or other threads or processes decide what it returns",
+            "an environment that takes a seed and is stepped in this process, or remote_env_batch_wait_ms=1e9 for "
+            "remote ones",
         )
     if worker.config.seed is None:
         return "seed=None: restored environments draw other random numbers", "a seed in the config"

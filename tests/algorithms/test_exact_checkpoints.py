@@ -15,6 +15,8 @@ from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ConfigError, EnvError
 from tests.algorithms.checkpoints import CONFIG, PPO, continue_training
+from tests.env.test_dm_environment import Catch
+from tests.env.vector.test_envpool import Pool
 from tests.pages import REPOSITORY
 
 CHILD = """
@@ -70,6 +72,14 @@ def test_exact_save_of_an_external_environment_is_refused(tmp_path):
     with PGTrainer(lambda _: ExternalEnv(box, gym.spaces.Discrete(2)), CONFIG) as trainer:
         with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*ExternalBaseEnv"):
             trainer.save(tmp_path, exact=True)
+
+
+@pytest.mark.parametrize(("make", "name"), [(Pool, "Pool"), (Catch, "Catch")])
+def test_exact_save_of_an_environment_whose_reset_takes_no_seed_is_refused(tmp_path, make, name):
+    with PGTrainer(lambda _: make(), CONFIG) as trainer:
+        with pytest.raises(ConfigError, match=rf"saved exactly(.|\n)*{name}"):
+            trainer.save(tmp_path, exact=True)
+        assert trainer.save(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ class NativeVectorEnv(BaseEnv):
         warn_of_own_statistics(env, self.name)
         own_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.seeds_every_episode = own_seeds and self.mode is AutoresetMode.DISABLED
+        # EnvPool's environments get their seed from their creator.
+        self.repeats = not any(parent.__module__.startswith("envpool.") for parent in type(env.unwrapped).__mro__)
         self._everyone = np.arange(self.num_envs)
         self._no = np.zeros(self.num_envs, bool)
         self._over = self._no  # sub-environments whose episode ended at the last poll
@@ -172,7 +174,7 @@ class NativeVectorEnv(BaseEnv):
         small = [-1 if seed is None else int(seed) % 2**31 for seed in in_order]
         if type(kind).__module__.startswith("ale_py."):
             return np.array(small)
-        if any(parent.__module__.startswith("envpool.") for parent in type(kind).__mro__):
+        if not self.repeats:
             checks.warn_once(
                 "seed",
                 self.name,

@@ -11,6 +11,7 @@ from gymnasium.spaces import Tuple
 from rollax.core import trees
 from rollax.core.spaces import check_space
 from rollax.env import checks
+from rollax.env.adapters import has_base
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies
@@ -19,6 +20,7 @@ from rollax.env.vector import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError
 
 _OVER, _WAITING, _ANSWERED = range(3)
+_DM_ENVIRONMENT = "rollax.env.dm_environment.DMEnvironment"  # its seed is an argument of its constructor
 
 
 class VectorBaseEnv(BaseEnv):
@@ -35,13 +37,15 @@ class VectorBaseEnv(BaseEnv):
 
     def __init__(self, copies: EnvCopies) -> None:
         is_vector = isinstance(copies.existing[0], VectorEnv)
-        env: VectorEnv = copies.vector() if is_vector else SteppedInTurn(copies)
+        env: Any = copies.vector() if is_vector else SteppedInTurn(copies)
         self.env = env
         self.name = env.name or type(getattr(env, "as_written", env)).__name__
         for kind in ("observation_space", "action_space"):
             check_space(getattr(env, kind, None), f"{self.name}.{kind}")
         self.num_envs = env.num_envs
         self.seeds_every_episode = env.seeds_every_episode
+        if not is_vector:
+            self.repeats = not has_base(getattr(env.envs[0], "unwrapped", env.envs[0]), _DM_ENVIRONMENT)
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self._everyone = np.arange(self.num_envs)
