@@ -237,14 +237,6 @@ class TestWithoutWorkers:
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
 
-    def test_errors_change_the_next_draw(self):
-        optimizer = self.make(training_intensity=0.1, train_batch_size=400)
-        steps(optimizer, 2)
-        # The second draw: rows with an update have (number + 1)^0.6, the others the largest priority at that time.
-        (shard,) = (each.handle for each in optimizer.shards._live.values())
-        there = numbers_in(shard)
-        assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))
-
     def test_restoring_continues_exactly(self):
         optimizer = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
         steps(optimizer, 10)

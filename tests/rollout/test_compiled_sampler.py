@@ -114,13 +114,6 @@ def test_finished_episodes_do_not_accumulate():
 
 
 @pytest.mark.long
-def test_sub_environments_are_the_same_however_many_there_are():
-    few, many = (make(num_envs_per_worker=count, explore=False).sample() for count in (2, 4))
-    assert_equal(few["obs"], many["obs"][:18], "obs")
-    assert_equal(few["rewards"], many["rewards"][:18], "rewards")
-
-
-@pytest.mark.long
 def test_evaluation_plays_whole_episodes_and_fresh_ones_begin_afterwards():
     worker, never = make(), make()
     first = worker.sample()

@@ -42,17 +42,6 @@ class TestMapping:
         assert {len(policies) for policies in chosen.values()} == {1}
         assert set().union(*chosen.values()) == {"x", "y"}
 
-    def test_one_argument(self):
-        batch = self.run(lambda agent_id: "x" if agent_id == "a" else "y")[0]
-        assert set(batch["x"]["agent_id"]) == {"a"}
-
-    def test_a_second_argument_with_a_default_is_not_passed(self):
-        table = {"a": "y", "b": "x"}
-        batch = self.run(lambda agent_id, table=table: table[agent_id])[0]
-        assert set(batch["y"]["agent_id"]) == {"a"}
-        assert set(self.run(table.get)[0]["x"]["agent_id"]) == {"b"}
-        assert set(self.run(table.__getitem__)[0]["x"]["agent_id"]) == {"b"}
-
     @pytest.mark.parametrize(
         "mapping", [lambda agent_id, episode=None: "x" if episode.policies else "y", lambda *a: "xy"[a[1].env_index]]
     )
@@ -73,6 +62,7 @@ class TestMapping:
         lambda *arguments: "one",
         lambda agent, **more: "one",
         TABLE.__getitem__,
+        TABLE.get,
     ],
 )
 def test_accepted_signatures(function):

@@ -26,6 +26,7 @@ from rollax.rollout.filters import MeanStdFilter, NoFilter
 from rollax.rollout.messages import Update
 from rollax.rollout.policy_mapping import policy_mapping, space_of_agents
 from tests.env.refused import refused
+from tests.env.worlds import FixedSteps
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, TOGETHER, Encode, Line, Weighted, scripted
 
 IDS = ["one", "two"]
@@ -181,30 +182,21 @@ class TestPolicies:
             assert sorted(policy.memory.max_seq_len for policy in policies.values()) == [1, 5]
 
     def test_policies_define_the_spaces_if_the_environment_has_none(self):
-        class Differing(MultiAgentEnv):
-            def reset(self, *, seed=None, options=None):
-                return self._obs(), {}
-
-            def step(self, actions):
-                assert set(actions) == {"small", "large"}
-                assert isinstance(actions["small"], int)
-                assert np.shape(actions["large"]) == (2,)
-                no = dict.fromkeys(["small", "large", ALL], False)
-                return self._obs(), {"small": 1.0, "large": 2.0}, no, no, {}
-
-            def _obs(self):
-                return {"small": 2, "large": np.ones((3, 2), np.float32)}
+        class Differing(FixedSteps):
+            observation_space = action_space = None
 
         class Middle(Policy):
             def compute_actions(self, obs_batch):  # type: ignore[override]
                 return [self.action_space.sample() for _ in range(len(obs_batch))], [], {}
 
+        obs = {"small": 2, "large": np.ones((3, 2), np.float32)}
+        env = Differing((obs, {"small": 1.0, "large": 2.0}, {ALL: False}, {ALL: False}, {}), first=(obs, {}))
         specs = {
             "small": (Middle, spaces.Discrete(4), spaces.Discrete(2)),
             "large": (Middle, spaces.Box(0, 1, (3, 2), np.float32), spaces.Box(-1, 1, (2,), np.float32)),
         }
         worker = RolloutWorker(
-            lambda _: Differing(),
+            lambda _: env,
             specs,
             policy_mapping_fn=lambda agent_id: agent_id,
             config={"rollout_fragment_length": 5, "observation_filter": "MeanStdFilter"},
@@ -212,8 +204,9 @@ class TestPolicies:
         batch = worker.sample()
         assert batch["small"]["obs"].tolist() == [2] * 5
         assert batch["large"]["obs"].shape == (5, 3, 2)
+        assert {(type(each["small"]), np.shape(each["large"])) for each in env.got} == {(int, (2,))}
         with pytest.raises(SpaceError, match="This is not a Gymnasium space"):
-            RolloutWorker(lambda _: Differing(), Middle)
+            RolloutWorker(lambda _: env, Middle)
 
     def test_a_policy_has_the_spaces_of_its_agents(self):
         class Three(MultiAgentEnv):

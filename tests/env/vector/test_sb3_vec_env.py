@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 from rollax import EnvError, check_env, to_base_env
+from rollax.core import spaces as columns
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
@@ -44,7 +45,7 @@ class DummyVecEnv(VecEnv):
             first, self.reset_infos[index] = env.reset(seed=self._seeds[index])
             obs.append(first)
         self._seeds = [None] * self.num_envs
-        return np.stack(obs)
+        return columns.stack(self.observation_space, obs)
 
     def step_async(self, actions):
         self.actions = actions
@@ -60,7 +61,8 @@ class DummyVecEnv(VecEnv):
                 last, self.reset_infos[index] = env.reset()
             for column, value in ((obs, last), (rewards, reward), (dones, done), (infos, info)):
                 column.append(value)
-        return np.stack(obs), np.array(rewards, np.float32), np.array(dones), infos
+        stacked = columns.stack(self.observation_space, obs)
+        return stacked, np.array(rewards, np.float32), np.array(dones), infos
 
     def get_images(self):
         return [env.render() for env in self.envs]
@@ -125,20 +127,7 @@ def test_nested_observations():
             obs, *others = super().step(action)
             return {"a": obs, "b": self.count}, *others
 
-    class DictVecEnv(DummyVecEnv):
-        def reset(self):
-            first = [env.reset()[0] for env in self.envs]
-            return {key: np.stack([obs[key] for obs in first]) for key in "ab"}
-
-        def step_wait(self):
-            stacked, np.stack = np.stack, list
-            try:
-                obs, *others = super().step_wait()
-            finally:
-                np.stack = stacked
-            return {key: np.stack([one[key] for one in obs]) for key in "ab"}, *others
-
-    base = to_base_env(DictVecEnv([lambda: Nested(0), lambda: Nested(1)]))
+    base = to_base_env(DummyVecEnv([lambda: Nested(0), lambda: Nested(1)]))
     rows = base.reset_rows(np.arange(2))
     for _ in range(3):
         base.send_rows(rows, None, np.array([0, 1]))
