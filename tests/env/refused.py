@@ -15,21 +15,27 @@ from rollax.env.rows import Rows
 FORM = re.compile(r"^\S.+\n  where:    .+\n  got:      .+\n  expected: .+\n  fix:  .+", re.DOTALL)
 
 
-def refused(error: type[Exception], call: Callable, *arguments: Any, says: str = "") -> Exception:
-    """The error of a call; its message has the five parts (what, where, got, expected, fix) and matches `says`.
+def raised(error: type[Exception], call: Callable, *arguments: Any, says: str = "", **named: Any) -> Exception:
+    """The error of a call; its message matches `says`.
 
     Args:
         error: class of the error.
-        call: the function, called with the arguments.
+        call: the function, called with the arguments and the `named` ones.
         says: parts of the message in order, separated by `...`.
     """
-    with pytest.raises(error) as raised:
-        call(*arguments)
-    message = str(raised.value)
-    assert FORM.match(message), message
+    with pytest.raises(error) as caught:
+        call(*arguments, **named)
+    message = str(caught.value)
     wanted = ".*".join(map(re.escape, says.split("...")))
     assert re.search(wanted, message, re.DOTALL), f"{says!r} is not said by:\n{message}"
-    return raised.value
+    return caught.value
+
+
+def refused(error: type[Exception], call: Callable, *arguments: Any, says: str = "", **named: Any) -> Exception:
+    """As `raised`; the message has the five parts (what, where, got, expected, fix)."""
+    found = raised(error, call, *arguments, says=says, **named)
+    assert FORM.match(str(found)), found
+    return found
 
 
 def play(base: BaseEnv, polls: int) -> Rows:

@@ -1,13 +1,10 @@
-"""Fixtures that measure learning runs, and an environment with counters."""
+"""An environment with counters."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.learning_curves import learning_run, reaches
 from tests.offline.data_runs import Line
-
-__all__ = ["learning_run", "reaches"]
 
 
 @pytest.fixture

@@ -7,14 +7,8 @@ import numpy as np
 
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
-TINY = {
-    "model": {"fcnet_hiddens": (4,)},
-    "dueling": False,
-    "train_batch_size": 4,
-    "updates_per_step": 5,
-    "timesteps_per_iteration": 0,
-    "seed": 0,
-}
+SMALL = {"model": {"fcnet_hiddens": (4,)}, "timesteps_per_iteration": 0, "seed": 0}
+TINY = {**SMALL, "dueling": False, "train_batch_size": 4, "updates_per_step": 5}
 
 
 class Line(gym.Env):

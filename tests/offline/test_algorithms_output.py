@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 
 from rollax import DQNTrainer, PPOTrainer, SACTrainer, open_dataset
+from tests.offline.data_runs import SMALL
 
 PPO = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}, "seed": 2}
-REPLAY = {
-    "train_batch_size": 8,
-    "learning_starts": 30,
-    "model": {"fcnet_hiddens": (4,)},
-    "seed": 2,
-    "buffer_size": 500,
-    "timesteps_per_iteration": 0,
-}
+REPLAY = {**SMALL, "train_batch_size": 8, "learning_starts": 30, "buffer_size": 500}
 
 
 def trained(cls, env, folder, iterations=2, **config):

@@ -13,6 +13,7 @@ from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.batch_replay import BatchReplayOptimizer
 from rollax.policy.exploration.action_noise import RandomAtFirst
+from tests.env.refused import refused
 from tests.offline.data_runs import TINY, reader, same_weights
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory, written
 
@@ -53,21 +54,15 @@ class TestAlone:
             with trainer.stopping_at(26):  # two of the five updates of four rows
                 assert trainer.train()["timesteps_total"] == 28
             assert trainer.train()["timesteps_total"] == 48
-            with pytest.raises(ConfigError, match="No environment is given"):
-                trainer.evaluate()
+            refused(ConfigError, trainer.evaluate, says="No environment is given")
 
     def test_a_given_reader_stays_open(self):
         # It is read for spaces, rows and estimates.
         data = ListReader([trajectory(number, 5) for number in range(6)])
         data.close = lambda: pytest.fail("closed")
         more = [trajectory(number, 5) for number in range(6, 8)]
-        config = {
-            **TINY,
-            "input": [data, lambda: ListReader(more)],
-            "off_policy_estimation_methods": ["dm"],
-            "evaluation_interval": 1,
-        }
-        with DQNTrainer(config=config):
+        estimates = {"off_policy_estimation_methods": ["dm"], "evaluation_interval": 1}
+        with DQNTrainer(config={**TINY, "input": [data, lambda: ListReader(more)], **estimates}):
             assert data.opened == 2
 
     def test_apex_learns_from_data_alone(self, line):
@@ -114,11 +109,8 @@ class TestSaved:
     @pytest.mark.parametrize(
         "forged",
         [
-            {"drawn": []},
-            {"drawn": {"default_policy": 3}},
-            {"drawn": {"default_policy": [10**400]}},
-            {"drawn": {"default_policy": [-1]}},
-            {"priorities": {"default_policy": {}}},
+            *({"drawn": []}, {"drawn": {"default_policy": 3}}, {"drawn": {"default_policy": [10**400]}}),
+            *({"drawn": {"default_policy": [-1]}}, {"priorities": {"default_policy": {}}}),
             {"priorities": {"default_policy": [3]}},
             {"priorities": {"default_policy": [{"largest_priority": -1.0}]}},
         ],
@@ -131,15 +123,13 @@ class TestSaved:
             state = trainer.optimizer.get_state()
             before, updates = buffer.total_priority, state["num_updates"]
             state = {**state, "num_updates": 7, "data": {**state["data"], **forged}}
-            with pytest.raises(CheckpointError):
-                trainer.optimizer.set_state(state)
+            refused(CheckpointError, trainer.optimizer.set_state, state)
             assert buffer.total_priority == before
             assert trainer.optimizer.num_updates == updates != 7
 
     def test_exact_save_without_priorities_is_refused(self, line, tmp_path):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
-            with pytest.raises(ConfigError, match="cannot be saved exactly"):
-                trainer.save(tmp_path, exact=True)
+            refused(ConfigError, trainer.save, tmp_path, says="cannot be saved exactly", exact=True)
 
     @pytest.mark.long
     def test_other_data_after_a_restore_logs_a_warning(self, line, tmp_path, caplog):
@@ -223,13 +213,6 @@ class TestWithFreshExperience:
 
 
 class TestRefused:
-    def test_an_algorithm_that_requires_data_without_data(self, line):
-        class Offline(DQNTrainer):
-            optimizer_class = BatchReplayOptimizer
-
-        with pytest.raises(ConfigError, match="DQN learns from recorded data, but none is given"):
-            Offline(line, {"train_batch_size": 4})
-
     def test_an_optimizer_of_another_kind(self, line):
         class Own(DQNTrainer.optimizer_class):
             pass
@@ -237,8 +220,7 @@ class TestRefused:
         class OwnTrainer(DQNTrainer):
             optimizer_class = Own
 
-        with pytest.raises(ConfigError, match="DQN cannot learn from recorded data"):
-            OwnTrainer(line, {**TINY, "input": reader()})
+        refused(ConfigError, OwnTrainer, line, {**TINY, "input": reader()}, says="DQN cannot learn from recorded data")
 
     def test_data_without_a_row_for_a_policy(self, line):
         with pytest.raises(ConfigError, match="The recorded data has no row for a policy"):
@@ -273,17 +255,13 @@ class TestSeveralPolicies:
     mapping = {"left": "one", "right": "two"}
 
     def multiagent(self, **changes):
-        policies = {
-            "multiagent": {"policies": {"one": None, "two": None}, "policy_mapping_fn": self.mapping.__getitem__}
-        }
-        return {**TINY, **policies, **changes}
+        multiagent = {"policies": {"one": None, "two": None}, "policy_mapping_fn": self.mapping.__getitem__}
+        return {**TINY, "multiagent": multiagent, **changes}
 
     @pytest.mark.long
     def test_each_policy_learns_from_rows_of_its_agents(self):
-        parts = [
-            trajectory(number, 3 + number, agent_id=agent, policy_id=self.mapping[agent])
-            for number, agent in enumerate(("left", "right", "left"))
-        ]
+        agents = enumerate(("left", "right", "left"))
+        parts = [trajectory(i, 3 + i, agent_id=agent, policy_id=self.mapping[agent]) for i, agent in agents]
         # Without an environment the spaces are those of the recorded policies.
         with DQNTrainer(config=self.multiagent(input=ListReader(parts), count_steps_by="agent_steps")) as trainer:
             result = trainer.train()

@@ -12,6 +12,7 @@ from rollax import DQN, ConfigError, DQNTrainer, NonFiniteError, QMIXTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.offline.column_files import ColumnWriter
 from rollax.offline.writer import DatasetWriter
+from tests.env.refused import refused
 from tests.offline.data_runs import TINY, reader, same_weights
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory, written
 
@@ -30,8 +31,7 @@ def test_data_in_files_gives_the_same_run(line, tmp_path):
 
 def test_more_data_than_memory_is_refused_without_a_folder(line, tmp_path):
     settings = {**TINY, "input": reader(60, 50), "input_memory_gb": 2e-5}  # 21 KB, and 3000 rows of 45 bytes
-    with pytest.raises(ConfigError, match=r"larger than the memory(.|\n)*input_folder"):
-        DQNTrainer(line, settings)
+    refused(ConfigError, DQNTrainer, line, settings, says="larger than the memory...input_folder")
     with pytest.raises(ConfigError, match=r"input_memory_gb has no effect: input_folder is(.|\n)*input_folder=None"):
         DQNTrainer(line, {**settings, "input_folder": str(tmp_path)})
     with DQNTrainer(line, {**settings, "input_memory_gb": None, "input_folder": str(tmp_path)}) as trainer:
@@ -166,8 +166,7 @@ def test_a_folder_inside_the_data_is_refused(line, tmp_path, monkeypatch, source
     if source == "link":
         os.symlink("data", "link")
     there = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match=rf"inside the data(.|\n)*{key}"):
-        DQNTrainer(line, {**TINY, "input": source, key: folder})
+    refused(ConfigError, DQNTrainer, line, {**TINY, "input": source, key: folder}, says=f"inside the data...{key}")
     assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file() and path not in there] == []
 
 

@@ -14,6 +14,7 @@ from rollax.algorithms.sac import SAC
 from rollax.offline.cql import CQL, CQLConfig, DiscreteCQL
 from tests.algorithms.tables import f32, two_rows
 from tests.algorithms.test_sac import BOX, LINE, tables
+from tests.env.refused import raised
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
 UNIFORM = {"num_actions": 2, "actor_lr": 0.1, "critic_lr": 0.1}
@@ -141,10 +142,8 @@ class TestContinuous:
         assert np.isfinite(stats["conservative_gap"])
 
     def test_refused(self):
-        with pytest.raises(SpaceError, match="use DiscreteCQL"):
-            CQL.make_policy(LINE, spaces.Discrete(2), SMALL)
-        with pytest.raises(ConfigError, match="lagrangian_thresh has no effect"):
-            CQLConfig(lagrangian_thresh=3.0)
+        raised(SpaceError, CQL.make_policy, LINE, spaces.Discrete(2), SMALL, says="use DiscreteCQL")
+        raised(ConfigError, CQLConfig, says="lagrangian_thresh has no effect", lagrangian_thresh=3.0)
 
 
 class TestDiscrete:

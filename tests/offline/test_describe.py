@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
-from typer.testing import CliRunner
 
 from rollax import (
     ConfigError,
@@ -23,9 +22,9 @@ from rollax import (
     RecordedTrajectory,
     open_dataset,
 )
-from rollax.cli import app
 from rollax.offline.convert import convert
 from rollax.offline.describe import describe
+from tests.cli.command_line import invoke
 from tests.offline import recorded
 from tests.offline.formats.test_parquet import same, trajectory
 from tests.offline.recorded import ListReader
@@ -192,19 +191,6 @@ def test_many_discrete_actions_are_counted_in_ranges():
     assert counts[[0, 1, 833]].tolist() == [2, 1, 1]
 
 
-def test_the_error_names_a_truncated_file_and_the_others_can_be_read(tmp_path):
-    paths = written(tmp_path, some(6), max_file_size=1)
-    assert len(paths) == 6
-    whole = paths[2].read_bytes()
-    paths[2].write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DatasetError, match=rf"(?s)damaged.*{paths[2].name}"):
-        open_dataset(tmp_path)
-    reader = open_dataset(tmp_path, max_broken=1)
-    assert len(list(reader.trajectories())) == 5
-    assert len(reader.broken) == 1
-    assert paths[2].name in describe(reader, check=True).errors[0]
-
-
 def test_files_with_other_spaces_are_refused(tmp_path):
     written(tmp_path / "a", some())
     with DatasetWriter(tmp_path / "b", {"default_policy": TWO}, {"default_policy": TWO}) as writer:
@@ -256,39 +242,27 @@ def test_a_killed_process_loses_only_the_open_file(tmp_path, caplog):
     assert bool(left) == ("is incomplete" in caplog.text)
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def test_commands(tmp_path):
     written(tmp_path / "a", some(), header={"env": "E"})
-    shown = run("data", "info", tmp_path / "a")
-    assert shown.exit_code == 0
-    assert "9 in 3 trajectories" in shown.stdout
-    assert json.loads(run("data", "info", tmp_path / "a", "--json").stdout)["episodes"] == 3
-    assert run("data", "check", tmp_path / "a").stdout.endswith("no errors\n")
-    done = run("data", "convert", tmp_path / "a", "--out", tmp_path / "b.jsonl", "--to", "json_lines")
-    assert done.exit_code == 0, done.output
+    assert "9 in 3 trajectories" in invoke("data", "info", tmp_path / "a").stdout
+    assert json.loads(invoke("data", "info", tmp_path / "a", "--json").stdout)["episodes"] == 3
+    assert invoke("data", "check", tmp_path / "a").stdout.endswith("no errors\n")
+    invoke("data", "convert", tmp_path / "a", "--out", tmp_path / "b.jsonl", "--to", "json_lines")
     with open(tmp_path / "b.jsonl", "a") as file:
         file.write('{"agents": {"agent0": {"obs": [[1')
-    broken = run("data", "check", tmp_path / "b.jsonl")
-    assert broken.exit_code == 1
-    assert "line 4" in broken.stdout
-    assert run("data", "info", tmp_path / "b.jsonl").exit_code == 2
-    skipping = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1}')
-    assert skipping.exit_code == 0
+    assert "line 4" in invoke("data", "check", tmp_path / "b.jsonl", code=1).stdout
+    invoke("data", "info", tmp_path / "b.jsonl", code=2)
+    skipping = invoke("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1}')
     assert "3 trajectories" in skipping.stdout
 
 
 def test_the_format_may_be_among_the_settings(tmp_path):
     written(tmp_path / "a", some(), header={"env": "E"})
     of_settings = "--settings", '{"format": "rollax"}'
-    assert run("data", "info", tmp_path / "a", *of_settings).exit_code == 0
-    assert run("data", "info", tmp_path / "a", *of_settings, "--format", "rollax").exit_code == 0
-    assert run("data", "info", tmp_path / "a", "--settings", '{"format": "csv"}').exit_code == 2
-    both = run("data", "info", tmp_path / "a", *of_settings, "--format", "csv")
-    assert both.exit_code == 2
-    assert "csv, rollax" in both.stderr
+    invoke("data", "info", tmp_path / "a", *of_settings)
+    invoke("data", "info", tmp_path / "a", *of_settings, "--format", "rollax")
+    invoke("data", "info", tmp_path / "a", "--settings", '{"format": "csv"}', code=2)
+    assert "csv, rollax" in invoke("data", "info", tmp_path / "a", *of_settings, "--format", "csv", code=2).stderr
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):
@@ -296,9 +270,7 @@ def test_json_has_null_for_numbers_that_are_not_finite(tmp_path):
     one.columns["obs"][1, 0] = np.inf
     one.columns["rewards"][0] = np.inf
     written(tmp_path, [one])
-    done = run("data", "info", tmp_path, "--json")
-    assert done.exit_code == 0, done.output
-    text = done.stdout
+    text = invoke("data", "info", tmp_path, "--json").stdout
     numbers = json.loads(text, parse_constant=pytest.fail)["policies"]["default_policy"]
     assert numbers["obs_high"] == {"obs": None}
     assert numbers["return"]["max"] is None
@@ -320,8 +292,7 @@ def test_a_recorded_checkpoint(tmp_path):
     assert sorted(float(one.columns["rewards"].sum()) for one in read) == sorted(result["episode_rewards"])
     assert all("action_logp" in one.columns for one in read)
     assert open_dataset(tmp_path / "drawn").header["behaviour"]["score"] == result["episode_reward_mean"]
-    done = run("record", checkpoint, "--episodes", 2, "--out", tmp_path / "greedy", "--greedy", "--infos")
-    assert done.exit_code == 0, done.output
+    done = invoke("record", checkpoint, "--episodes", 2, "--out", tmp_path / "greedy", "--greedy", "--infos")
     first, second = open_dataset(tmp_path / "greedy").trajectories()
     assert "action_logp" not in first.columns
     assert second.columns["infos"].tolist() == [{}] * (len(second) + 1)

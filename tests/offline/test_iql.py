@@ -13,6 +13,7 @@ from rollax import ConfigError, SpaceError
 from rollax.batch import Fragment
 from rollax.offline.iql import IQL, IQLConfig
 from tests.algorithms.tables import f32, two_rows
+from tests.env.refused import refused
 from tests.offline.recorded import rarely_rewarded
 
 LINE = spaces.Discrete(3)
@@ -101,9 +102,8 @@ class TestContinuous:
             np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
 
     def test_each_part_has_its_own_step_size(self):
-        policy = policy_with(
-            BOX, self.actor, self.values, self.critics, self.target_critics, actor_lr=0.1, critic_lr=0.2, value_lr=0.0
-        )
+        rates = {"actor_lr": 0.1, "critic_lr": 0.2, "value_lr": 0.0}
+        policy = policy_with(BOX, self.actor, self.values, self.critics, self.target_critics, **rates)
         before = policy.get_weights()
         policy.learn_on_batch(two_rows(actions=f32(0.5, -0.5)[:, None]))
         moved = {name: np.abs(value - before[name]).max() for name, value in policy.get_weights().items()}
@@ -156,10 +156,8 @@ class TestDiscrete:
 
 class TestRefused:
     def test_spaces(self):
-        with pytest.raises(SpaceError, match="MARWIL"):
-            IQL.make_policy(LINE, spaces.MultiDiscrete([2, 2]), SMALL)
-        with pytest.raises(SpaceError, match="finite"):
-            IQL.make_policy(LINE, spaces.Box(-np.inf, np.inf, (1,), np.float32), SMALL)
+        refused(SpaceError, IQL.make_policy, LINE, spaces.MultiDiscrete([2, 2]), SMALL, says="MARWIL")
+        refused(SpaceError, IQL.make_policy, LINE, spaces.Box(-np.inf, np.inf, (1,), np.float32), SMALL, says="finite")
 
     @pytest.mark.parametrize(
         ("config", "message"),

@@ -59,6 +59,14 @@ def folder(tmp_path_factory):
     return path
 
 
+def written(folder, *fragments):
+    """Writes these fragments as the columns of a policy "p" into a folder, and returns these."""
+    writer = ColumnWriter(folder, {"p": COLUMNS})
+    for each in fragments:
+        writer.add("p", each)
+    return writer.finish({})["p"]
+
+
 def test_concurrent_runs_write_the_same_folder(tmp_path, monkeypatch):
     # The second one finishes when the first one has just found no folder, or has just moved an older one.
     first, second = writers = [ColumnWriter(tmp_path / "data", {"one": COLUMNS}) for _ in range(2)]
@@ -122,10 +130,7 @@ def test_keys_of_nested_columns(tmp_path):
         for columns in (each, each.after):
             part = columns["obs"]["a"]
             columns["obs"] = {key: part if key == "a" else -part for key in keys}
-    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-    for each in fragments:
-        writer.add("p", each)
-    writer.finish({})
+    written(tmp_path / "data", *fragments)
     stored = open_columns(tmp_path / "data")["p"].columns["obs"]
     first, second = fragments
     expected = [first["obs"]["a"], first.after["obs"]["a"], second["obs"]["a"], second.after["obs"]["a"][1:]]
@@ -144,9 +149,7 @@ def test_pages_are_released_while_drawing(folder, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["truncated", "removed", "manifest"])
 def test_a_damaged_folder_is_not_opened(tmp_path, damage):
-    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-    writer.add("p", FRAGMENTS[0])
-    writer.finish({})
+    written(tmp_path / "data", FRAGMENTS[0])
     file = tmp_path / "data" / ("columns.json" if damage == "manifest" else "0-rewards-0.bin")
     if damage == "removed":
         file.unlink()
@@ -167,9 +170,7 @@ def replaced(value, odd):
 
 @pytest.mark.parametrize("odd", [None, -1, 10**30, 1e300, "x", [], {}, [[]], {"a": []}])
 def test_a_description_with_odd_values_is_not_opened_or_the_same(tmp_path, odd):
-    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-    writer.add("p", FRAGMENTS[0])
-    slots = writer.finish({})["p"].slots
+    slots = written(tmp_path / "data", FRAGMENTS[0]).slots
     file = tmp_path / "data" / "columns.json"
     for changed in replaced(json.loads(file.read_text()), odd):
         file.write_text(json.dumps(changed))
@@ -180,10 +181,7 @@ def test_a_description_with_odd_values_is_not_opened_or_the_same(tmp_path, odd):
 
 
 def test_trajectories_that_go_backwards_are_not_opened(tmp_path):
-    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-    for fragment in FRAGMENTS:
-        writer.add("p", fragment)
-    columns = writer.finish({})["p"]
+    columns = written(tmp_path / "data", *FRAGMENTS)
     lasts, ends = columns.lasts.copy(), columns.lasts + ~columns.terminated
     shift = 10**9  # beyond the rows, and back
     starts = columns.starts.copy()
@@ -218,15 +216,10 @@ def test_old_files_of_a_killed_process_are_removed(tmp_path):
 
 
 def test_a_folder_is_replaced_while_it_is_mapped(tmp_path):
-    def written(part):
-        writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-        writer.add("p", part)
-        writer.finish({})
-        return open_columns(tmp_path / "data")["p"]
-
-    old = MappedReplay(written(FRAGMENTS[0]))
+    written(tmp_path / "data", FRAGMENTS[0])
+    old = MappedReplay(open_columns(tmp_path / "data")["p"])
     before = old.sample(5, np.random.default_rng(0))
-    written(FRAGMENTS[1])
+    written(tmp_path / "data", FRAGMENTS[1])
     same(old.sample(5, np.random.default_rng(0)), before)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 

@@ -17,6 +17,7 @@ from rollax.offline.marwil import BC, MARWIL, BCConfig, MARWILConfig
 from rollax.policy.replayed import SINGLE_ROWS
 from rollax.policy.sequence_draw import SequenceDraw
 from tests.algorithms.tables import Table, f32
+from tests.env.refused import raised, refused
 from tests.offline.recorded import rarely_rewarded
 
 TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
@@ -104,8 +105,7 @@ class TestLoss:
         # exp(½ · 9 / 0.01) is infinite.
         policy = policy_of(**{**self.config, "moving_average_sqd_adv_norm_start": 1e-4})
         before = policy.get_weights()
-        with pytest.raises(NonFiniteError, match="set max_weight=100"):
-            policy.learn_on_batch(rows())
+        refused(NonFiniteError, policy.learn_on_batch, rows(), says="set max_weight=100")
         assert all((before[name] == value).all() for name, value in policy.get_weights().items())
         policy_of(**{**self.config, "moving_average_sqd_adv_norm_start": 1e-4}, max_weight=100.0).learn_on_batch(rows())
         poisoned = rows(rewards=f32(3, np.inf, 7))
@@ -269,12 +269,10 @@ class TestRefused:
 
     @pytest.mark.parametrize("config", [{"beta": 1.0}, {"vf_loss_coeff": 0.5}])
     def test_values_in_bc(self, config):
-        with pytest.raises(ConfigError, match="has no effect: BC"):
-            BCConfig(**config)
+        raised(ConfigError, BCConfig, says="has no effect: BC", **config)
 
     def test_gamma_in_bc_without_estimates(self):
-        with pytest.raises(ConfigError, match="gamma has no effect: off_policy_estimation_methods"):
-            BCConfig(gamma=0.5)
+        raised(ConfigError, BCConfig, says="gamma has no effect: off_policy_estimation_methods", gamma=0.5)
         assert BCConfig(gamma=0.5, input="log", off_policy_estimation_methods=["wis"]).gamma == 0.5
 
 

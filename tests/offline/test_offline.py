@@ -22,16 +22,11 @@ from rollax import (
 )
 from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import RecordedTrajectory
-from tests.offline.data_runs import Line
+from tests.env.refused import raised, refused
+from tests.offline.data_runs import SMALL, Line
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
-TINY: dict[str, Any] = {
-    "model": {"fcnet_hiddens": (4,)},
-    "train_batch_size": 8,
-    "updates_per_step": 4,
-    "timesteps_per_iteration": 0,
-    "seed": 0,
-}
+TINY: dict[str, Any] = {**SMALL, "train_batch_size": 8, "updates_per_step": 4}
 BOX = spaces.Box(-2, 2, (2,), np.float32)
 
 
@@ -58,8 +53,7 @@ def drawn_by(trainer, count=64):
 
 
 def test_bc_without_data_is_refused():
-    with pytest.raises(ConfigError, match="BC learns from recorded data"):
-        BCTrainer("CartPole-v1")
+    refused(ConfigError, BCTrainer, "CartPole-v1", says="BC learns from recorded data")
 
 
 AGENTS = ("left", "right")
@@ -84,11 +78,9 @@ class TestTwoAgentsWithAPolicyEach:
         (first, last, weights), (_, _, others) = (learned_by_two(trainer_class, (0, shift)) for shift in (0, 1))
         loss = "actor_loss" if trainer_class is IQLTrainer else "policy_loss"
         assert all(last[agent][loss] < first[agent][loss] for agent in AGENTS)
-        same = {
-            agent: all(np.array_equal(value, others[agent][name]) for name, value in weights[agent].items())
-            for agent in AGENTS
-        }
-        assert same == {"left": True, "right": False}
+        left, right = ([np.array_equal(w, others[one][name]) for name, w in weights[one].items()] for one in AGENTS)
+        assert all(left)
+        assert not all(right)
 
 
 @pytest.mark.short("terminated")
@@ -187,15 +179,13 @@ def test_a_checkpoint_is_evaluated_without_its_data(tmp_path):
         saved, rewards = trainer.save(tmp_path / "bc"), trainer.evaluate(2)["episode_rewards"]
         assert trainer.config.input == str(data)
     moved = data.rename(tmp_path / "moved")
-    with pytest.raises(DatasetError, match="The data does not exist"):
-        Trainer.from_checkpoint(saved)
+    refused(DatasetError, Trainer.from_checkpoint, saved, says="The data does not exist")
     with Trainer.from_checkpoint(saved, learn=False) as trainer:
         found = trainer.evaluate(2)
         assert found["episode_rewards"] == rewards
         assert found["off_policy_estimates"] == {}
         assert len(trainer.record(2, tmp_path / "more")["files"]) == 1
-        with pytest.raises(ConfigError, match="learn=False"):
-            trainer.train()
+        refused(ConfigError, trainer.train, says="learn=False")
         again = trainer.save(tmp_path / "again")  # with the state of the optimizer
     moved.rename(data)
     results = []
@@ -236,8 +226,7 @@ def test_from_data_to_an_environment_and_back(trainer_class, tmp_path):
 
 @pytest.mark.parametrize("wrong", ["", 3, True, {"a": 1.7e308, "b": 1.7e308}])
 def test_inputs_that_are_no_data_are_refused(wrong):
-    with pytest.raises(ConfigError, match="input"):
-        BCTrainer(config={**TINY, "input": wrong})
+    raised(ConfigError, BCTrainer, says="input", config={**TINY, "input": wrong})
 
 
 def test_one_policy_for_data_with_different_spaces_is_refused():
@@ -245,8 +234,7 @@ def test_one_policy_for_data_with_different_spaces_is_refused():
     reader = ListReader(rows)
     reader.observation_spaces = {"left": OBSERVATIONS, "right": spaces.Box(0, 1, (3,))}
     reader.action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
-    with pytest.raises(ConfigError, match="multiagent"):
-        BCTrainer(config={**TINY, "input": reader})
+    raised(ConfigError, BCTrainer, says="multiagent", config={**TINY, "input": reader})
 
 
 @pytest.mark.parametrize("given", ["observation_space", "action_space"])

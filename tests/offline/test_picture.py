@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 from matplotlib.axes import Axes
-from typer.testing import CliRunner
 
 from rollax import DatasetError
-from rollax.cli import app
 from rollax.offline.describe import describe
 from rollax.offline.picture import Coverage, draw_dataset
+from tests.cli.command_line import invoke
 from tests.offline.recorded import ListReader, trajectory
 from tests.offline.test_describe import some, written
 
@@ -40,6 +39,9 @@ def test_constant_elements_and_images():
     assert coverage.counts[:, 0].tolist() == [3] * 24
 
 
+ALMOST_EQUAL = (1e6, np.nextafter(1e6, 2e6), np.nextafter(1e6, 0))
+
+
 def with_rewards(*rewards):
     found = [trajectory(number, 1) for number in range(len(rewards))]
     for one, reward in zip(found, rewards, strict=True):
@@ -49,14 +51,7 @@ def with_rewards(*rewards):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "rewards",
-    [
-        (1e6, np.nextafter(1e6, 2e6), np.nextafter(1e6, 0)),
-        (np.nan, np.inf, -np.inf),
-        (0.5, np.nan, 2.5),
-        (1e-12, 2e-12),
-        (-1e300, 1e300, 1e308),
-    ],
+    "rewards", [ALMOST_EQUAL, (np.nan, np.inf, -np.inf), (0.5, np.nan, 2.5), (1e-12, 2e-12), (-1e300, 1e300, 1e308)]
 )
 def test_returns_that_are_almost_equal_or_not_finite(rewards, tmp_path):
     draw_dataset(ListReader(with_rewards(*rewards)), tmp_path / "a.png")
@@ -91,12 +86,10 @@ def test_a_million_actions_are_drawn_as_a_hundred_bars(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_the_command_writes_a_picture(tmp_path):
     written(tmp_path / "a", some())
-    done = CliRunner().invoke(app, ["data", "plot", str(tmp_path / "a"), f"--out={tmp_path / 'new' / 'a.png'}"])
-    assert done.exit_code == 0, done.output
+    invoke("data", "plot", tmp_path / "a", f"--out={tmp_path / 'new' / 'a.png'}")
     assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
     draw_dataset(ListReader([trajectory(0, 3)]), tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(app, ["data", "plot", str(tmp_path / "a"), f"--out={tmp_path / 'file' / 'a.png'}"])
-    assert done.exit_code != 0
+    done = invoke("data", "plot", tmp_path / "a", f"--out={tmp_path / 'file' / 'a.png'}", code=2)
     assert "The picture was not written" in done.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset
+from rollax import DatasetError, NonFiniteError, PolicyError, ShapeError, SpaceError
 from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.offline.recorded_fragments import RecordedFragments
@@ -20,6 +19,7 @@ from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_mapping import PolicyMapping
 from rollax.rollout.policy_runner import PolicyRunner
+from tests.env.refused import refused
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": Box(-9, 9, (1,), np.float32)})
@@ -249,11 +249,9 @@ def test_observations_that_can_be_cast(space, values):
 @pytest.mark.parametrize("actions", [[0, 0.7, 1], [0, 2.6, 1], [0, np.nan, 1]])
 def test_actions_that_a_cast_would_change(actions):
     reader = with_column("actions", np.array(actions))
-    with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
-        fragments(reader)
+    refused(PolicyError, fragments, reader, says="line 5, step 1, column 'actions'")
     checks = RecordedChecks(runner().policy)  # as off-policy estimation calls it
-    with pytest.raises(PolicyError, match="line 5, step 1, column 'actions'"):
-        checks.shapes(reader._trajectories[1])
+    refused(PolicyError, checks.shapes, reader._trajectories[1], says="line 5, step 1, column 'actions'")
 
 
 def test_integer_boxes_accept_fractions_in_the_policys_scale():
@@ -261,15 +259,13 @@ def test_integer_boxes_accept_fractions_in_the_policys_scale():
     reader = with_column("actions", np.array([[0.0], [0.5], [1.0]], np.float32), action_space=space)
     reader._trajectories = reader._trajectories[1:]
     runners = {"default_policy": runner(action_space=space)}
-    with pytest.raises(PolicyError, match="step 1, column 'actions'"):
-        fragments(reader, runners)
+    refused(PolicyError, fragments, reader, runners, says="step 1, column 'actions'")
     reader.actions_of = "policy"
     ((_, fragment),) = fragments(reader, runners)
     # 5 + 5 a is 5, 7.5 and 10, rounded to 5, 8 and 10 for the environment.
     np.testing.assert_allclose(fragment["actions"].ravel(), [0, 0.6, 1], rtol=1e-6)
     reader._trajectories[0].columns["actions"][1] = np.nan
-    with pytest.raises(NonFiniteError, match="step 1, column 'actions'"):
-        fragments(reader, runners)
+    refused(NonFiniteError, fragments, reader, runners, says="step 1, column 'actions'")
 
 
 def test_an_action_that_its_mask_forbids():
@@ -282,15 +278,3 @@ def test_an_action_that_its_mask_forbids():
     one.columns["actions"] = np.array([0, 2])
     ((_, fragment),) = fragments(ListReader([one], MASKED), runners)
     assert fragment["obs"]["action_mask"].tolist() == mask[:2].tolist()
-
-
-def test_actions_from_rllib_are_in_the_policys_scale(tmp_path):
-    # RLlib writes its policy's action: 0.5 in the range (-1, 1), which was 1.0 in (-2, 2) for the environment.
-    rows = {"type": "SampleBatch", "obs": [[0.0]], "new_obs": [[1.0]], "actions": [[0.5]], "rewards": [1.0]}
-    path = tmp_path / "out.json"
-    path.write_text(json.dumps({**rows, "dones": [True]}) + "\n")
-    runners = {"default_policy": runner(Box(-9, 9, (1,), np.float32), Box(-2, 2, (1,), np.float32))}
-    ((_, chosen),) = fragments(open_dataset(path), runners)
-    assert chosen["actions"].tolist() == [[0.5]]
-    ((_, received),) = fragments(open_dataset(path, actions_of="environment"), runners)
-    assert received["actions"].tolist() == [[0.25]]

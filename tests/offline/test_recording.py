@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 import weakref
@@ -145,27 +146,31 @@ def test_policies_with_different_spaces(tmp_path):
     assert [one.columns["t"].tolist() for one in ended] == [[0, 2]] * len(ended)
 
 
-class Endless(MultiAgentEnv):
-    """Two agents, one with large observations; episodes do not end."""
+class Wide(MultiAgentEnv):
+    """Agents that observe so many zeros each; episodes of `length` steps, by default endless ones."""
 
-    observation_spaces = {"much": spaces.Box(-1, 1, (100,), np.float32), "little": spaces.Box(-1, 1, (1,), np.float32)}
-    action_spaces = dict.fromkeys(observation_spaces, spaces.Discrete(2))
-    possible_agents = tuple(observation_spaces)
+    def __init__(self, sizes, length=math.inf):
+        self.possible_agents, self.length = tuple(sizes), length
+        self.observation_spaces = {agent: spaces.Box(-1, 1, (size,), np.float32) for agent, size in sizes.items()}
+        self.action_spaces = dict.fromkeys(sizes, spaces.Discrete(2))
+        self.obs = {agent: np.zeros(size, np.float32) for agent, size in sizes.items()}
 
     def reset(self, *, seed=None, options=None):
-        return {agent: np.zeros(space.shape, np.float32) for agent, space in self.observation_spaces.items()}, {}
+        self.count = 0
+        return self.obs, {}
 
     def step(self, actions):
-        obs, _ = self.reset()
-        return obs, dict.fromkeys(obs, 0.0), {"__all__": False}, {"__all__": False}, {}
+        self.count += 1
+        return self.obs, dict.fromkeys(self.obs, 0.0), {"__all__": self.count == self.length}, {"__all__": False}, {}
 
 
 @pytest.mark.parametrize("order", [("much", "little"), ("little", "much")])
 def test_the_rows_in_memory_of_all_policies_are_limited(tmp_path, monkeypatch, order):
     # 35 rows of each of three agents with 400 bytes are 42 KB; 210 rows of the others are at most 10 KB.
     monkeypatch.setattr("rollax.offline.recorder._MOST_BYTES", 20_000)
-    specs = {agent: (Acts, Endless.observation_spaces[agent], Endless.action_spaces[agent], {}) for agent in order}
-    _, written, _ = played(Endless, tmp_path, specs, mapping=lambda agent: agent)
+    env = Wide({"much": 100, "little": 1})
+    specs = {agent: (Acts, env.observation_spaces[agent], env.action_spaces[agent], {}) for agent in order}
+    _, written, _ = played(lambda _: Wide({"much": 100, "little": 1}), tmp_path, specs, mapping=lambda agent: agent)
     for agent in order:
         parts = [one for one in written[agent] if one.episode_id == written[agent][0].episode_id]
         assert len(parts) > 1  # running episodes are written before the end
@@ -195,28 +200,11 @@ def test_infos_in_memory_are_limited(tmp_path, monkeypatch):
     assert sum(map(len, open_dataset(tmp_path).trajectories())) == 50
 
 
-class Several(MultiAgentEnv):
-    """Three agents with observations of 400 bytes; episodes of 10 steps."""
-
-    possible_agents = ("a", "b", "c")
-    observation_spaces = dict.fromkeys(possible_agents, spaces.Box(-1, 1, (100,), np.float32))
-    action_spaces = dict.fromkeys(possible_agents, spaces.Discrete(2))
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return dict.fromkeys(self.possible_agents, np.zeros(100, np.float32)), {}
-
-    def step(self, actions):
-        self.count += 1
-        obs = dict.fromkeys(self.possible_agents, np.zeros(100, np.float32))
-        return obs, dict.fromkeys(obs, 0.0), {"__all__": self.count == 10}, {"__all__": False}, {}
-
-
 @pytest.mark.parametrize(("name", "most"), [("_FINISHED_STEPS_AT_ONCE", 20), ("_MOST_BYTES", 60 * 450)])
 def test_finished_episodes_are_written_without_cutting_others(tmp_path, monkeypatch, name, most):
     monkeypatch.setattr(f"rollax.offline.recorder.{name}", most)
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 200, "seed": 1, "output": str(tmp_path)}
-    worker = RolloutWorker(Several, Acts, config=config)
+    worker = RolloutWorker(lambda _: Wide(dict.fromkeys("abc", 100), 10), Acts, config=config)
     worker.sampler.sample()
     (rows,) = worker.sampler.recorder._trajectories.values()
     assert len(rows) <= 120  # of the 1200 that were sampled

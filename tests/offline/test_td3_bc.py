@@ -57,9 +57,8 @@ def test_the_actor():
 def test_alpha_of_0_only_imitates():
     gradient, stats = found(alpha=0.0)
     assert stats["actor_loss"] == pytest.approx((0.05 + 1.06) / 4, rel=1e-5)
-    np.testing.assert_allclose(
-        gradient, [[0.2 * 0.75 / 2, -0.1 / 2], [0.5 / 2, -0.9 * 0.96 / 2], [0, 0]], rtol=1e-4, atol=1e-6
-    )
+    expected = np.array([[0.2 * 0.75, -0.1], [0.5, -0.9 * 0.96]]) / 2
+    np.testing.assert_allclose(gradient, [*expected, [0, 0]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.long
@@ -109,10 +108,8 @@ class TestCriticPenalty:
 @pytest.mark.long
 def test_layer_normalization():
     # One hidden layer of two units. Its outputs after the activation are standardized: (x - mean) / deviation.
-    normed = {"critic_layer_norm": True}
-    policy = TD3BC.make_policy(
-        LINE, BOX, {**SMALL, "model": {"fcnet_hiddens": (2,), "fcnet_activation": "tanh"}, **normed}
-    )
+    model = {"fcnet_hiddens": (2,), "fcnet_activation": "tanh"}
+    policy = TD3BC.make_policy(LINE, BOX, {**SMALL, "model": model, "critic_layer_norm": True})
     weights = policy.get_weights()
     assert any("critics" in name and "norms" in name for name in weights)
     assert not any("actor" in name and "norms" in name for name in weights)

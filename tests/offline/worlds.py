@@ -11,12 +11,8 @@ from gymnasium import spaces
 from rollax import MultiAgentEnv, Policy
 from rollax.core import trees
 
-NESTED = spaces.Dict(
-    {
-        "position": spaces.Box(-10, 10, (2, 3), np.float32),
-        "pair": spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(3)]),
-    }
-)
+PAIR = spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(3)])
+NESTED = spaces.Dict({"position": spaces.Box(-10, 10, (2, 3), np.float32), "pair": PAIR})
 IMAGE = spaces.Box(0, 255, (20, 20, 3), np.uint8)
 MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(4), "obs": spaces.Box(-1, 1, (2,), np.float64)})
 ACTIONS = spaces.Tuple([spaces.Box(-2, 6, (2,), np.float32), spaces.MultiDiscrete([3, 5])])

@@ -16,6 +16,7 @@ from rollax.policy.policy import Policy
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
+from tests.env.refused import refused
 from tests.offline.estimators.worlds import runner_of
 from tests.offline.recorded import ListReader
 
@@ -75,11 +76,9 @@ def test_actions_are_in_the_scale_of_the_policy() -> None:
 def test_recorded_actions_of_another_scale_are_refused() -> None:
     reader = recorded(trajectory(1, terminated=True), actions_of="policy")
     reader.header = {"normalize_actions": False}
-    with pytest.raises(DatasetError, match="another scale"):
-        LoggedEpisodes.of(reader, runner())
+    refused(DatasetError, LoggedEpisodes.of, reader, runner(), says="another scale")
     reader.header = {"normalize_actions": None}
-    with pytest.raises(DatasetError, match="files that differ in normalize_actions"):
-        LoggedEpisodes.of(reader, runner())
+    refused(DatasetError, LoggedEpisodes.of, reader, runner(), says="files that differ in normalize_actions")
     reader.actions_of = "environment"  # mapped to actions of the policy
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[1.0]]
     reader.actions_of, reader.header = "policy", {"normalize_actions": True}
@@ -105,8 +104,7 @@ def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None
     of_policy = recorded(known, actions_of="policy")
     assert LoggedEpisodes.of(of_policy, runner()).require_logp().tolist() == [-1.0, -2.0]
     both = LoggedEpisodes.of(recorded(known, trajectory(1, terminated=True)), runner())
-    with pytest.raises(DatasetError, match="log-probabilities"):
-        both.require_logp()
+    refused(DatasetError, both.require_logp, says="log-probabilities")
 
 
 def test_densities_are_in_the_scale_of_the_policy() -> None:
@@ -132,8 +130,7 @@ def test_cut_trajectories_are_refused_or_left_out() -> None:
         LoggedEpisodes.of(reader, runner())
     assert "1 of 2 trajectories" in str(caught.value)
     assert LoggedEpisodes.of(reader, runner(), drop_cut=True).lengths.tolist() == [2]
-    with pytest.raises(DatasetError, match="all cut"):
-        LoggedEpisodes.of(recorded(trajectory(3)), runner(), drop_cut=True)
+    refused(DatasetError, LoggedEpisodes.of, recorded(trajectory(3)), runner(), says="all cut", drop_cut=True)
 
 
 def test_the_rest_of_a_cut_trajectory_is_left_out() -> None:
@@ -168,8 +165,7 @@ def test_non_finite_numbers_are_refused(column: str, step: int, value: float, er
 
 def test_columns_of_other_lengths_are_refused() -> None:
     reader = recorded(trajectory(2, terminated=True, action_logp=np.array([-1.0])))
-    with pytest.raises(ShapeError, match=r"(?s)file, row 2, column 'action_logp'.*\(1,\).*\(2,\)"):
-        LoggedEpisodes.of(reader, runner())
+    refused(ShapeError, LoggedEpisodes.of, reader, runner(), says="file, row 2, column 'action_logp'...(1,)...(2,)")
 
 
 def test_actions_outside_the_space_are_refused() -> None:
@@ -177,8 +173,7 @@ def test_actions_outside_the_space_are_refused() -> None:
     policy = runner_of(Still(OBS, two), mapped=True)
     reader = recorded(trajectory(2, terminated=True, actions=np.array([1, -1])))
     reader.action_spaces = {"default_policy": two}
-    with pytest.raises(PolicyError, match=r"(?s)outside the action space.*file, row 2, step 1.*-1"):
-        LoggedEpisodes.of(reader, policy)
+    refused(PolicyError, LoggedEpisodes.of, reader, policy, says="outside the action space...file, row 2, step 1...-1")
 
 
 def test_a_format_without_spaces_uses_those_of_the_policy() -> None:
@@ -195,16 +190,14 @@ def test_columns_that_estimates_do_not_read_are_dropped(monkeypatch: pytest.Monk
     monkeypatch.setattr("rollax.offline.estimators.episodes.available_memory_bytes", lambda: 2 * 28)
     assert len(LoggedEpisodes.of(recorded(one), runner())) == 1
     monkeypatch.setattr("rollax.offline.estimators.episodes.available_memory_bytes", lambda: 2 * 27)
-    with pytest.raises(ConfigError, match="half of the memory"):
-        LoggedEpisodes.of(recorded(one), runner())
+    refused(ConfigError, LoggedEpisodes.of, recorded(one), runner(), says="half of the memory")
 
 
 def test_other_spaces_and_policies_are_refused() -> None:
     reader = recorded(trajectory(2, terminated=True))
     with pytest.raises(SpaceError, match="observation spaces"):
         LoggedEpisodes.of(reader, runner(spaces.Box(-9, 9, (2,), np.float32)))
-    with pytest.raises(DatasetError, match="default_policy"):
-        LoggedEpisodes.of(reader, runner(), policy_id="default_polcy")
+    refused(DatasetError, LoggedEpisodes.of, reader, runner(), says="default_policy", policy_id="default_polcy")
 
 
 def test_densities_of_clipped_actions_are_unknown() -> None:
@@ -216,8 +209,7 @@ def test_densities_of_clipped_actions_are_unknown() -> None:
     found = LoggedEpisodes.of(reader, runner())
     assert found.behaviour_logp is not None
     np.testing.assert_array_equal(found.behaviour_logp, [np.nan, -2.0, np.nan])
-    with pytest.raises(DatasetError, match=r"(?s)2 of 3 values.*clipped to a bound"):
-        found.require_logp()
+    refused(DatasetError, found.require_logp, says="2 of 3 values...clipped to a bound")
     reader.actions_of = "policy"  # recorded before it was clipped
     assert LoggedEpisodes.of(reader, runner()).require_logp().tolist() == [-1.0, -2.0, -3.0]
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from rollax import ConfigError, DQNTrainer, PolicyError
 from rollax.errors import DatasetError, SpaceError
@@ -14,13 +15,13 @@ from rollax.offline.estimators.estimate import METHODS, estimate_policy
 from rollax.offline.fields import OffPolicyEstimationFields
 from rollax.offline.marwil import BCTrainer
 from rollax.offline.td3_bc import TD3BCTrainer
+from tests.env.refused import raised, refused
+from tests.offline.data_runs import SMALL, Line
 from tests.offline.data_runs import TINY as FROM_DATA
-from tests.offline.data_runs import Line
 from tests.offline.recorded import ListReader, trajectory
 
 TINY = {name: value for name, value in FROM_DATA.items() if name != "updates_per_step"}
-BC = {"model": {"fcnet_hiddens": (4,)}, "train_batch_size": 4, "updates_per_step": 5, "timesteps_per_iteration": 0}
-BC = {**BC, "seed": 0, "lr": 0.01}
+BC = {**SMALL, "train_batch_size": 4, "updates_per_step": 5, "lr": 0.01}
 NUMBERS = {"v_behavior", "v_target", "v_gain", "v_std", "low", "high", "effective_sample_size"}
 
 
@@ -102,32 +103,27 @@ def test_other_policy_ids_and_cut_trajectories() -> None:
 
 class TestRefused:
     def test_without_data(self) -> None:
-        with pytest.raises(ConfigError, match="off_policy_estimation_methods has no effect") as refused:
-            DQNTrainer(Line, {**TINY, "off_policy_estimation_methods": ["wis"]})
-        assert "off_policy_estimation_input or input" in str(refused.value)
+        says = "off_policy_estimation_methods has no effect...off_policy_estimation_input or input"
+        raised(ConfigError, DQNTrainer, Line, {**TINY, "off_policy_estimation_methods": ["wis"]}, says=says)
         with pytest.raises(ConfigError, match="off_policy_estimation_input has no effect"):
             DQNTrainer(Line, {**TINY, "off_policy_estimation_input": "log"})
         for no_source in ({"log": 1, "other": 99}, True, ""):
             settings = {**TINY, "off_policy_estimation_input": no_source, "off_policy_estimation_methods": ["wis"]}
-            with pytest.raises(ConfigError, match="all episodes count the same"):
-                DQNTrainer(Line, settings)
+            raised(ConfigError, DQNTrainer, Line, settings, says="all episodes count the same")
 
     def test_an_unknown_method(self) -> None:
-        with pytest.raises(ConfigError, match="off_policy_estimation_methods"):
-            trainer_of(["wiss"])
+        refused(ConfigError, trainer_of, ["wiss"], says="off_policy_estimation_methods")
         field = OffPolicyEstimationFields.model_fields["off_policy_estimation_methods"]
         assert get_args(get_args(field.annotation)[0]) == METHODS
 
     def test_a_log_without_probabilities(self) -> None:
         plain = ListReader([trajectory(number, 3) for number in range(4)])
-        with pytest.raises(DatasetError, match="log-probabilities"):
-            trainer_of(["wis"], plain)
+        refused(DatasetError, trainer_of, ["wis"], plain, says="log-probabilities")
 
     def test_actions_logged_by_an_environment(self) -> None:
         found = logged(4)
         found[2].columns["action_logp"][1] = np.nan
-        with pytest.raises(DatasetError, match="1 of 12 values"):
-            trainer_of(["wis"], ListReader(found))
+        refused(DatasetError, trainer_of, ["wis"], ListReader(found), says="1 of 12 values")
 
     def test_data_without_an_end(self) -> None:
         with pytest.raises(DatasetError, match="The data set has no whole trajectory of this policy"):
@@ -137,16 +133,12 @@ class TestRefused:
         reader = ListReader([*logged(2), *[replace(one, policy_id="other") for one in logged(2)]])
         reader.action_spaces["other"] = type(reader.action_spaces["other"])(2)
         settings = {**TINY, "off_policy_estimation_input": reader, "off_policy_estimation_methods": ["wis"]}
-        with pytest.raises(SpaceError, match="different action spaces"):
-            DQNTrainer(Line, settings)
+        refused(SpaceError, DQNTrainer, Line, settings, says="different action spaces")
 
     def test_a_policy_without_probabilities(self) -> None:
-        from gymnasium import spaces
-
-        box = spaces.Box(-1, 1, (1,), np.float32)
         found = logged(2)
         for one in found:
             one.columns["actions"] = np.zeros((3, 1), np.float32)
-        settings = {**BC, "input": ListReader(found, action_space=box), "off_policy_estimation_methods": ["is"]}
+        data = ListReader(found, action_space=Box(-1, 1, (1,), np.float32))
         with pytest.raises(PolicyError, match="no probabilities"):
-            TD3BCTrainer(config=settings)
+            TD3BCTrainer(config={**BC, "input": data, "off_policy_estimation_methods": ["is"]})

@@ -17,6 +17,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.offline.estimators.episodes import LoggedEpisodes
 from rollax.offline.estimators.fitted_q import FittedQ, FQEConfig
 from rollax.offline.estimators.target_policy import TargetPolicy, acting_state_kept, action_probabilities
+from tests.env.refused import raised, refused
 from tests.offline.estimators.worlds import logged_episodes, runner_of
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
@@ -81,11 +82,9 @@ def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, con
 )
 def test_log_probabilities_of_every_algorithm(algorithm: str, action_space: spaces.Space, config: dict) -> None:
     cls = get_trainer_class(algorithm)
-    settings = {"model": MODEL, "seed": 1, **config}
-    policy = cls.policy_class.make_policy(OBS, action_space, resolve_config(cls.config_class, settings))
-    writing = cls.policy_class.make_policy(
-        OBS, action_space, resolve_config(cls.config_class, {**settings, "output": "there"})
-    )
+    settings = [{"model": MODEL, "seed": 1, **config, **output} for output in ({}, {"output": "there"})]
+    configs = [resolve_config(cls.config_class, each) for each in settings]
+    policy, writing = (cls.policy_class.make_policy(OBS, action_space, each) for each in configs)
     writing.timestep = policy.timestep = 10  # after the random steps
     episodes, reported = logged(writing)
     assert reported.any()
@@ -107,18 +106,15 @@ def test_the_first_actions_are_uniformly_random(action_space: spaces.Space) -> N
 def test_policies_that_add_noise_have_no_probabilities(algorithm: str) -> None:
     cls = get_trainer_class(algorithm)
     noise = {"exploration": "GaussianNoise"} if algorithm == "SAC" else {}
-    policy = cls.policy_class.make_policy(
-        OBS, BOX, resolve_config(cls.config_class, {"model": MODEL, "seed": 1, **noise})
-    )
+    config = resolve_config(cls.config_class, {"model": MODEL, "seed": 1, **noise})
+    policy = cls.policy_class.make_policy(OBS, BOX, config)
     episodes, _ = logged(policy)
-    with pytest.raises(PolicyError, match="no probabilities"):
-        TargetPolicy(runner_of(policy)).logp(episodes)
+    refused(PolicyError, TargetPolicy(runner_of(policy)).logp, episodes, says="no probabilities")
 
 
 def test_epsilon_greedy_probabilities() -> None:
-    policy = DQN.make_policy(
-        OBS, spaces.Discrete(4), DQNConfig(model=MODEL, seed=0, epsilon_schedule=[[0, 0.2], [10, 0.2]])
-    )
+    config = DQNConfig(model=MODEL, seed=0, epsilon_schedule=[[0, 0.2], [10, 0.2]])
+    policy = DQN.make_policy(OBS, spaces.Discrete(4), config)
     episodes, _ = logged(policy)
     target = TargetPolicy(runner_of(policy))
     probabilities = target.probabilities(episodes.obs)
@@ -132,8 +128,7 @@ def test_epsilon_greedy_probabilities() -> None:
 def test_probabilities_of_a_noisy_model_require_greedy_actions() -> None:
     policy = DQN.make_policy(OBS, spaces.Discrete(4), {"noisy": True, "seed": 0})
     assert action_probabilities(policy, np.zeros((3, 3), np.float32), explore=False).sum() == 3
-    with pytest.raises(PolicyError, match="noise of its weights"):
-        action_probabilities(policy, np.zeros((3, 3), np.float32))
+    refused(PolicyError, action_probabilities, policy, np.zeros((3, 3), np.float32), says="noise of its weights")
 
 
 def test_soft_q_probabilities() -> None:
@@ -148,8 +143,7 @@ def test_soft_q_probabilities() -> None:
 def test_greedy_actions_of_a_box_have_no_density() -> None:
     policy = PPO.make_policy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
     episodes, _ = logged(policy)
-    with pytest.raises(PolicyError, match="no probabilities"):
-        TargetPolicy(runner_of(policy), explore=False).logp(episodes)
+    refused(PolicyError, TargetPolicy(runner_of(policy), explore=False).logp, episodes, says="no probabilities")
 
 
 def test_greedy_actions_of_a_dict_are_compared_by_key() -> None:
@@ -212,8 +206,7 @@ def test_actions_on_a_bound(space: spaces.Space) -> None:
 def test_a_policy_with_memory_has_no_fitted_values() -> None:
     model = {**MODEL, "use_lstm": True, "lstm_cell_size": 4}
     policy = PPO.make_policy(OBS, spaces.Discrete(3), PPOConfig(model=model, seed=1))
-    with pytest.raises(PolicyError, match="memory"):
-        FittedQ(TargetPolicy(runner_of(policy)), 0.9)
+    refused(PolicyError, FittedQ, TargetPolicy(runner_of(policy)), 0.9, says="memory")
 
 
 @pytest.mark.long
@@ -239,18 +232,12 @@ def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
     "wrong",
     [
         *(
-            {"hiddens": 64},
-            {"hiddens": "64"},
-            {"hiddens": (0,)},
-            {"hiddens": [1] * 1001},
-            {"updates": 0},
-            {"updates": 10.5},
-            {"batch_size": -1},
+            *({"hiddens": 64}, {"hiddens": "64"}, {"hiddens": (0,)}, {"hiddens": [1] * 1001}, {"updates": 0}),
+            *({"updates": 10.5}, {"batch_size": -1}),
         ),
         *({"samples": 0}, {"lr": 0}, {"lr": float("nan")}, {"lr": "1"}, {"tau": 0}, {"tau": 1.5}, {"seed": -1}),
     ],
 )
 def test_invalid_settings_of_fitted_q_are_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
-    with pytest.raises(ConfigError, match=rf"setting 'FQEConfig.{name}'"):
-        FQEConfig(**wrong)
+    raised(ConfigError, FQEConfig, says=f"setting 'FQEConfig.{name}'", **wrong)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
-from rollax import open_dataset
+from rollax import DatasetError, open_dataset
 
 BOX1 = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -15,6 +16,11 @@ BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 def read(source, **settings):
     return list(open_dataset(source, **settings).trajectories())
+
+
+def unreadable(message, source, **settings):
+    with pytest.raises(DatasetError, match=message):
+        read(source, **settings)
 
 
 def lines(path, *values):

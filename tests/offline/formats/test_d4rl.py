@@ -9,7 +9,8 @@ import pytest
 from rollax import ConfigError, DatasetError, open_dataset
 from rollax.offline.convert import convert
 from rollax.offline.describe import describe
-from tests.offline.formats.reading import BOX1, read
+from tests.env.refused import raised, refused
+from tests.offline.formats.reading import BOX1, read, unreadable
 
 
 class TestD4RL:
@@ -36,8 +37,7 @@ class TestD4RL:
         content = bytearray(path.read_bytes())
         content[place.byte_offset : place.byte_offset + place.size] = b"\xff" * place.size
         path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"(?s)damaged.*a.hdf5, rows 0 to 5.*max_broken"):
-            read(path)
+        unreadable(r"(?s)damaged.*a.hdf5, rows 0 to 5.*max_broken", path)
         self.write(tmp_path / "b.hdf5")
         reader = open_dataset(tmp_path, max_broken=1)
         assert len(list(reader.trajectories())) == len(read(tmp_path / "b.hdf5"))
@@ -88,8 +88,7 @@ class TestD4RL:
 
     def test_a_time_limit_beside_timeouts(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5")
-        with pytest.raises(ConfigError, match=r"(?s)no effect.*'time_limit'.*leave time_limit out"):
-            open_dataset(path, time_limit=2)
+        refused(ConfigError, open_dataset, path, says="no effect...'time_limit'...leave time_limit out", time_limit=2)
         other = self.write(tmp_path / "b.hdf5", timeouts=None)  # the limit of the other file
         assert len(read([path, other], time_limit=2)) == 3 + 3
 
@@ -110,10 +109,8 @@ class TestD4RL:
         path = self.write(tmp_path / "a.hdf5", timeouts=None)
         settings = {"env": env, "observation_space": BOX1, "action_space": BOX1}
         got = "no env" if env is None else f"no time limit of {env}"
-        with pytest.raises(DatasetError, match=rf"(?s)unknown.*a.hdf5.*{got}"):
-            read(path, **settings)
-        with pytest.raises(DatasetError, match="pass the setting time_limit"):
-            len(open_dataset(path, **settings))
+        unreadable(rf"(?s)unknown.*a.hdf5.*{got}", path, **settings)
+        refused(DatasetError, len, open_dataset(path, **settings), says="pass the setting time_limit")
         (error,) = describe(open_dataset(path, max_broken=1, **settings), check=True).errors[:1]
         assert "time_limit" in error
         assert len(read(path, time_limit=100, **settings)) == 2
@@ -142,33 +139,28 @@ class TestD4RL:
 
     def test_next_observations_of_another_shape_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=np.zeros((6, 2), np.float32))
-        with pytest.raises(DatasetError, match=r"(?s)wrong shape.*a.hdf5, next_observations.*\(6, 2\)"):
-            read(path)
+        unreadable(r"(?s)wrong shape.*a.hdf5, next_observations.*\(6, 2\)", path)
 
     def test_links_and_objects_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", rewards=None)
         with h5py.File(path, "a") as file:
             file["rewards"] = h5py.ExternalLink(str(tmp_path / "b.hdf5"), "/x")
-        with pytest.raises(DatasetError, match=r"(?s)link.*/rewards.*ExternalLink"):
-            read(path)
+        unreadable(r"(?s)link.*/rewards.*ExternalLink", path)
         path = self.write(tmp_path / "c.hdf5")
         with h5py.File(path, "a") as file:
             file.create_dataset("infos", data=np.array([1, 2]).astype("V8"))
-        with pytest.raises(DatasetError, match=r"(?s)objects.*/infos"):
-            read(path)
+        unreadable(r"(?s)objects.*/infos", path)
 
     def test_files_that_would_fill_the_memory_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5", terminals=None)
         with h5py.File(path, "a") as file:
             file.create_dataset("terminals", (1 << 40,), "?", chunks=(1 << 20,))
-        with pytest.raises(DatasetError, match=r"(?s)larger than the file.*/terminals"):
-            read(path)
+        unreadable(r"(?s)larger than the file.*/terminals", path)
         path = self.write(tmp_path / "b.hdf5")
         with h5py.File(path, "a") as file:
             group = file.create_group("infos")
             group["again"] = group
-        with pytest.raises(DatasetError, match=r"(?s)contains itself.*b.hdf5"):
-            read(path)
+        unreadable(r"(?s)contains itself.*b.hdf5", path)
 
     def test_groups_in_several_groups_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5")
@@ -179,8 +171,7 @@ class TestD4RL:
                 outer["again"] = inner
                 outer[f"more{level}"] = inner
                 outer = inner
-        with pytest.raises(DatasetError, match="several groups"):
-            read(path)
+        unreadable("several groups", path)
 
     def test_an_empty_file(self, tmp_path):
         names = ("observations", "actions", "rewards", "terminals", "timeouts")
@@ -189,8 +180,7 @@ class TestD4RL:
 
     @pytest.mark.parametrize("time_limit", ["5", -1, 0, 2.5, True])
     def test_an_invalid_time_limit(self, tmp_path, time_limit):
-        with pytest.raises(ConfigError, match="time_limit"):
-            open_dataset(self.write(tmp_path / "a.hdf5"), time_limit=time_limit)
+        raised(ConfigError, open_dataset, self.write(tmp_path / "a.hdf5"), says="time_limit", time_limit=time_limit)
 
     def test_the_length_is_the_number_of_steps_read(self, tmp_path):
         for number, change in enumerate([{}, {"next_observations": np.zeros((6, 1), np.float32)}]):
@@ -201,8 +191,7 @@ class TestD4RL:
 
     @pytest.mark.parametrize("name", ["rewards", "terminals", "timeouts"])
     def test_several_values_for_a_step_are_refused(self, tmp_path, name):
-        with pytest.raises(DatasetError, match=rf"(?s)not one number.*a.hdf5.*{name}.*shape \(6, 2\)"):
-            read(self.write(tmp_path / "a.hdf5", **{name: np.zeros((6, 2))}))
-        with pytest.raises(DatasetError, match=r"(?s)different lengths.*'rewards': None"):
-            read(self.write(tmp_path / "b.hdf5", rewards=1.0))
+        path = self.write(tmp_path / "a.hdf5", **{name: np.zeros((6, 2))})
+        unreadable(rf"(?s)not one number.*a.hdf5.*{name}.*shape \(6, 2\)", path)
+        unreadable(r"(?s)different lengths.*'rewards': None", self.write(tmp_path / "b.hdf5", rewards=1.0))
         assert len(read(self.write(tmp_path / "c.hdf5", rewards=np.zeros((6, 1))))) == 3

@@ -16,6 +16,8 @@ OBS, NEW_OBS = [[0.0], [1.0], [2.0]], [[1.0], [2.0], [3.0]]
 """One episode of three steps, which terminates."""
 STEPS = {"actions": [0, 1, 0], "rewards": [1.0, 2.0, 3.0]}
 ENDS = {"terminateds": [False, False, True], "truncateds": [False] * 3, "t": [0, 1, 2]}
+EPISODE = {"obs": [*OBS, [3.0]], **STEPS, "terminated": True}
+BATCH = {"obs": OBS, "new_obs": NEW_OBS, **STEPS, **ENDS}
 
 
 def own(path):
@@ -23,7 +25,7 @@ def own(path):
 
 
 def rllib_parquet(path):
-    pq.write_table(pa.table({"eps_id": [path.stem] * 3, "obs": OBS, "new_obs": NEW_OBS, **STEPS, **ENDS}), path)
+    pq.write_table(pa.table({"eps_id": [path.stem] * 3, **BATCH}), path)
     return path
 
 
@@ -44,16 +46,8 @@ FORMATS = {
     "rollax": (own, ".parquet", {}),
     "rllib_parquet": (rllib_parquet, ".parquet", {}),
     "d4rl": (d4rl, ".hdf5", {}),
-    "json_lines": (
-        lambda path: lines(path, {"agents": {"a": {"obs": [*OBS, [3.0]], **STEPS, "terminated": True}}}),
-        ".jsonl",
-        {},
-    ),
-    "rllib_json": (
-        lambda path: lines(path, {"type": "SampleBatch", "obs": OBS, "new_obs": NEW_OBS, **STEPS, **ENDS}),
-        ".json",
-        {},
-    ),
+    "json_lines": (lambda path: lines(path, {"agents": {"a": EPISODE}}), ".jsonl", {}),
+    "rllib_json": (lambda path: lines(path, {"type": "SampleBatch", **BATCH}), ".json", {}),
     "csv": (csv, ".csv", {"obs": ["x"], "actions": "a", "rewards": "r", "terminated": "end"}),
 }
 

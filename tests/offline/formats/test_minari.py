@@ -16,7 +16,8 @@ from rollax import BCTrainer, ConfigError, DatasetError, open_dataset
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.minari_format import write_minari
-from tests.offline.formats.reading import BOX, BOX1, read
+from tests.env.refused import refused
+from tests.offline.formats.reading import BOX, BOX1, read, unreadable
 from tests.offline.formats.test_parquet import trajectory
 from tests.offline.recorded import ListReader
 from tests.offline.test_describe import some
@@ -114,8 +115,7 @@ class TestLongEpisodes:
         # Without the check of the writer.
         monkeypatch.setattr("rollax.offline.formats.minari_format._ARROW_ROWS", 1 << 20)
         write_minari(self.reader(40_000), tmp_path / "out", storage="arrow")
-        with pytest.raises(DatasetError, match=r"(?s)number of steps.*episode 0.*got.*expected: 40000.*HDF5"):
-            read(tmp_path / "out")
+        unreadable(r"(?s)number of steps.*episode 0.*got.*expected: 40000.*HDF5", tmp_path / "out")
         reader = open_dataset(tmp_path / "out", max_broken=1)
         assert (list(reader.trajectories()), len(reader.broken)) == ([], 1)
 
@@ -128,8 +128,7 @@ class TestMinari:
 
     def test_data_sets_with_other_spaces_are_refused(self, tmp_path):
         one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other", BOX)
-        with pytest.raises(DatasetError, match=r"(?s)different observation spaces.*other.*as in .*one"):
-            open_dataset([one, other])
+        refused(DatasetError, open_dataset, [one, other], says="different observation spaces...other...as in ...one")
 
     @pytest.mark.parametrize("setting", ["env", "observation_space", "action_space"])
     def test_settings_of_spaces_are_refused(self, tmp_path, setting):
@@ -141,8 +140,7 @@ class TestMinari:
         one, other = self.written(tmp_path / "one"), self.written(tmp_path / "other")
         path = one / "data" / "metadata.json"
         path.write_text("[" if change is None else json.dumps({**json.loads(path.read_text()), **change}))
-        with pytest.raises(DatasetError, match=r"(?s)cannot be read.*one, data/metadata.json"):
-            open_dataset([one, other])
+        refused(DatasetError, open_dataset, [one, other], says="cannot be read...one, data/metadata.json")
         reader = open_dataset([one, other], max_broken=1)
         for _ in range(2):
             assert len(list(reader.trajectories())) == 1
@@ -157,8 +155,7 @@ class TestMinari:
         spec.entry_point, spec.kwargs = "os:makedirs", {"name": str(tmp_path / "made")}
         metadata["env_spec"] = spec.to_json()
         (path / "data" / "metadata.json").write_text(json.dumps(metadata))
-        with pytest.raises(DatasetError, match=rf"does not describe its spaces(.|\n)*got: +no {missing}\n"):
-            open_dataset(path)
+        refused(DatasetError, open_dataset, path, says=f"does not describe its spaces...got:      no {missing}\n")
         assert not (tmp_path / "made").exists()
 
     def test_several_rewards_for_a_step_are_refused(self, tmp_path):
@@ -166,8 +163,7 @@ class TestMinari:
         with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
             del file["episode_0"]["rewards"]
             file["episode_0"]["rewards"] = np.zeros((2, 2))
-        with pytest.raises(DatasetError, match=r"(?s)not one number.*episode 0, rewards.*shape \(2, 2\)"):
-            read(path)
+        unreadable(r"(?s)not one number.*episode 0, rewards.*shape \(2, 2\)", path)
 
 
 @pytest.mark.parametrize("size", [1000, 3000, 100_000])
@@ -202,8 +198,7 @@ class TestIds:
 
     @pytest.mark.parametrize("name", ["maze/huge-v0", "", "../elsewhere-v0", "/etc", "maze"])
     def test_others_are_refused(self, name):
-        with pytest.raises(DatasetError):
-            open_dataset(f"minari:{name}")
+        refused(DatasetError, open_dataset, f"minari:{name}")
 
     def test_data_sets_with_the_same_settings_are_decoded_apart(self, tmp_path):
         folder = tmp_path / "columns"

@@ -20,6 +20,7 @@ from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.new_file import NewFile, new_folder
 from rollax.offline.reader import open_dataset
 from rollax.offline.writer import DatasetWriter
+from tests.env.refused import refused
 from tests.offline import recorded
 
 OBS = spaces.Dict(
@@ -100,8 +101,7 @@ def test_continued_trajectories_and_rewards_left_out(tmp_path, columns):
 def test_a_disk_that_fails_leaves_no_file(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     (tmp_path / "file").touch()
-    with pytest.raises(DatasetError, match=r"(?s)could not be written.*fix"):
-        NewFile(tmp_path / "file" / "part.parquet")
+    refused(DatasetError, NewFile, tmp_path / "file" / "part.parquet", says="could not be written...fix")
     writer = DatasetWriter(tmp_path / "data", {"default_policy": OBS}, {"default_policy": ACTIONS})
     writer.write(trajectory(rng, 3, 0))
 
@@ -109,8 +109,7 @@ def test_a_disk_that_fails_leaves_no_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DatasetError, match=r"(?s)could not be written.*No space left"):
-        writer.close()
+    refused(DatasetError, writer.close, says="could not be written...No space left")
     assert list((tmp_path / "data").iterdir()) == []
     assert writer.paths == []
 
@@ -160,8 +159,7 @@ def test_invalid_ids(tmp_path, agent):
     schema = pa.schema([field.with_nullable(True) for field in table.schema], table.schema.metadata)
     columns = [pa.array([agent] * 3, pa.string()) if n == "agent_id" else table[n] for n in schema.names]
     pq.write_table(pa.table(columns, schema=schema), path)
-    with pytest.raises(DatasetError, match=r"(?s)damaged.*row group 0"):
-        list(open_dataset(path).trajectories())
+    refused(DatasetError, list, open_dataset(path).trajectories(), says="damaged...row group 0")
 
 
 def test_files_of_policies_with_actions_of_another_scale(tmp_path):
@@ -226,8 +224,7 @@ def test_headers_that_rollax_did_not_write(tmp_path, metadata, monkeypatch):
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **metadata}), path)
     monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
-    with pytest.raises(DatasetError, match="damaged"):
-        open_dataset(path)
+    refused(DatasetError, open_dataset, path, says="damaged")
 
 
 def with_a_damaged_group(folder, following):
