@@ -26,18 +26,9 @@ from tests.python_process import started
 PATIENCE_S = 60.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--remote-debugging-port=0",
-    "--remote-allow-origins=*",
-    "about:blank",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    *("--remote-debugging-port=0", "--remote-allow-origins=*", "about:blank"),
 )
 
 

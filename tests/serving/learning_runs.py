@@ -12,6 +12,18 @@ from tests.waiting import until
 TINY = {"fcnet_hiddens": [4]}
 
 
+def play_episode(client: Any, env: Any, seed: int | None = None) -> int:
+    """Plays one episode with the actions of the server; returns its number of steps."""
+    obs, _ = env.reset(seed=seed)
+    episode, over, steps = client.episode(), False, 0
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(episode.get_action(obs))
+        episode.log_returns(reward)
+        over, steps = terminated or truncated, steps + 1
+    episode.end(obs, truncated=truncated)
+    return steps
+
+
 class Answers(list):
     """Collects the answers of `request_actions`."""
 

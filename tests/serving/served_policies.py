@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax import PPO
+from rollax import PPO, PolicyClient
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
@@ -22,13 +22,8 @@ DISCRETE = spaces.Discrete(3)
 SMALL = {"model": {"fcnet_hiddens": [8]}, "seed": 1}
 
 
-LSTM = {
-    "fcnet_hiddens": [4],
-    "use_lstm": True,
-    "lstm_cell_size": 4,
-    "lstm_use_prev_action": True,
-    "lstm_use_prev_reward": True,
-}
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+LSTM["fcnet_hiddens"] = [4]
 _RNG = np.random.default_rng(0)
 
 
@@ -61,9 +56,8 @@ class SingleEpisode:
 
     def act(self, obs: np.ndarray) -> Any:
         state = self.policy.policy.get_initial_state() if self.state is None else self.state
-        self.action, self.state, _ = self.policy.compute_single_action(
-            obs, state, prev_action=self.action, prev_reward=self.reward
-        )
+        before = {"prev_action": self.action, "prev_reward": self.reward}
+        self.action, self.state, _ = self.policy.compute_single_action(obs, state, **before)
         self.reward = 0.0
         return self.action
 
@@ -103,6 +97,11 @@ class RecordingBackend(PolicyBackend):
         for actor in self.actors.values():
             actor.policy.set_weights(runner.policy.get_weights())
         self._version += 1
+
+
+def local(address: str, **settings: Any) -> PolicyClient:
+    """A client that acts with the weights of the server."""
+    return PolicyClient(address, inference_mode="local", **{"seed": 3, **settings})
 
 
 @contextmanager

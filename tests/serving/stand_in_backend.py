@@ -86,10 +86,8 @@ class StandIn(Backend):
     def answer(self, result: BaseException | None = None) -> None:
         """Answers the oldest request."""
         observations, on_done = self.asked.pop(0)
-        actions = {
-            key: dict.fromkeys(obs, np.int64(2)) if self.multi_agent else np.int64(2)
-            for key, obs in observations.items()
-        }
+        two = np.int64(2)
+        actions = {key: dict.fromkeys(obs, two) if self.multi_agent else two for key, obs in observations.items()}
         on_done(Actions(actions, self.version) if result is None else result)
 
     start_episode, log_action, log_returns, end_agents, end_episode, drop_episode = map(

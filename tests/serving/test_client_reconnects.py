@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rollax import EpisodeLostError, PolicyClient, RequestError
+from tests.env.refused import raised, refused
 from tests.serving.fake_server import DROP_AFTER, DROP_BEFORE, FakeServer, error, over_http, over_websocket
 from tests.waiting import in_threads
 
@@ -87,23 +88,20 @@ def test_a_server_that_is_always_busy_is_an_error_with_its_text(fake, client):
 def test_a_refusal_is_not_repeated(fake, client):
     episode = client.start_episode()
     fake.faults.append((422, error("A NaN.", where="obs"), {}))
-    with pytest.raises(RequestError, match="A NaN"):
-        client.get_action(episode, OBS)
+    raised(RequestError, client.get_action, episode, OBS, says="A NaN")
     assert fake.requests == ["hello", "start_episode", "get_action"]
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 def test_without_a_server_the_error_names_the_address(scheme):
     with closed_port() as port, PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
-        with pytest.raises(RequestError, match=rf"(?s)could not be reached.*{scheme}://127\.0\.0\.1:{port}"):
-            client.start_episode()
+        refused(RequestError, client.start_episode, says=f"could not be reached...{scheme}://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("over", [over_http], indirect=True)
 def test_a_page_of_a_proxy_is_an_error(fake, client):
     fake.faults.append((500, {"nothing": "here"}, {}))
-    with pytest.raises(RequestError, match="answered start_episode with status 500"):
-        client.start_episode()
+    raised(RequestError, client.start_episode, says="answered start_episode with status 500")
     assert play(client) == [0, 1, 2]
 
 
@@ -137,6 +135,5 @@ def test_a_refused_websocket_is_opened_again_if_the_server_is_busy_or_unavailabl
         assert caught.value.status == 503
         assert len(fake.refusals) < 99
         fake.refusals = [403, 403]
-        with pytest.raises(RequestError):
-            client.hello()
+        raised(RequestError, client.hello)
         assert fake.refusals == [403]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -31,9 +32,7 @@ def hostile(answer: bytes, then: bytes = b"", *, stream: bool = False) -> Iterat
         with connection, contextlib.suppress(OSError):
             request = connection.recv(65536)
             if stream:
-                key = next(
-                    line[19:] for line in request.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")
-                )
+                (key,) = re.findall(rb"(?i)sec-websocket-key: (\S+)", request)
                 accept = base64.b64encode(hashlib.sha1(key + GUID).digest())
                 head = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
                 connection.sendall(head + accept + b"\r\n\r\n")
@@ -90,13 +89,11 @@ def test_content_over_http_that_cannot_be_read(content, status):
 UNREADABLE = (b"\x91" * 50_000, b"\x81\xa1\xff\x01", b"\xa1x", b"\x80", b"\xc1", b"\x81\x90\x01")
 
 
-@pytest.mark.parametrize(
-    ("answer", "stream"),
-    [
-        *[(server_frame(Opcode.BINARY, content), True) for content in UNREADABLE],
-        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\n", False),
-    ],
-)
+CHUNK_OF_MINUS_5 = HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\n"
+FRAMES = [(server_frame(Opcode.BINARY, content), True) for content in UNREADABLE]
+
+
+@pytest.mark.parametrize(("answer", "stream"), [*FRAMES, (CHUNK_OF_MINUS_5, False)])
 def test_an_answer_that_cannot_be_read(answer, stream):
     with hostile(answer, stream=stream) as address, PolicyClient(address, timeout=0.5) as client:
         with pytest.raises(RequestError):

@@ -24,6 +24,7 @@ from tests.serving.wire import (
     TOKEN,
     FailingService,
     LaterService,
+    answer_to,
     ask,
     connected,
     head,
@@ -93,9 +94,8 @@ def test_metrics_count_requests_by_verb_and_status():
     assert lines['rollax_requests_total{verb="get_action",status="200"}'] == "3"
     assert lines['rollax_requests_total{verb="get_action",status="422"}'] == "1"
     assert lines['rollax_requests_total{verb="other",status="404"}'] == "1"
-    buckets = [
-        int(count) for name, count in lines.items() if name.startswith('rollax_request_seconds_bucket{verb="get')
-    ]
+    bucket = 'rollax_request_seconds_bucket{verb="get'
+    buckets = [int(count) for name, count in lines.items() if name.startswith(bucket)]
     assert buckets == sorted(buckets)
     assert buckets[-1] == int(lines['rollax_request_seconds_count{verb="get_action"}']) == 4
     assert lines["rollax_connections"] == "1"
@@ -203,9 +203,8 @@ def test_actions_can_be_ready_later():
 
 
 def test_one_connection_carries_many_requests_at_once(server):
-    with connected(server) as connection:
-        connection.sendall((head() + ACTION) * 20 + head(Connection="close") + ACTION)
-        assert read_all(connection).count(b'{"action":[1,2],"version":0}') == 21
+    answers = answer_to(server, (head() + ACTION) * 20 + head(Connection="close") + ACTION)
+    assert answers.count(b'{"action":[1,2],"version":0}') == 21
 
 
 def test_a_server_on_all_addresses_returns_the_address_of_the_request():

@@ -24,6 +24,7 @@ from tests.serving.wire import (
     TOKEN,
     LaterService,
     Transport,
+    answer_to,
     ask,
     connected,
     head,
@@ -134,9 +135,7 @@ def test_a_refused_body_is_read_only_up_to_a_limit():
     ],
 )
 def test_a_head_that_is_too_large_is_refused(server, sent):
-    with connected(server) as connection:
-        connection.sendall(sent)
-        assert read_all(connection).startswith(b"HTTP/1.1 431")
+    assert answer_to(server, sent).startswith(b"HTTP/1.1 431")
 
 
 def test_a_large_body_does_not_count_as_the_head_of_the_next_request(server):
@@ -150,17 +149,14 @@ def test_a_large_body_does_not_count_as_the_head_of_the_next_request(server):
 
 def test_a_refusal_is_not_sent_as_the_response_to_the_request_before_it():
     service = LaterService()
-    with serving(service) as server, connected(server) as connection:
-        connection.sendall(head() + ACTION + b"HELLO\r\n\r\n")
-        assert read_all(connection) == b""
+    with serving(service) as server:
+        assert answer_to(server, head() + ACTION + b"HELLO\r\n\r\n") == b""
 
 
 def test_a_request_after_one_with_another_upgrade_is_answered(server):
     upgrade = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
     close = head(Connection="close")
-    with connected(server) as connection:
-        connection.sendall(upgrade * 100 + close + ACTION)
-        assert read_all(connection).count(b"HTTP/1.1 200") == 101
+    assert answer_to(server, upgrade * 100 + close + ACTION).count(b"HTTP/1.1 200") == 101
 
 
 NO_HTTP = [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"]
@@ -168,9 +164,7 @@ NO_HTTP = [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"G
 
 @pytest.mark.parametrize("sent", NO_HTTP)
 def test_data_that_is_not_http_is_refused(server, sent):
-    with connected(server) as connection:
-        connection.sendall(sent)
-        assert read_all(connection).startswith(b"HTTP/1.1 400")
+    assert answer_to(server, sent).startswith(b"HTTP/1.1 400")
 
 
 HANDSHAKE = b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -179,9 +173,8 @@ UNFINISHED = [b"", b"G", b"GET /v1/health HTTP/1.1\r\n", head(length=100), head(
 
 @pytest.mark.parametrize("sent", [*UNFINISHED, HANDSHAKE])
 def test_a_slow_request_times_out(sent):
-    with serving(limits=QUICK) as server, connected(server) as connection:
-        connection.sendall(sent)
-        assert read_all(connection).startswith(b"HTTP/1.1 408")
+    with serving(limits=QUICK) as server:
+        assert answer_to(server, sent).startswith(b"HTTP/1.1 408")
         assert server.service.calls == []
 
 

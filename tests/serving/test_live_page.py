@@ -45,13 +45,8 @@ class Learning:
         ]
         counts = {"version": self.points, "learns": True, "pending": 3, "clients": 8, "timestep": 500 * self.points}
         episodes = {"episodes_running": 8, "episodes_ended": 41, "episodes_expired": 2, "episodes_total": 1234567}
-        last = {
-            "episode_reward_mean": curve[-1]["reward"],
-            "episode_len_mean": 100.0,
-            "steps_total": 98765,
-            "curve": curve,
-        }
-        return {**counts, **episodes, **last}
+        last = {"episode_reward_mean": curve[-1]["reward"], "episode_len_mean": 100.0, "steps_total": 98765}
+        return {**counts, **episodes, **last, "curve": curve}
 
 
 @pytest.mark.long

@@ -9,13 +9,11 @@ from gymnasium import spaces
 from rollax import DQN, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
-from tests.serving.served_policies import CONTINUOUS, RecordingBackend, runner, served
+from tests.serving.served_policies import CONTINUOUS, LSTM, RecordingBackend, local, runner, served
 from tests.waiting import in_threads
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal(3.0, 2.0, (12, 2)).astype(np.float32)
-LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True}
-LSTM["lstm_use_prev_reward"] = True
 
 
 @pytest.fixture(scope="module", params=["ppo", "lstm", "dqn"])
@@ -31,10 +29,6 @@ def address(backend):
     backend.episodes.clear()
     with PolicyServer(backend) as server:
         yield server.address
-
-
-def local(address, **settings):
-    return PolicyClient(address, inference_mode="local", **{"seed": 3, **settings})
 
 
 def play(client, rewards=(1.0, 2.0, 3.0)):

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PolicyClient, RequestError
+from rollax import RequestError
 from rollax.serving.server import PolicyServer
-from tests.serving.served_policies import RecordingBackend, runner, served
+from tests.env.refused import raised, refused
+from tests.serving.served_policies import RecordingBackend, local, runner, served
 
 X = np.zeros(2, np.float32)
 BOTH = {"a": X, "b": X}
-
-
-def local(address, **settings):
-    return PolicyClient(address, inference_mode="local", **{"seed": 3, **settings})
 
 
 def play(client, episode_id):
@@ -45,8 +42,7 @@ def test_a_submission_without_an_answer_is_not_learned_from_twice():
     with served(backend) as server, local(server.address, episodes_per_message=2) as client:
         play(client, "1")
         client._calls.timeout, patient = 0.5, client._calls.timeout
-        with pytest.raises(RequestError, match="did not answer in time"):
-            play(client, "2")
+        refused(RequestError, play, client, "2", says="did not answer in time")
         client._calls.timeout = patient
         backend.go.set()
         play(client, "3")
@@ -64,8 +60,7 @@ def two_policies():
 def test_a_refused_log_action_changes_no_agent(two_policies):
     with served(two_policies) as server, local(server.address) as client:
         episode = client.start_episode()
-        with pytest.raises(RequestError, match=r"out of bounds(.|\n)*'b'"):
-            client.log_action(episode, BOTH, {"a": 1, "b": 99})
+        refused(RequestError, client.log_action, episode, BOTH, {"a": 1, "b": 99}, says="out of bounds...'b'")
         client.log_action(episode, BOTH, {"a": 1, "b": 2})
         client.end_episode(episode, BOTH)
     [sent] = two_policies.episodes
@@ -80,10 +75,8 @@ def test_an_info_of_an_agent_without_a_reward_is_submitted(two_policies):
         client.log_returns(episode, {"a": 1.0}, {"b": {"key": 1}, "absent": {"key": 2}})
         client.end_episode(episode, BOTH)
     [sent] = two_policies.episodes
-    assert [(list(agent.rewards), agent.infos) for agent in sent.agents.values()] == [
-        ([1.0], None),
-        ([0.0], [{"key": 1}]),
-    ]
+    a, b = sent.agents.values()
+    assert (list(a.rewards), a.infos, list(b.rewards), b.infos) == ([1.0], None, [0.0], [{"key": 1}])
     two_policies.episodes.clear()
 
 
@@ -112,8 +105,7 @@ def test_a_client_does_not_act_before_it_has_the_weights_of_all_policies():
     backend = Failing(runners, mapping=lambda agent, _: agent, multi_agent=True)
     with served(backend) as server, local(server.address) as client:
         for _ in range(2):
-            with pytest.raises(RequestError, match="cannot be read"):
-                client.start_episode()
+            raised(RequestError, client.start_episode, says="cannot be read")
         backend.fails = False
         episode = client.start_episode()
         client.get_action(episode, {"a": X})

@@ -75,9 +75,8 @@ async def test_state_is_kept_per_episode(recurrent):
         backend.end_episode("a", observations(1)[0], False)
         backend.start_episode("a", True)
         first = observations(1)[0]
-        np.testing.assert_allclose(
-            (await ask(backend, {"a": first})).actions["a"], SingleEpisode(recurrent).act(first), rtol=1e-5
-        )
+        got = (await ask(backend, {"a": first})).actions["a"]
+        np.testing.assert_allclose(got, SingleEpisode(recurrent).act(first), rtol=1e-5)
     assert backend.hello().policies["default_policy"].recurrent
 
 
@@ -138,9 +137,8 @@ async def test_passes_have_a_maximum_size(plain, monkeypatch):
 
 async def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
     two = {"first": runner(policy_id="first"), "second": recurrent}
-    backend = PolicyBackend(
-        two, lambda agent, episode: "second" if agent.startswith("s") else "first", multi_agent=True
-    )
+    mapping = {"f": "first", "s": "second"}
+    backend = PolicyBackend(two, lambda agent, episode: mapping[agent[0]], multi_agent=True)
     single = {name: SingleEpisode(recurrent) for name in ("s1", "s2")}
 
     async with attached(backend):
@@ -150,9 +148,8 @@ async def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
             got = (await ask(backend, {"e": obs})).actions["e"]
             assert list(got) == agents
             for agent in agents:
-                expected = (
-                    two["first"].compute_single_action(obs[agent]) if agent == "f" else single[agent].act(obs[agent])
-                )
+                act = two["first"].compute_single_action if agent == "f" else single[agent].act
+                expected = act(obs[agent])
                 np.testing.assert_allclose(got[agent], expected, rtol=1e-5)
             backend.log_returns("e", dict.fromkeys(agents, 1.0), None)
             for agent in set(agents) - {"f"}:
@@ -276,12 +273,8 @@ async def test_it_does_not_learn_but_counts_episodes(plain):
 
 @pytest.fixture(scope="module")
 def two_policies(tmp_path_factory):
-    config = {
-        "multiagent": {"policies": {"p": None, "q": None}, "policy_mapping_fn": lambda agent: "p"},
-        "model": {"fcnet_hiddens": [4]},
-        "seed": 0,
-    }
-    with PPOTrainer(TwoAgents, config) as trainer:
+    multiagent = {"policies": {"p": None, "q": None}, "policy_mapping_fn": lambda agent: "p"}
+    with PPOTrainer(TwoAgents, {"multiagent": multiagent, "model": {"fcnet_hiddens": [4]}, "seed": 0}) as trainer:
         return trainer.save(tmp_path_factory.mktemp("two"))
 
 
@@ -301,9 +294,7 @@ class TestCheckpoints:
             PolicyBackend.from_checkpoint(two_policies)
         with pytest.raises(ConfigError, match="unknown policies"):
             PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "r"})
-        with pytest.raises(
-            ConfigError, match="The server has several policies, but no mapping from agents to policies"
-        ):
+        with pytest.raises(ConfigError, match="has several policies, but no mapping from agents to policies"):
             PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p"}, multi_agent=False)
 
     def test_a_table_maps_agents(self, two_policies):

@@ -16,31 +16,15 @@ from tests.cli.command_line import invoke
 from tests.serving.serve_process import serving
 from tests.waiting import until
 
-CONFIG = {
-    "env_config": {"spaces_of": "CartPole-v1"},
-    "model": {"fcnet_hiddens": [4]},
-    "learning_starts": 16,
-    "timesteps_per_iteration": 16,
-    "min_time_s_per_iteration": 0,
-    "seed": 0,
-}
+CONFIG = {"env_config": {"spaces_of": "CartPole-v1"}, "model": {"fcnet_hiddens": [4]}, "min_time_s_per_iteration": 0}
+OF_DQN = {**CONFIG, "learning_starts": 16, "timesteps_per_iteration": 16, "seed": 0}
 
 
-WORKERS = {
-    "env_config": {"spaces_of": "CartPole-v1"},
-    "model": {"fcnet_hiddens": [4]},
-    "num_workers": 2,
-    "num_cpus_per_worker": 0.1,
-    "train_batch_size": 64,
-    "sgd_minibatch_size": 32,
-    "num_sgd_iter": 1,
-    "rollout_fragment_length": 16,
-    "timesteps_per_iteration": 64,
-    "min_time_s_per_iteration": 0,
-}
+TWO_WORKERS = {"num_workers": 2, "num_cpus_per_worker": 0.1, "rollout_fragment_length": 16, "train_batch_size": 64}
+SGD = {"sgd_minibatch_size": 32, "num_sgd_iter": 1}
 
 
-def learning(out, run="DQN", config=CONFIG):
+def learning(out, run="DQN", config=OF_DQN):
     """A process of `rollax serve --run`, the address of its first worker, and the line that it has printed."""
     return serving(f"--run={run}", f"--config={json.dumps(config)}", f"--out={out}", "--checkpoint-frequency-s=0")
 
@@ -99,7 +83,7 @@ def test_settings_replace_keys_of_a_preset(tmp_path):
 
 
 def test_limits_of_options_and_of_settings_both_apply(tmp_path):
-    given = {**CONFIG, "env_config": {**CONFIG["env_config"], "port": 0, "limits": {"max_agents": 5}}}
+    given = {**OF_DQN, "env_config": {**CONFIG["env_config"], "port": 0, "limits": {"max_agents": 5}}}
     with make_learning_trainer(DQNTrainer, given, {"limits": {"max_episodes": 3}}, tmp_path) as trainer:
         (served,) = trainer.worker.env.get_sub_environments()
         limits = served.server.service.limits
@@ -110,9 +94,8 @@ def test_limits_of_options_and_of_settings_both_apply(tmp_path):
 @pytest.mark.parametrize("run", ["PPO", "IMPALA", "APEX"])  # the algorithms wait in different loops
 def test_a_worker_without_clients_delays_neither_learning_nor_the_end(run, tmp_path):
     out = tmp_path / "run"
-    config = {key: value for key, value in WORKERS.items() if run == "PPO" or "sgd" not in key}
-    if run == "APEX":
-        config = {**config, "learning_starts": 16, "train_batch_size": 16}
+    own = {"PPO": SGD, "IMPALA": {}, "APEX": {"learning_starts": 16, "train_batch_size": 16}}[run]
+    config = {**CONFIG, **TWO_WORKERS, "timesteps_per_iteration": 64, **own}
     with learning(out, run, config) as (process, address, line):
         assert line.count("http://") == 2
         stop = threading.Event()

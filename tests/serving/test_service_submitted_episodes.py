@@ -94,20 +94,10 @@ async def test_submitted_episodes_become_columns(session):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"actions": [], "rewards": [], "obs": [X]},
-        {"obs": [X, X]},
-        {"rewards": [1.0]},
-        {"rewards": [1.0, float("nan")]},
-        {"rewards": [1.0, 1e10]},
-        {"actions": [0, 3]},
-        {"obs": [X, X, [0.0]]},
-        {"truncated": True},
-        {"action_logp": [-0.5]},
-        {"action_logp": [-0.5, float("-inf")]},
-        {"action_logp": [-0.5, 0.5]},
-        {"t": [1, 1]},
-        {"t": [-1, 1]},
-        {"infos": [{}, {"a": float("inf")}]},
+        *({"actions": [], "rewards": [], "obs": [X]}, {"obs": [X, X]}, {"rewards": [1.0]}),
+        *({"rewards": [1.0, float("nan")]}, {"rewards": [1.0, 1e10]}, {"actions": [0, 3]}, {"obs": [X, X, [0.0]]}),
+        *({"truncated": True}, {"action_logp": [-0.5]}, {"action_logp": [-0.5, float("-inf")]}),
+        *({"action_logp": [-0.5, 0.5]}, {"t": [1, 1]}, {"t": [-1, 1]}, {"infos": [{}, {"a": float("inf")}]}),
     ],
 )
 @with_service(learns=True)

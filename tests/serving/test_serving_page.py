@@ -22,9 +22,8 @@ PAGE = REPOSITORY / "docs" / "serving.md"
 def commands(program: str) -> list[list[str]]:
     """The commands of the page that begin with the name of a program."""
     lines = [line for block in blocks(PAGE, "console") for line in block.text.splitlines()]
-    return [
-        words[1:] for words in map(shlex.split, (line[2:] for line in lines if line[:2] == "$ ")) if words[0] == program
-    ]
+    found = [shlex.split(line[2:]) for line in lines if line.startswith("$ ")]
+    return [words[1:] for words in found if words[0] == program]
 
 
 def test_the_commands_exist():
@@ -47,21 +46,16 @@ def test_the_table_of_limits_is_complete():
 @pytest.fixture(scope="module")
 def address():
     env = gym.make("CartPole-v1")
-    with served(
-        RecordingBackend(
-            {"default_policy": runner(action_space=env.action_space, observation_space=env.observation_space)}
-        )
-    ) as server:
+    policy = runner(action_space=env.action_space, observation_space=env.observation_space)
+    with served(RecordingBackend({"default_policy": policy})) as server:
         yield server.address
 
 
 @pytest.mark.long
 def test_curl(address):
     required("curl", install="apt-get install curl")
-    done = [
-        output_of("curl", "-sf", *(word.replace("http://127.0.0.1:9900", address) for word in words))
-        for words in commands("curl")
-    ]
+    calls = [[word.replace("http://127.0.0.1:9900", address) for word in words] for words in commands("curl")]
+    done = [output_of("curl", "-sf", *words) for words in calls]
     assert len(done) == 5
     assert "action" in done[2]
 
@@ -83,7 +77,6 @@ def test_csharp(address, tmp_path):
     program = tmp_path / "Program.cs"
     program.write_text(block.text.replace("ws://127.0.0.1:9900", address.replace("http", "ws")))
     compiled = tmp_path / "Program.exe"
-    output_of(
-        "mcs", "-langversion:6", "-r:System.Net.Http.dll", f"-out:{compiled}", CLIENTS / "RollaxClient.cs", program
-    )
+    command = ("mcs", "-langversion:6", "-r:System.Net.Http.dll", f"-out:{compiled}")
+    output_of(*command, CLIENTS / "RollaxClient.cs", program)
     assert output_of("mono", compiled).strip() in ("0", "1")

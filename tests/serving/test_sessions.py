@@ -33,11 +33,10 @@ def test_the_number_of_kept_ended_episodes_is_limited(monkeypatch):
     assert sessions.clients == 0
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(["one", "two"]), st.sampled_from(["start", "end", "expire"]))
-    )
-)
+CLIENTS, STEPS = st.sampled_from(["one", "two"]), st.sampled_from(["start", "end", "expire"])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), CLIENTS, STEPS)))
 def test_counts_agree_with_running_episodes(steps):
     sessions = make(max_episodes=3, max_episodes_per_client=2)
     running: dict[str, str] = {}

@@ -27,6 +27,7 @@ from tests.serving.wire import (
     TOKEN,
     FailingService,
     LaterService,
+    answer_to,
     bare_stream,
     connected,
     frame,
@@ -84,9 +85,7 @@ def test_a_verb_is_a_message(server, verb):
 
 @pytest.mark.parametrize("early", [frame(Opcode.TEXT, ACTION_MESSAGE), frame(Opcode.PING, b"x"), b"\x81"])
 def test_data_before_the_response_to_a_handshake_is_refused(server, early):
-    with connected(server) as connection:
-        connection.sendall(HANDSHAKE + early)
-        assert read_all(connection).startswith(b"HTTP/1.1 400")
+    assert answer_to(server, HANDSHAKE + early).startswith(b"HTTP/1.1 400")
 
 
 def test_handshakes_of_other_versions_than_http_1_1_are_refused(server):
@@ -98,9 +97,8 @@ def test_handshakes_of_other_versions_than_http_1_1_are_refused(server):
 
 
 def test_a_handshake_is_refused_before_the_response_to_the_last_request():
-    with serving(LaterService()) as server, connected(server) as connection:
-        connection.sendall(head() + ACTION + HANDSHAKE)
-        assert read_all(connection) == b""
+    with serving(LaterService()) as server:
+        assert answer_to(server, head() + ACTION + HANDSHAKE) == b""
 
 
 def test_queries_are_messages_too(server):
@@ -306,9 +304,7 @@ def test_silent_clients_are_pinged_and_then_dropped(monkeypatch):
     ],
 )
 def test_a_malformed_handshake_is_refused(server, handshake):
-    with connected(server) as connection:
-        connection.sendall(handshake)
-        assert read_all(connection).startswith(b"HTTP/1.1 4")
+    assert answer_to(server, handshake).startswith(b"HTTP/1.1 4")
     until(lambda: server.metrics.connections == 0, "the connection is still open")
 
 

@@ -94,6 +94,11 @@ def recorded_batches(run, monkeypatch):
     return seen
 
 
+def submit(run, **agents):
+    """Submits an episode of these trajectories with the current weights."""
+    return run.backend.submit([Episode(agents=agents, policy_version=run.backend.version)])
+
+
 def play(backend, name, steps):
     backend.start_episode(name, True)
     for _ in range(steps):
@@ -282,12 +287,7 @@ class TestSeveralAgents:
         monkeypatch.setattr(run.backend, "_play", pytest.fail)
         one = trajectory(2, logp=-0.5)
         one.policy_id = acted
-        refused(
-            422,
-            run.backend.submit,
-            [Episode(agents={"x": one}, policy_version=run.backend.version)],
-            says=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id",
-        )
+        refused(422, submit, run, x=one, says=r"another policy(.|\n)*episodes\[0\].agents.x.policy_id")
 
     @pytest.mark.parametrize("answers", ["yx", "yyy"], ids=["random", "changed"])
     def test_an_action_that_may_be_of_a_policy_that_learns_is_refused(self, run, monkeypatch, answers):
@@ -302,10 +302,9 @@ class TestSeveralAgents:
         if answers == "yyy":
             backend.log_action("logged", {"x": OBS}, {"x": 1})
             monkeypatch.setattr(policy_of, "_function", lambda agent: "x")
-        with pytest.raises(RequestError, match="learns only from its own(.|\n)*policy 'x'"):
-            backend.log_action("logged", {"x": OBS}, {"x": 1})
-        with pytest.raises(RequestError, match="learns only from its own(.|\n)*policy 'x'"):
-            backend.submit([Episode(agents={"x": trajectory(2)})])
+        says = "learns only from its own(.|\n)*policy 'x'"
+        refused(422, backend.log_action, "logged", {"x": OBS}, {"x": 1}, says=says)
+        refused(422, backend.submit, [Episode(agents={"x": trajectory(2)})], says=says)
         backend.drop_episode("logged")
         for known in (backend._returned, backend._runner_of):
             known.cache_clear()
@@ -317,14 +316,14 @@ class TestSeveralAgents:
         monkeypatch.setattr(run.backend, "_play", lambda episode: None)
         one = trajectory(2, logp=-0.5)
         one.policy_id = "x"
-        run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+        submit(run, x=one)
         first = len(calls)
         for _ in range(3):
-            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+            submit(run, x=one)
         assert len(calls) == first + 3
         monkeypatch.setattr(run.backend.worker.policy_of, "_function", lambda agent: "y")  # it changes
         with pytest.raises(RequestError, match="'x'; on the server 'y'"):
-            run.backend.submit([Episode(agents={"x": one}, policy_version=run.backend.version)])
+            submit(run, x=one)
 
     def test_submitted_agents_act_at_their_own_steps(self, run, monkeypatch):
         calls = []
@@ -336,14 +335,9 @@ class TestSeveralAgents:
         monkeypatch.setattr(run.backend._episodes, "start", lambda *given: None)
         x, y = trajectory(2, logp=-0.5, terminated=True), trajectory(2, logp=-0.5, truncated=True)
         x.t, y.t = [0, 1], [1, 3]
-        run.backend.submit([Episode(agents={"x": x, "y": y}, policy_version=run.backend.version)])
-        assert calls == [
-            ("log", ["x"]),
-            ("log", ["x", "y"]),
-            ("end_agents", ["x"]),
-            ("log", ["y"]),
-            ("end", ["y"]),
-        ]
+        submit(run, x=x, y=y)
+        until_x_ends = [("log", ["x"]), ("log", ["x", "y"]), ("end_agents", ["x"])]
+        assert calls == [*until_x_ends, ("log", ["y"]), ("end", ["y"])]
 
     def test_a_policy_that_does_not_learn_submits_actions_without_probabilities(self):
         """The actions of other agents keep their probabilities."""
@@ -351,11 +345,8 @@ class TestSeveralAgents:
         with PPOTrainer(env=SeveralAgents, config=config) as trainer:
             run = Learning(trainer)
 
-            def submit():
-                agents = {"x": trajectory(12, logp=-0.5), "y": trajectory(12)}
-                run.backend.submit([Episode(agents=agents, policy_version=run.backend.version)])
-
-            assert run.train_while(submit)["info"]["learner"].keys() == {"x"}
+            result = run.train_while(lambda: submit(run, x=trajectory(12, logp=-0.5), y=trajectory(12)))
+            assert result["info"]["learner"].keys() == {"x"}
 
 
 class TestLearningCurve:
@@ -384,12 +375,9 @@ class TestLearningCurve:
     def test_restoring_continues_the_curve(self):
         now = [50.0]
         curve = LearningCurve(clock=lambda: now[0])
-        curve.restore(
-            [
-                {"time_total_s": 10.0, "timesteps_total": 100, "episode_reward_mean": 1.0, "episodes_this_iter": 2},
-                {"time_total_s": 20.0, "timesteps_total": 200, "episode_reward_mean": None, "episodes_this_iter": 0},
-            ]
-        )
+        first = {"time_total_s": 10.0, "timesteps_total": 100, "episode_reward_mean": 1.0, "episodes_this_iter": 2}
+        second = {"time_total_s": 20.0, "timesteps_total": 200, "episode_reward_mean": None, "episodes_this_iter": 0}
+        curve.restore([first, second])
         assert (curve.steps, curve.episodes) == (200, 2)
         now[0] += 5.0
         curve.add(3.0, 7)

@@ -27,9 +27,8 @@ shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 
 
 def boxes() -> st.SearchStrategy[Space]:
-    floats = st.builds(
-        lambda shape, dtype: spaces.Box(-2.0, 3.0, shape, dtype), shapes, st.sampled_from([np.float32, np.float64])
-    )
+    dtypes = st.sampled_from([np.float32, np.float64])
+    floats = st.builds(lambda shape, dtype: spaces.Box(-2.0, 3.0, shape, dtype), shapes, dtypes)
     wide = shapes.map(lambda shape: spaces.Box(-np.inf, np.inf, shape, np.float32))
     pixels = shapes.map(lambda shape: spaces.Box(0, 255, shape, np.uint8))
     wholes = shapes.map(lambda shape: spaces.Box(-(2**40), 2**40, shape, np.int64))
@@ -167,11 +166,7 @@ def test_errors_of_a_box(value, what):
         ({"x": [0, 0], "rest": [0]}, "length of the value is not", "row 0, key 'rest'"),
         ({"x": [0, 0], "rest": 3}, "length of the value is not", "row 0, key 'rest'"),
         ({"x": [0, 0], "rest": [2, [[0, 0], [0, 0]]]}, "out of bounds", "row 0, key 'rest', element 0"),
-        (
-            {"x": [0, 0], "rest": [0.5, [[0, 0], [0, 0]]]},
-            "cannot be represented in int64",
-            "row 0, key 'rest', element 0",
-        ),
+        ({"x": [0, 0], "rest": [0.5, [[0, 0], [0, 0]]]}, "represented in int64", "row 0, key 'rest', element 0"),
         ({"x": [0, 0], "rest": [0, [[0, 0], [0, 2]]]}, "out of bounds", "row 0, key 'rest', element 1"),
     ],
 )

@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 from rollax.serving.client import PolicyClient
 from rollax.serving.learning_run import addresses_of
 from rollax.serving.policy_server_env import PolicyServerEnv
-from tests.serving.learning_runs import TINY
+from tests.serving.learning_runs import TINY, play_episode
 from tests.waiting import LONG, until
 
 pytestmark = pytest.mark.long
@@ -34,13 +34,7 @@ def play_until(stop, address, raised):
     try:
         with PolicyClient(address) as client:
             while not stop.is_set():
-                obs, _ = env.reset()
-                episode, over = client.episode(), False
-                while not over:
-                    obs, reward, terminated, truncated, _ = env.step(episode.get_action(obs))
-                    episode.log_returns(reward)
-                    over = terminated or truncated
-                episode.end(obs, truncated=truncated)
+                play_episode(client, env)
     except BaseException as error:
         if not stop.is_set():  # the server stops in the middle of an episode
             raised.append(error)

@@ -117,6 +117,13 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def answer_to(server: PolicyServer, sent: bytes) -> bytes:
+    """All that the server sends in a new connection with these bytes, until it closes the connection."""
+    with connected(server) as connection:
+        connection.sendall(sent)
+        return read_all(connection)
+
+
 def send_until_it_breaks(connection: socket.socket, data: bytes) -> None:
     """Sends the same data until the server resets the connection."""
     deadline = time.monotonic() + PATIENCE_S

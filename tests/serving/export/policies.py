@@ -32,9 +32,8 @@ def runner_of(
     policy.set_weights({name: _far(name, array, random) for name, array in weights.items()})
     observation_filter = FILTERS[settings["observation_filter"]](observation_space)
     observation_filter(columns_of(observation_space, 20))
-    actions = ActionMap(
-        action_space, clip_actions=settings["clip_actions"], normalize_actions=settings["normalize_actions"]
-    )
+    maps = {name: settings[name] for name in ("clip_actions", "normalize_actions")}
+    actions = ActionMap(action_space, **maps)
     return PolicyRunner(policy, observation_filter, actions, clip_rewards=settings.get("clip_rewards"))
 
 

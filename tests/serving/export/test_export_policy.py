@@ -13,10 +13,12 @@ from gymnasium import spaces
 
 import rollax
 from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
+from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import NoFilter
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.export.onnx_model import policy_to_onnx
 from tests.cli.command_line import invoke
+from tests.env.refused import refused
 from tests.serving.export.policies import check_without_memory, onnx_session, runner_of
 
 VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -63,13 +65,11 @@ def test_export_command(checkpoint, tmp_path, monkeypatch):
 
 
 def test_refusals(checkpoint, tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'onnx'"):
-        rollax.export_policy(checkpoint, to="onxx", out=tmp_path / "x")
+    refused(ConfigError, rollax.export_policy, checkpoint, says="did you mean 'onnx'", to="onxx", out=tmp_path / "x")
     with pytest.raises(CheckpointError, match="The checkpoint does not contain this policy"):
         rollax.export_policy(checkpoint, out=tmp_path / "x", policy_id="other")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(RollaxError, match="was not written"):
-        rollax.export_policy(checkpoint, out=tmp_path / "file" / "x")
+    refused(RollaxError, rollax.export_policy, checkpoint, says="was not written", out=tmp_path / "file" / "x")
     assert [child.name for child in tmp_path.iterdir()] == ["file"]
 
 
@@ -122,13 +122,9 @@ class Overridden(rollax.PPO):
     policy_class = InPythonToo
 
 
-@pytest.mark.parametrize(
-    ("policy_class", "message"), [(InPython, "not in JAX"), (Overridden, "chooses its actions in Python")]
-)
-def test_a_policy_in_python_is_refused(policy_class, message):
-    from rollax.rollout.actions import ActionMap
-
+@pytest.mark.parametrize(("kind", "message"), [(InPython, "not in JAX"), (Overridden, "chooses its actions in Python")])
+def test_a_policy_in_python_is_refused(kind, message):
     actions = ActionMap(spaces.Discrete(2), clip_actions=True, normalize_actions=False)
-    runner = PolicyRunner(policy_class.make_policy(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
+    runner = PolicyRunner(kind.make_policy(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
     with pytest.raises(PolicyError, match=message):
         policy_to_onnx(runner)
