@@ -62,20 +62,20 @@ def test_fit(rollax):
     ]
 
 
-def test_an_id(rollax):
-    done = rollax("check", "CartPole-v1")
-    assert done.output.startswith("CartPole-v1: fit for training\n")
+LIMIT = '[["gymnasium.wrappers:TimeLimit", {"max_episode_steps": 3}]]'
 
 
-def test_settings(rollax):
-    done = rollax("check", "checked_envs:Fine", "--env-config", '{"length": 2}')
-    assert "4 episodes, 8 steps" in done.output
-
-
-def test_wrappers(rollax):
-    limit = '[["gymnasium.wrappers:TimeLimit", {"max_episode_steps": 3}]]'
-    done = rollax("check", "checked_envs:Fine", "--env-wrappers", limit)
-    assert "4 episodes, 12 steps" in done.output
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["CartPole-v1"], "CartPole-v1: fit for training\n"),
+        (["checked_envs:Fine", "--env-config", '{"length": 2}'], "4 episodes, 8 steps"),
+        (["checked_envs:Fine", "--env-wrappers", LIMIT], "4 episodes, 12 steps"),
+    ],
+    ids=["id", "settings", "wrappers"],
+)
+def test_what_is_checked(rollax, arguments, says):
+    assert says in rollax("check", *arguments).output
 
 
 def test_warnings_are_no_errors(rollax):
@@ -84,14 +84,14 @@ def test_warnings_are_no_errors(rollax):
     assert "  warning: no end: no episode has ended within 20 steps" in done.output
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("Wrong", "The observation has the wrong shape."),
-        ("Raises", "1 / 0\n"),
-        ("Spaceless", "This is not a Gymnasium space."),
-    ],
-)
+NOT_FIT = {
+    "Wrong": "observation has the wrong shape.",
+    "Raises": "1 / 0\n",
+    "Spaceless": "not a Gymnasium space.",
+}
+
+
+@pytest.mark.parametrize(("name", "says"), NOT_FIT.items())
 def test_not_fit(rollax, name, says):
     done = rollax("check", f"checked_envs:{name}", code=1)
     assert done.stdout == f"checked_envs:{name}: not fit for training\n"

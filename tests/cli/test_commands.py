@@ -56,15 +56,8 @@ def test_evaluate_without_a_checkpoint(rollax, cwd):
 @pytest.mark.parametrize(
     "command",
     [
-        ["evaluate"],
-        ["doctor"],
-        ["plot"],
-        ["resume"],
-        ["train", "--resume"],
-        ["serve"],
-        ["export", "--out=policy.onnx"],
-        ["share", "--to=shared"],
-        ["play"],
+        *(["evaluate"], ["doctor"], ["plot"], ["resume"], ["train", "--resume"], ["serve"]),
+        *(["export", "--out=policy.onnx"], ["share", "--to=shared"], ["play"]),
     ],
     ids=" ".join,
 )
@@ -146,12 +139,8 @@ def commands(group):
 
 def test_each_option_with_a_value_names_it():
     """Otherwise Typer shows the type, as `<str>`, beside the names of other options."""
-    found = [
-        parameter
-        for command in commands(typer.main.get_command(app))
-        for parameter in command.params
-        if not getattr(parameter, "is_flag", False)
-    ]
+    parameters = [one for command in commands(typer.main.get_command(app)) for one in command.params]
+    found = [one for one in parameters if not getattr(one, "is_flag", False)]
     assert len(found) > 150
     assert [one.name for one in found if not one.metavar or one.metavar != one.metavar.upper()] == []
 

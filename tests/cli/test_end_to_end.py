@@ -43,9 +43,8 @@ def trained(trained_once, cwd):
 
 
 def without_times(line):
-    return {key: value for key, value in line.items() if "time" not in key or "timesteps" in key} | {
-        "env_steps_per_s": 0
-    }
+    kept = {key: value for key, value in line.items() if "time" not in key or "timesteps" in key}
+    return {**kept, "env_steps_per_s": 0}
 
 
 def test_train_then_act_on_raw_observations(trained, lines):

@@ -13,6 +13,16 @@ from rollax.cli.estimate import progress_on_stderr
 from tests.cli.command_line import invoke
 
 
+def write(folder, runner, episodes) -> str:
+    """Writes episodes of five steps with rewards of 1, given by (observations, actions, log-probabilities)."""
+    spaces = {"default_policy": runner.policy.observation_space}, {"default_policy": runner.policy.action_space}
+    with DatasetWriter(folder, *spaces, actions_of="policy") as writer:
+        for number, (obs, actions, logp) in enumerate(episodes):
+            columns = {"obs": obs, "actions": actions, "rewards": np.ones(5, np.float32), "action_logp": logp}
+            writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
+    return str(folder)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[str, str]:
     """The paths of a checkpoint and of a data set recorded by the same policy."""
@@ -20,20 +30,12 @@ def made(tmp_path_factory) -> tuple[str, str]:
     config = {"model": {"fcnet_hiddens": [4]}, "seed": 0, "gamma": 0.9}
     with PGTrainer(env="CartPole-v1", config=config) as trainer:
         path = trainer.save(folder)
-    runner, rng = load_policy(path), np.random.default_rng(0)
-    spaces = {"default_policy": runner.policy.observation_space}, {"default_policy": runner.policy.action_space}
-    with DatasetWriter(folder / "data", *spaces, actions_of="policy") as writer:
-        for number in range(12):
-            obs = rng.normal(size=(6, 4)).astype(np.float32)
-            actions, _, fetches = runner.compute_actions(obs[:5], explore=True)
-            columns = {
-                "obs": obs,
-                "actions": actions,
-                "rewards": np.ones(5, np.float32),
-                "action_logp": fetches["action_logp"],
-            }
-            writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
-    return str(path), str(folder / "data")
+    runner, rng, episodes = load_policy(path), np.random.default_rng(0), []
+    for _ in range(12):
+        obs = rng.normal(size=(6, 4)).astype(np.float32)
+        actions, _, fetches = runner.compute_actions(obs[:5], explore=True)
+        episodes.append((obs, actions, fetches["action_logp"]))
+    return str(path), write(folder / "data", runner, episodes)
 
 
 def test_the_same_policy_has_the_value_of_the_data(made) -> None:
@@ -49,17 +51,8 @@ def test_the_same_policy_has_the_value_of_the_data(made) -> None:
 
 def test_json_has_null_without_an_estimate(made, tmp_path) -> None:
     runner, obs = load_policy(made[0]), np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
-    policy = runner.policy
-    columns = {
-        "obs": obs,
-        "actions": 1 - runner.compute_actions(obs[:5], explore=False)[0],
-        "rewards": np.ones(5, np.float32),
-        "action_logp": np.full(5, np.log(0.5), np.float32),
-    }
-    spaces = {"default_policy": policy.observation_space}, {"default_policy": policy.action_space}
-    with DatasetWriter(tmp_path, *spaces, actions_of="policy") as writer:
-        for number in range(2):
-            writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
+    others = 1 - runner.compute_actions(obs[:5], explore=False)[0]
+    write(tmp_path, runner, [(obs, others, np.full(5, np.log(0.5), np.float32))] * 2)
     done = invoke("estimate", made[0], "--input", str(tmp_path), "--methods", "is,wis", "--greedy", "--json")
     methods = json.loads(done.stdout, parse_constant=pytest.fail)["methods"]
     assert (methods["is"]["v_target"], methods["wis"]["v_target"]) == (0, None)

@@ -13,6 +13,7 @@ from rollax.config.names_of_libraries import OF_LIBRARY
 from rollax.config.synonyms import ADVICE, SYNONYMS
 from rollax.errors import ConfigError, without_links
 from tests.cli.command_line import invoke
+from tests.env.refused import raised
 
 CONFIGS = {"DQN": DQNConfig, "PPO": PPOConfig, "SAC": SACConfig}
 
@@ -81,12 +82,10 @@ def test_a_setting_without_a_counterpart():
 
 
 def test_an_unknown_key_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'gamma'"):
-        explanation("gama", CONFIGS)
+    raised(ConfigError, explanation, "gama", CONFIGS, says="did you mean 'gamma'")
     refusal = invoke("explain", "no_such_thing_at_all", "--algo=PPO", code=2).stderr
     assert sum(name in refusal for name in SYNONYMS) < 20
-    with pytest.raises(ConfigError, match="entropy_coeff"):
-        explanation("coeff_of_entropy", CONFIGS)
+    raised(ConfigError, explanation, "coeff_of_entropy", CONFIGS, says="entropy_coeff")
     assert invoke("explain", "gamma", "--algo=ppo").output.startswith("gamma: ")
 
 
@@ -103,8 +102,7 @@ def test_all_names_are_explained():
 
 
 def test_a_name_without_a_counterpart_leads_to_the_algorithms_that_have_one():
-    with pytest.raises(ConfigError, match="'clip_param' is a key of PPO"):
-        explanation("clip_range", {"DQN": CONFIGS["DQN"]})
+    raised(ConfigError, explanation, "clip_range", {"DQN": CONFIGS["DQN"]}, says="'clip_param' is a key of PPO")
 
 
 def test_the_names_of_libraries_are_in_the_tables():

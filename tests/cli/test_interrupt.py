@@ -14,6 +14,9 @@ from rollax.core.storage import newest, read_manifest
 from rollax.runs.interrupts import Interrupted, StopRequest, no_lost_interrupts
 from tests.python_process import started
 
+SIGNALS = [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+each_signal = pytest.mark.parametrize(("number", "code"), SIGNALS)
+
 
 def start(cwd: Path, **config: object) -> subprocess.Popen[str]:
     command = ("-m", "rollax", "train", "--import=tests.cli.register_fake", "--run=FAKE", "--env=F", "--out=run")
@@ -27,9 +30,7 @@ def wait_for_iteration(process: subprocess.Popen[str], number: int = 1) -> None:
         assert process.stdout.readline().startswith(f"iteration {n}")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
-)
+@each_signal
 def test_a_signal_saves_and_ends(tmp_path, number, code):
     process = start(tmp_path, pause=0.05)
     wait_for_iteration(process)
@@ -50,9 +51,7 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
     assert (tmp_path / "run" / "curve.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
-)
+@each_signal
 def test_a_second_signal_ends_at_once(tmp_path, number, code):
     # After the second result, all imports are done: some libraries swallow signals during their import.
     process = start(tmp_path, hangs_at=3)

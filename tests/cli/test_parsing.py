@@ -16,6 +16,7 @@ from rollax.config.json_form import missing_code
 from rollax.core.importing import ImportPath, StoredCode
 from rollax.errors import ConfigError
 from rollax.runs.experiment import Experiment, merged, override, read_experiment
+from tests.env.refused import refused
 
 
 def read(tmp_path, text):
@@ -37,12 +38,7 @@ def test_an_entry_of_the_zoo_is_an_experiment(tmp_path):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3e-4", 3e-4),
-        ("1e6", 1e6),
-        ("2.5e3", 2500.0),
-        ("1E+2", 100.0),
-        ("1_000", 1000),
-        ("e5", "e5"),
+        *(("3e-4", 3e-4), ("1e6", 1e6), ("2.5e3", 2500.0), ("1E+2", 100.0), ("1_000", 1000), ("e5", "e5")),
         ("'3e-4'", "3e-4"),
     ],
 )
@@ -179,11 +175,8 @@ def test_options_of_many_levels_are_refused():
 
 def test_merged_is_recursive_and_keeps_its_arguments():
     base = {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
-    assert merged(base, {"model": {"b": 3}, "x": {"n": 1}, "y": 2}) == {
-        "model": {"a": 1, "b": 3},
-        "x": {"n": 1},
-        "y": 2,
-    }
+    found = merged(base, {"model": {"b": 3}, "x": {"n": 1}, "y": 2})
+    assert found == {"model": {"a": 1, "b": 3}, "x": {"n": 1}, "y": 2}
     assert base == {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
 
 
@@ -195,8 +188,7 @@ def test_override_keeps_values_without_an_option():
 
 
 def test_a_repeated_key_is_refused():
-    with pytest.raises(ConfigError, match=r"not valid JSON: a repeated key among \['lr', 'lr'\]"):
-        parse_config('{"lr": 1, "lr": 2}')
+    refused(ConfigError, parse_config, '{"lr": 1, "lr": 2}', says="not valid JSON: a repeated key among ['lr', 'lr']")
 
 
 def test_keys_that_a_run_has_left_out_stay_left_out(tmp_path):
@@ -231,12 +223,10 @@ class TestPresets:
     def test_a_preset_without_effect_is_refused(self, tmp_path):
         whole = {"run": "PPO", "preset": "rllib", "config": PPOConfig(env="CartPole-v1").to_json()}
         for experiment, resume in ((read(tmp_path, json.dumps(whole)), None), (Experiment(preset="rllib"), tmp_path)):
-            with pytest.raises(ConfigError, match="preset"):
-                make_trainer(experiment, resume, trust_code=False)
+            refused(ConfigError, make_trainer, experiment, resume, says="preset", trust_code=False)
 
     def test_the_preset_of_another_trainer_class_is_that_of_its_name(self):
-        experiment = Experiment(
-            ImportPath("rollax.algorithms.ppo:PPOTrainer"), "CartPole-v1", {"train_batch_size": 128}, preset="rllib"
-        )
+        ppo = ImportPath("rollax.algorithms.ppo:PPOTrainer")
+        experiment = Experiment(ppo, "CartPole-v1", {"train_batch_size": 128}, preset="rllib")
         with make_trainer(experiment, None, trust_code=False) as trainer:
             assert (trainer.config.train_batch_size, trainer.config.num_sgd_iter) == (128, 30)

@@ -26,11 +26,9 @@ def test_a_run_goes_on_in_its_folder_with_its_stop_conditions(rollax, lines, int
     assert iterations(lines(interrupted)) == [1, 2, 3, 4, 5]
     rollax("resume", "run", "--set=fail_at=0")
     assert iterations(lines(interrupted)) == list(range(1, 10))
-    assert json.loads((interrupted / "config.json").read_text())["stop"] == {
-        "episode_reward_mean": 1000,
-        "training_iteration": 9,
-    }
-    assert json.loads((interrupted / "config.json").read_text())["config"]["seed"] == 3
+    stored = json.loads((interrupted / "config.json").read_text())
+    assert stored["stop"] == {"episode_reward_mean": 1000, "training_iteration": 9}
+    assert stored["config"]["seed"] == 3
     # The same command in its long form, on the run that has ended.
     rollax("train", "--resume=run", "--out=run", "--stop-iterations=11")
     assert iterations(lines(interrupted)) == list(range(1, 12))
@@ -53,6 +51,9 @@ def test_a_copy_with_more_steps_is_another_run(rollax, lines, interrupted, cwd):
     rollax("train", "--resume=run", "--continue-for=100", "--set=fail_at=0", "--out=copy")
     assert iterations(lines(cwd / "copy")) == [1, 2, 3, 4, 5]
     assert iterations(lines(interrupted)) == [1, 2, 3, 4, 5]
+    earlier = "--resume=run/checkpoints/checkpoint_000002"
+    rollax("train", earlier, "--stop-iterations=3", "--set=fail_at=0", "--out=shorter")
+    assert iterations(lines(cwd / "shorter")) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("condition", ["--stop-iterations=3", "--stop-reward=25"])

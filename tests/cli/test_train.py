@@ -34,12 +34,9 @@ def test_prints_where_the_files_are(rollax, cwd):
     done = rollax("train", "--run=FAKE", "--stop-timesteps=200", "--out=here")
     assert "timesteps_total 200 reached 200 (200 steps, 0:04)" in done.output
     assert "mean reward 41.00 over 3 (lowest 40.00, highest 42.00)" in done.output
-    for line in (
-        "Learning curve:   here/curve.png",
-        "Results:          here/result.jsonl",
-        "Checkpoint:       here/checkpoints/checkpoint_000002",
-    ):
-        assert line in done.output.splitlines()
+    assert "Learning curve:   here/curve.png\n" in done.output
+    assert "Results:          here/result.jsonl\n" in done.output
+    assert "Checkpoint:       here/checkpoints/checkpoint_000002\n" in done.output
     assert "evaluate here/checkpoints/checkpoint_000002 --episodes 5 --video videos/" in done.output
 
 
@@ -110,16 +107,8 @@ def test_the_command_line_overrides_the_file(rollax, cwd):
         "run: FAKE\nenv: A-v0\nconfig: {lr: 3e-4, model: {width: 1, depth: 2}}\n"
         "stop: {training_iteration: 9, time_total_s: 100}\n"
     )
-    rollax(
-        "train",
-        "-f",
-        "fake.yaml",
-        "--env=B-v0",
-        "--stop-iterations=1",
-        "--seed=7",
-        "--out=here",
-        '--config={"model": {"width": 5}}',
-    )
+    options = ("--env=B-v0", "--stop-iterations=1", "--seed=7", '--config={"model": {"width": 5}}')
+    rollax("train", "-f", "fake.yaml", *options, "--out=here")
     config = json.loads((cwd / "here" / "config.json").read_text())
     assert config["env"] == "B-v0"
     assert config["stop"] == {"training_iteration": 1, "time_total_s": 100}
@@ -158,22 +147,6 @@ def test_a_run_can_be_repeated_from_its_config(rollax, lines, cwd):
     assert lines(cwd / "one") == lines(cwd / "two")
 
 
-def test_checkpoint_frequency(rollax, cwd):
-    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=2", "--out=here")
-    names = [path.name for path in sorted((cwd / "here" / "checkpoints").iterdir())]
-    assert names == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
-
-
-def test_resume_continues_the_whole_curve(rollax, lines, cwd):
-    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=3", "--out=one", "--seed=4")
-    rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
-    assert [line["training_iteration"] for line in lines(cwd / "two")] == [1, 2, 3, 4]
-    assert json.loads((cwd / "two" / "config.json").read_text())["config"]["seed"] == 4
-    # A run folder means its newest checkpoint.
-    rollax("train", "--resume=one", "--stop-iterations=6", "--out=three")
-    assert [line["training_iteration"] for line in lines(cwd / "three")] == [1, 2, 3, 4, 5, 6]
-
-
 def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folder(rollax, cwd):
     rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=one", "--no-evaluate")
     done = rollax("train", "--resume=one", "--stop-iterations=2", code=2)
@@ -197,10 +170,10 @@ def test_results_are_strict_json(rollax, lines, cwd):
 
 def test_plain_output_is_a_line_per_iteration(rollax):
     out = rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here").output.splitlines()
-    assert out[0] == "iteration 1  steps 100  steps/s 50  reward -  length -  evaluation -  elapsed 0:02  left 0:02"
-    assert (
-        out[1] == "iteration 2  steps 200  steps/s 50  reward 20.00  length 20.0  evaluation -  elapsed 0:04  left 0:00"
-    )
+    assert out[:2] == [
+        "iteration 1  steps 100  steps/s 50  reward -  length -  evaluation -  elapsed 0:02  left 0:02",
+        "iteration 2  steps 200  steps/s 50  reward 20.00  length 20.0  evaluation -  elapsed 0:04  left 0:00",
+    ]
 
 
 def test_quiet_prints_only_the_summary(rollax):

@@ -64,15 +64,10 @@ def test_train_passes_options_on_and_play_finds_the_run(small, cwd):
 @pytest.mark.long
 def test_code_that_a_file_names_requires_trust(cwd, without_drawing):
     text = TEXT.replace("env: CartPole-v1", "env: tests.zoo.test_entries:made")
-    entry = write_small(
-        cwd, text.replace("config:\n", "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n")
-    )
-    commands = [
-        ("zoo", "train", entry, "--stop-iterations=1", "--quiet"),
-        ("zoo", "play", entry, "--episodes=2"),
-        ("zoo", "measure", entry, "--seeds=2"),
-    ]
-    for command in commands:
+    wrapped = "config:\n  env_wrappers: ['tests.zoo.test_entries:no_wrapper']\n"
+    entry = write_small(cwd, text.replace("config:\n", wrapped))
+    for name, option in (("train", "--stop-iterations=1"), ("play", "--episodes=2"), ("measure", "--seeds=2")):
+        command = ("zoo", name, entry, option)
         assert "--trust-code" in invoke(*command, code=2).output
         invoke(*command, "--trust-code")
     assert len(read_entry(entry, trust_code=True).figures.seeds) == 2
@@ -102,12 +97,10 @@ def test_measure_and_verify(small):
     assert "Bit for bit the same" in whole
     assert "inside of the interval" in whole
     entry = read_entry(small)
-    seeds = [
-        result.model_copy(
-            update={"weights": "0" * 32, "score": 400.0, "first": result.first.model_copy(update={"reward": 400.0})}
-        )
-        for result in entry.figures.seeds
-    ]
+    seeds = []
+    for result in entry.figures.seeds:
+        first = result.first.model_copy(update={"reward": 400.0})
+        seeds.append(result.model_copy(update={"weights": "0" * 32, "score": 400.0, "first": first}))
     entry.with_measured(entry.figures.model_copy(update={"seeds": tuple(seeds)}))
     outside = invoke("zoo", "verify", small, "--whole", "--seeds=1", code=1).output
     assert "outside of the interval" in outside
