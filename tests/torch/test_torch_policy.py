@@ -21,6 +21,7 @@ from rollax.policy.exploration.parameter_noise import ParameterNoise, action_dis
 from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
+from tests.env.refused import refused
 from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, experience, make, same, seen
 from tests.torch.torch_weights import torch_weights
 
@@ -41,10 +42,9 @@ def test_an_update_equals_that_of_jax():
 
 
 def test_observations_may_be_reversed_views():
-    policy, obs = make(), seen(5)
-    np.testing.assert_array_equal(
-        *(policy.compute_actions(rows, explore=False)[0] for rows in (obs[::-1], obs[::-1].copy()))
-    )
+    policy, reversed_rows = make(), seen(5)[::-1]
+    both = (reversed_rows, reversed_rows.copy())
+    np.testing.assert_array_equal(*(policy.compute_actions(rows, explore=False)[0] for rows in both))
 
 
 def test_masked_actions_are_never_taken_and_not_learned_from():
@@ -141,15 +141,16 @@ def test_perturbed_parameters_are_refused():
         def make_exploration(self):
             return ParameterNoise(super().make_exploration(), action_distance, lambda timestep: 0.1, 0.1)
 
-    with pytest.raises(
-        PolicyError, match=r"no effect in PyTorch(.|\n)*Perturbed, make_exploration(.|\n)*ParameterNoise"
-    ):
+    with pytest.raises(PolicyError, match=r"no effect in PyTorch(.|\n)*Perturbed, make_exploration(.|\n)*Noise"):
         Perturbed.make_policy(SEEN, BOX, REPLAY)
 
 
 def test_vf_share_layers_without_values_is_refused():
     with pytest.raises(ConfigError, match="vf_share_layers has no effect: there is no value function"):
         TorchPG.make_policy(SEEN, CHOICES, {"model": {"vf_share_layers": True}})
+
+
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
 
 
 class TestOwnNetworks:
@@ -161,17 +162,11 @@ class TestOwnNetworks:
         ],
     )
     def test_settings_without_effect_are_refused(self, kind, setting):
-        with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}"):
-            make(kind, model=setting)
+        refused(ConfigError, make, kind, says=f"model.{next(iter(setting))}', for {kind}", model=setting)
 
     @pytest.mark.parametrize(
         ("policy_class", "space"),
-        [
-            (TorchDQN, BOX),
-            (TorchDQN, spaces.MultiDiscrete([2, 2])),
-            (TorchSAC, CHOICES),
-            (TorchSAC, spaces.Box(-np.inf, np.inf, (2,))),
-        ],
+        [(TorchDQN, BOX), (TorchDQN, spaces.MultiDiscrete([2, 2])), (TorchSAC, CHOICES), (TorchSAC, UNBOUNDED)],
     )
     def test_actions_of_another_kind_are_refused(self, policy_class, space):
         with pytest.raises(SpaceError, match=rf"action_space of {policy_class.__name__}"):

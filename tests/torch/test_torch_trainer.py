@@ -26,19 +26,15 @@ from rollax.config.replay_groups import ReplayFields
 from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.processes.settings import TORCH_DEVICE
 from rollax.torch.losses import masked_mean
+from tests.env.refused import refused
 from tests.pages import REPOSITORY
 from tests.python_process import output_of
 from tests.torch.made import same
 
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "device": "cpu"}
 PPO_CONFIG = {**SMALL, "num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
-REPLAY = {
-    **SMALL,
-    "learning_starts": 16,
-    "train_batch_size": 8,
-    "timesteps_per_iteration": 32,
-    "store_buffer_in_checkpoints": True,
-}
+REPLAY = {**SMALL, "learning_starts": 16, "train_batch_size": 8, "timesteps_per_iteration": 32}
+REPLAY["store_buffer_in_checkpoints"] = True
 RUNS = {
     "PG": (TorchPGTrainer, "CartPole-v1", {**SMALL, "train_batch_size": 64}),  # made of functions
     "PPO": (TorchPPOTrainer, "CartPole-v1", PPO_CONFIG),
@@ -78,8 +74,7 @@ def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
     policy = load_policy(path, trainer_class=TorchPPOTrainer)
     assert policy.compute_single_action(observation) == expected
     same(policy.policy.get_weights(), weights)
-    with pytest.raises(CheckpointError, match="not imported without trust in the file"):
-        load_policy(path)
+    refused(CheckpointError, load_policy, path, says="not imported without trust in the file")
 
 
 def test_files_of_torch_save_are_refused(tmp_path):
@@ -91,9 +86,8 @@ def test_files_of_torch_save_are_refused(tmp_path):
             model.tied = model.advantages
             return model
 
-    policy, other = (
-        Tied.make_policy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), {**SMALL, "seed": seed}) for seed in (1, 2)
-    )
+    spaces_of = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+    policy, other = (Tied.make_policy(*spaces_of, {**SMALL, "seed": seed}) for seed in (1, 2))
     path = tmp_path / "model.pt"
     torch.save(other.model.state_dict(), path)
     with pytest.raises(CheckpointError, match=r"may run code(.|\n)*weights_only=True") as error:
@@ -101,11 +95,8 @@ def test_files_of_torch_save_are_refused(tmp_path):
     exec(str(error.value).split("`")[1], {"torch": torch, "policy": policy})  # noqa: S102
     same(policy.get_weights(), other.get_weights())
     same(policy.targets, other.targets)
-    with (
-        TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer,
-        pytest.raises(CheckpointError, match="pickle"),
-    ):
-        trainer.restore(path)
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
+        refused(CheckpointError, trainer.restore, path, says="pickle")
 
 
 @pytest.mark.long
@@ -162,8 +153,7 @@ def test_policies_share_variables(tmp_path):
 def test_policies_in_jax_and_pytorch_cannot_share_variables():
     config = sharing(first=None, second=(TorchPPO, None, None, {}))
     del config["device"]
-    with pytest.raises(ConfigError, match="hidden layers"):
-        PPOTrainer(env=MultiAgentCartPole, config=config)
+    refused(ConfigError, PPOTrainer, says="hidden layers", env=MultiAgentCartPole, config=config)
 
 
 def test_features_of_jax_policies_are_refused(tmp_path):

@@ -66,10 +66,7 @@ class TestDistributions:
     @pytest.mark.parametrize("squash", [False, True])
     @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
     def test_equal(self, space, squash):
-        ours, twin = (
-            factory.make_distribution(space, squash=squash),
-            distributions.make_distribution(space, squash=squash),
-        )
+        ours, twin = (made.make_distribution(space, squash=squash) for made in (factory, distributions))
         assert (twin.num_inputs, twin.num_noise, twin.num_mask) == (ours.num_inputs, ours.num_noise, ours.num_mask)
         inputs, other = normal(B, ours.num_inputs), normal(B, ours.num_inputs, seed=1)
         noise = np.random.default_rng(2).random((B, ours.num_noise), np.float32)
@@ -84,11 +81,8 @@ class TestDistributions:
         both(lambda x: ours.logp(x, actions), lambda x: twin.logp(x, taken), inputs)
         both(ours.entropy, twin.entropy, inputs)
         both(ours.kl, twin.kl, inputs, other)
-        both(
-            lambda x: ours.sample_and_logp(x, jnp.asarray(noise))[1],
-            lambda x: twin.sample_and_logp(x, torch.tensor(noise))[1],
-            inputs,
-        )
+        drawn = jnp.asarray(noise), torch.tensor(noise)
+        both(lambda x: ours.sample_and_logp(x, drawn[0])[1], lambda x: twin.sample_and_logp(x, drawn[1])[1], inputs)
         if ours.num_mask:
             mask = np.random.default_rng(3).integers(0, 2, (B, ours.num_mask)).astype(np.int8)
             both(lambda x: ours.mask(x, jnp.asarray(mask)), lambda x: twin.mask(x, torch.tensor(mask)), inputs)
@@ -184,12 +178,8 @@ class TestLosses:
 
     @pytest.mark.parametrize("limit", [None, 0.5])
     def test_values(self, limit):
-        arguments = normal(B), normal(B, seed=1)
-        both(
-            lambda *x: values.value_loss(*x, MASK, vf_clip_param=limit),
-            lambda *x: twins.value_loss(*x, VALID, vf_clip_param=limit),
-            *arguments,
-        )
+        arguments, clip = (normal(B), normal(B, seed=1)), {"vf_clip_param": limit}
+        both(lambda *x: values.value_loss(*x, MASK, **clip), lambda *x: twins.value_loss(*x, VALID, **clip), *arguments)
         for targets in (arguments[0], np.ones(B, np.float32)):
             expected = values.explained_variance(*map(jnp.asarray, (targets, arguments[1])), MASK)
             got = twins.explained_variance(*map(torch.tensor, (targets, arguments[1])), VALID)

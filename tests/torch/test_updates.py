@@ -13,6 +13,7 @@ from examples.torch_dqn import TorchDQN
 from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax.errors import NonFiniteError, PolicyError, ShapeError
+from tests.env.refused import refused
 from tests.torch.made import BOX, CHOICES, KINDS, PPO_CONFIG, REPLAY, SEEN, experience, make, same
 
 
@@ -21,8 +22,7 @@ def test_trained_parts_without_a_learning_rate_are_refused():
         def learning_rates(self, lr):
             return {"actor": 1e-3, "critics": 1e-3}
 
-    with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*log_alpha"):
-        WithoutRate.make_policy(SEEN, BOX, REPLAY)
+    refused(PolicyError, WithoutRate.make_policy, SEEN, BOX, REPLAY, says="no learning rate...log_alpha")
 
 
 def test_errors_use_the_policys_own_random_numbers():
@@ -179,8 +179,7 @@ def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
     policy = InParts.make_policy(SEEN, BOX, REPLAY)
     gradients, _ = policy.compute_gradients(experience(policy))
     large = np.full_like(gradients["log_alpha"], 1e30)
-    with pytest.raises(NonFiniteError, match="the norm of the gradient"):
-        policy.apply_gradients({**gradients, "log_alpha": large})
+    refused(NonFiniteError, policy.apply_gradients, {**gradients, "log_alpha": large}, says="the norm of the gradient")
     policy.apply_gradients(gradients)
 
 
@@ -191,8 +190,7 @@ def test_statistics_by_row_of_a_model_with_memory_have_one_number_for_each_seque
             return loss, {**statistics, "td_error": out.value}
 
     policy = ByRow.make_policy(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
-    with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
-        policy.learn_on_batch(experience(policy))
+    refused(ShapeError, policy.learn_on_batch, experience(policy), says="'td_error'...for each sequence")
 
 
 @pytest.mark.long
@@ -211,9 +209,8 @@ def test_other_coefficients_do_not_recompile_the_loss(monkeypatch):
             entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
             return entropy / (1 + coefficients["num_updates"]), {}
 
-    policy = Decaying.make_policy(
-        SEEN, CHOICES, {**PPO_CONFIG, "torch_compile": True, "entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]}
-    )
+    schedule = {"entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]}
+    policy = Decaying.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "torch_compile": True, **schedule})
     policy.learn_on_batch(experience(policy))
     first = len(graphs)
     policy.timestep = 50

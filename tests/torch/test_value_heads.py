@@ -41,10 +41,8 @@ def test_the_default_models_return_one_value_for_each_head(kind, memory):
     values = policy.compute_values(seen(5), columns)
     np.testing.assert_allclose(values, fetches["vf_preds"], rtol=1e-5)
     assert abs(values[:, 0] - values[:, 1]).max() > 1e-3
-    assert policy.compute_values(seen(0), {name: tuple(s[:0] for s in c) for name, c in columns.items()}).shape == (
-        0,
-        2,
-    )
+    no_rows = {name: tuple(part[:0] for part in column) for name, column in columns.items()}
+    assert policy.compute_values(seen(0), no_rows).shape == (0, 2)
 
 
 class JaxHeads(nnx.Module):
