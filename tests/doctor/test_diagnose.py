@@ -29,16 +29,14 @@ from rollax.doctor.activations import hidden_activations
 from rollax.doctor.played import play_episodes
 from rollax.runs.run_folder import newest_saved
 from rollax.runs.run_lock import RunLock
+from tests.cli.command_line import invoke
+from tests.env.refused import refused
 from tests.marks import long_except
 
 ITERATIONS = 12
-SMALL = {
-    "seed": 0,
-    "train_batch_size": 128,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 2,
-    "model": {"fcnet_hiddens": (16,)},
-}
+SMALL = {"train_batch_size": 128, "sgd_minibatch_size": 64, "num_sgd_iter": 2, "model": {"fcnet_hiddens": (16,)}}
+SMALL["seed"] = 0
+UNTAUGHT = {"seed": 0, "learning_starts": 5000, "timesteps_per_iteration": 50}
 QUIET = {"progress": "none", "loggers": [], "evaluate": False}
 
 
@@ -71,13 +69,7 @@ def runs(tmp_path_factory):
         ("well", PPOTrainer, "CartPole-v1", SMALL, {}),
         ("large-steps", PPOTrainer, "Loud-v0", {**SMALL, "lr": 1.0}, {}),
         ("unwatched", PPOTrainer, "CartPole-v1", {**SMALL, "lr": 0.0}, {"diagnose": False}),
-        (
-            "untaught",
-            DQNTrainer,
-            "CartPole-v1",
-            {"seed": 0, "learning_starts": 5000, "timesteps_per_iteration": 50},
-            {},
-        ),
+        ("untaught", DQNTrainer, "CartPole-v1", UNTAUGHT, {}),
     ):
         messages: list[str] = []
         handler = logging.Handler()
@@ -134,20 +126,16 @@ def test_a_run_that_ended_before_it_learned(runs):
 
 def test_play_is_checked_and_a_folder_without_a_run_refused(runs, tmp_path):
     folder, _ = runs
-    with pytest.raises(ConfigError):
-        diagnose(folder / "well", play=-1)
-    with pytest.raises(RollaxError):
-        diagnose(tmp_path)
+    refused(ConfigError, diagnose, folder / "well", play=-1)
+    refused(RollaxError, diagnose, tmp_path)
 
 
 def test_the_command_exits_with_1_if_something_is_wrong(runs):
     folder, _ = runs
-    assert CliRunner().invoke(app, ["doctor", str(folder / "well"), "--play=0"]).exit_code == 0
-    ill = CliRunner().invoke(app, ["doctor", str(folder / "unwatched"), "--play=0", "--json"])
-    assert ill.exit_code == 1
-    content = json.loads(ill.stdout)
+    invoke("doctor", folder / "well", "--play=0")
+    content = json.loads(invoke("doctor", folder / "unwatched", "--play=0", "--json", code=1).stdout)
     assert [finding["key"] for finding in content["findings"] if finding["severity"] == "problem"] == ["lr"]
-    assert CliRunner().invoke(app, ["doctor", str(folder / "none")]).exit_code == 2
+    invoke("doctor", folder / "none", code=2)
 
 
 def test_returns_and_values_of_played_episodes(runs):
@@ -233,7 +221,7 @@ def test_own_code_is_played_only_with_trust_or_another_environment(own):
     assert not untrusted.plays
     assert "--trust-code" in str(untrusted)
     assert diagnose(own, play=1, env="tests.doctor.test_diagnose:Loud").plays
-    loud = ["--env=tests.doctor.test_diagnose:Loud", "--run=PPO", "--play=1", "--json"]
+    loud = ("--env=tests.doctor.test_diagnose:Loud", "--run=PPO", "--play=1", "--json")
     assert json.loads(CliRunner().invoke(app, ["doctor", str(own), *loud]).stdout)["plays"]
 
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rollax.doctor.played import Played
 from rollax.doctor.played_rules import PLAYED_RULES
 from rollax.runs.rules.finding import name_of
-from tests.runs.rules.runs import made
+from tests.runs.rules.runs import each_case, made
 
 BY_NAME = {name_of(rule): rule for rule in PLAYED_RULES}
 RANDOM = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def dead(count):
 
 OBS = RANDOM.standard_normal((ROWS, 3)).astype(np.float32)
 ENDS = np.where(RANDOM.uniform(size=(ROWS, 2)) < 0.5, -1.0, 1.0)
-TRUNCATED = np.ones(3, bool)
+TRUNCATED, HIGH = np.ones(3, bool), np.full(ROWS, 16.0)
 TINY = {"default_policy": spaces.Box(-1e-4, 1e-4, (2,))}
 MODEL = {"model": {"normalization": None}}
 
@@ -82,23 +82,13 @@ CASES = {
         (run(), played(activations={})),
     ],
     "value-bias": [
-        (
-            run(config={"double_q": False}, replay={"num_updates": 9}),
-            played(values=np.full(ROWS, 16.0)),
-            "warning",
-            "double_q",
-        ),
-        (
-            run(config={"twin_q": False}, replay={"num_updates": 9}),
-            played(values=np.full(ROWS, 16.0)),
-            "warning",
-            "twin_q",
-        ),
-        (run(), played(values=np.full(ROWS, 16.0)), "warning", "vf_loss_coeff"),
+        (run(config={"double_q": False}, replay={"num_updates": 9}), played(values=HIGH), "warning", "double_q"),
+        (run(config={"twin_q": False}, replay={"num_updates": 9}), played(values=HIGH), "warning", "twin_q"),
+        (run(), played(values=HIGH), "warning", "vf_loss_coeff"),
         (run(), played(values=np.full(ROWS, 4.0)), "note", "lr"),
         (run(), played(values=np.full(ROWS, 14.0))),
         (run(), played(values=None)),
-        (run(), played(values=np.full(ROWS, 16.0), weight_of_end=np.full(ROWS, 0.5))),  # returns are not known
+        (run(), played(values=HIGH, weight_of_end=np.full(ROWS, 0.5))),  # returns are not known
     ],
     "time-limit-as-end": [
         (run(), played(lengths=np.array([40, 40, 40])), "warning", None),
@@ -113,31 +103,19 @@ CASES = {
         (run(), played(truncated=np.array([True, True, False]))),
     ],
 }
-ILL = [
-    pytest.param(name, *case, id=f"{name}-{i}")
-    for name, cases in CASES.items()
-    for i, case in enumerate(cases)
-    if len(case) == 4
-]
-WELL = [
-    pytest.param(name, *case, id=f"{name}-{i}")
-    for name, cases in CASES.items()
-    for i, case in enumerate(cases)
-    if len(case) == 2
-]
 
 
 def test_every_rule_has_cases():
     assert set(CASES) == set(BY_NAME)
 
 
-@pytest.mark.parametrize(("name", "statistics", "rows", "severity", "key"), ILL)
+@pytest.mark.parametrize(("name", "statistics", "rows", "severity", "key"), each_case(CASES, 4))
 def test_a_rule_finds_what_it_is_about(name, statistics, rows, severity, key):
     (finding,) = BY_NAME[name](statistics, "default_policy", rows)
     assert (finding.severity, finding.key) == (severity, key)
 
 
-@pytest.mark.parametrize(("name", "statistics", "rows"), WELL)
+@pytest.mark.parametrize(("name", "statistics", "rows"), each_case(CASES, 2))
 def test_a_rule_is_quiet_on_episodes_that_are_well(name, statistics, rows):
     assert list(BY_NAME[name](statistics, "default_policy", rows)) == []
 

@@ -10,9 +10,6 @@ from examples.crossq import CONFIG, CrossQ, CrossQConfig, CrossQTrainer
 from rollax import ConfigError, load_policy
 from tests.algorithms.tables import f32, two_rows
 from tests.examples.test_tqc import Middle
-from tests.learning_curves import learning_run, reaches
-
-__all__ = ["learning_run", "reaches"]
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 LAYERS = {"fcnet_hiddens": (), "normalization": "batch_renorm"}

@@ -9,9 +9,6 @@ from examples.her import BITS, CONFIG, HER, FlipBits, HERTrainer, Hindsight
 from rollax import DQNTrainer
 from rollax.batch import Fragment
 from rollax.replay.uniform import UniformReplay
-from tests.learning_curves import learning_run, reaches
-
-__all__ = ["learning_run", "reaches"]
 
 # A trajectory of three rows, 00 -> 10 -> 11 -> 01, which was truncated without reaching its goal, 00.
 STATES = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.int8)

@@ -38,15 +38,8 @@ def test_all_written_steps_are_read(path):
         for line, after in zip(lines, [*lines[1:], lines[0]], strict=True)
         if line[5]
     }
-    worker = RolloutWorker(
-        Log,
-        Weighted,
-        config={
-            "env_config": {"path": str(path)},
-            "rollout_fragment_length": len(written),
-            "accept_off_policy_actions": True,
-        },
-    )
+    config = {"rollout_fragment_length": len(written), "accept_off_policy_actions": True}
+    worker = RolloutWorker(Log, Weighted, config={"env_config": {"path": str(path)}, **config})
     found = {}
     while len(found) < len(written):
         batch = worker.sample()

@@ -94,13 +94,9 @@ class TestRockPaperScissors:
 
 class TestTicTacToe:
     def test_each_player_opens_half_of_the_games(self):
-        seats = [
-            tuple(
-                tic_tac_toe.seat_by_board(agent, SimpleNamespace(env_index=board)) for agent in ("player_1", "player_2")
-            )
-            for board in range(4)
-        ]
-        assert seats == [("learner", "random"), ("random", "learner")] * 2
+        boards = [SimpleNamespace(env_index=board) for board in range(4)]
+        first, second = ([tic_tac_toe.seat_by_board(f"player_{i}", board) for board in boards] for i in (1, 2))
+        assert (first, second) == (["learner", "random"] * 2, ["random", "learner"] * 2)
 
     def test_random_moves_are_all_free_squares(self):
         config = {"num_envs_per_worker": 4, "rollout_fragment_length": 200, "seed": 0}
@@ -272,8 +268,8 @@ def test_two_trainers_train_one_policy_each_and_have_the_same_weights():
 
 def changed(before, after):
     """The ids of the policies that differ."""
-    return {
-        policy_id
-        for policy_id, weights in before.items()
-        if any(not np.array_equal(value, after[policy_id][name]) for name, value in weights.items())
-    }
+
+    def equal(one, other):
+        return all(np.array_equal(value, other[name]) for name, value in one.items())
+
+    return {policy_id for policy_id, weights in before.items() if not equal(weights, after[policy_id])}

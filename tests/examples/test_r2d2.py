@@ -15,10 +15,7 @@ from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from rollax.policy.sequence_draw import SequenceDraw
 from tests.algorithms.tables import f32
-from tests.learning_curves import learning_run, reaches
 from tests.replay.reference import DrawsAll
-
-__all__ = ["learning_run", "reaches"]
 
 
 def test_scale_of_values():

@@ -8,9 +8,6 @@ import pytest
 
 from examples.rnd import CONFIG, RND, SIZE, DeepSea, RNDTrainer
 from rollax import PPOConfig, PPOTrainer, RolloutWorker
-from tests.learning_curves import learning_run, reaches
-
-__all__ = ["learning_run", "reaches"]
 
 STEPS = 25_600
 SMALL = {**CONFIG, "num_envs_per_worker": 2, "rollout_fragment_length": 15, "model": {"fcnet_hiddens": (4,)}, "seed": 0}
@@ -90,9 +87,8 @@ def test_the_predictor_learns_and_the_target_does_not():
 
 @pytest.mark.long
 def test_bonuses_of_two_workers_are_merged():
-    with RNDTrainer(
-        env=DeepSea, config={**SMALL, "train_batch_size": 120, "sgd_minibatch_size": 60, "num_workers": 2}
-    ) as trainer:
+    config = {**SMALL, "train_batch_size": 120, "sgd_minibatch_size": 60, "num_workers": 2}
+    with RNDTrainer(env=DeepSea, config=config) as trainer:
         for iteration in range(1, 4):
             result = trainer.train()
             assert trainer.get_policy().running_statistics["bonuses"].count == 120 * iteration

@@ -10,9 +10,6 @@ from gymnasium import spaces
 from examples.tqc import CONFIG, TQC, TQCConfig, TQCTrainer
 from rollax import ConfigError
 from tests.algorithms.tables import f32, two_rows
-from tests.learning_curves import learning_run, reaches
-
-__all__ = ["learning_run", "reaches"]
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 OPTIONS = {"model": {"fcnet_hiddens": ()}, "train_batch_size": 2, "initial_alpha": 0.5, "seed": 0}

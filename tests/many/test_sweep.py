@@ -34,12 +34,8 @@ def test_values_of_a_text(text, values):
 
 def test_several_texts_make_a_grid_whose_last_key_changes_fastest():
     settings = parse_sweep(["lr=1e-3,1e-5", "model.width=8,16"]).settings
-    assert [setting.name for setting in settings] == [
-        "lr=0.001,model.width=8",
-        "lr=0.001,model.width=16",
-        "lr=1e-05,model.width=8",
-        "lr=1e-05,model.width=16",
-    ]
+    names = [f"lr={lr},model.width={width}" for lr in ("0.001", "1e-05") for width in (8, 16)]
+    assert [setting.name for setting in settings] == names
     assert settings[3].texts == ("lr=1e-05", "model.width=16")
 
 
@@ -51,28 +47,11 @@ def test_without_texts_there_is_one_setting_without_keys():
 @pytest.mark.parametrize(
     "texts",
     [
-        ["lr"],
-        ["=1,2"],
-        ["../lr=1,2"],
-        ["lr="],
-        ["lr=1,"],
-        ["lr=a,b"],
-        ["lr=True,False"],
-        ["lr=nan,1"],
-        ["lr=1e-4..1e-2"],
-        ["lr=1e-4..1e-2:log"],
-        ["lr=1e-4..1e-2:16:log"],
-        ["lr=1e-4..1e-2:exp:16"],
-        ["lr=1e-4..1e-2:1"],
-        ["lr=1e-4..1e-2:2.5"],
-        ["lr=1e-2..1e-4:3"],
-        ["lr=1..1:3"],
-        ["lr=1..inf:3"],
-        ["lr=0..1:log:3"],
-        ["lr=1,1.0"],
-        ["lr=0,-0.0"],
+        *(["lr"], ["=1,2"], ["../lr=1,2"], ["lr="], ["lr=1,"], ["lr=a,b"], ["lr=True,False"], ["lr=nan,1"]),
+        *(["lr=1e-4..1e-2"], ["lr=1e-4..1e-2:log"], ["lr=1e-4..1e-2:16:log"], ["lr=1e-4..1e-2:exp:16"]),
+        *(["lr=1e-4..1e-2:1"], ["lr=1e-4..1e-2:2.5"], ["lr=1e-2..1e-4:3"], ["lr=1..1:3"], ["lr=1..inf:3"]),
+        *(["lr=0..1:log:3"], ["lr=1,1.0"], ["lr=0,-0.0"], ["lr=1,2", "lr=3"]),
         ["lr=1.0000001..1.0000002:4"],  # equal after rounding
-        ["lr=1,2", "lr=3"],
     ],
     ids=" ".join,
 )

@@ -85,9 +85,8 @@ def test_where_time_went():
         "timers": {"sample_s": 1.5, "wait_s": 0.25, "learn_s": 0.5, "learner_wait_s": 0.0, "broadcast_s": 0.01},
         "info": {"queue": {"policy_lag_mean": 4.16, "queue_depth_mean": None}, "workers": {"restarts": 2}},
     }
-    assert where_time_went(result) == (
-        "sample 1.50 s  wait 0.25 s  learn 0.50 s  broadcast 0.01 s  policy lag 4.2  worker restarts 2"
-    )
+    timers = "sample 1.50 s  wait 0.25 s  learn 0.50 s  broadcast 0.01 s"
+    assert where_time_went(result) == f"{timers}  policy lag 4.2  worker restarts 2"
     assert where_time_went({}) == ""
     screen = io.StringIO()
     with LiveDisplay("x", Console(file=screen, force_terminal=True, width=100, height=30)) as display:

@@ -18,6 +18,7 @@ from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder, check_empty
 from rollax.runs.run_lock import LOCK_NAME, RunLock
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.env.refused import raised, refused
 from tests.python_process import output_of
 
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
@@ -93,8 +94,7 @@ def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file, size):
 
 def test_no_file_stays_open_after_an_error_at_the_start(tmp_path):
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(RollaxError, match="config.json"):
-        RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=0)
+    raised(RollaxError, RunFolder, tmp_path, EXPERIMENT, None, None, says="config.json", continues_after=0)
     assert not (tmp_path / "result.jsonl").exists()  # the only file that stays open during a run
 
 
@@ -122,8 +122,7 @@ def test_nothing_is_written_through_links_in_a_run_folder(tmp_path, name, exists
     if exists:
         outside.write_text("mine")
     (run / name).symlink_to(outside)
-    with pytest.raises(ConfigError, match=f"{name} -> {outside}"):
-        RunFolder(run, EXPERIMENT, None, None, continues_after=2)
+    refused(ConfigError, RunFolder, run, EXPERIMENT, None, None, says=f"{name} -> {outside}", continues_after=2)
     assert not outside.exists() if not exists else outside.read_text() == "mine"
     assert not (run / LOCK_NAME).exists()
 
@@ -144,17 +143,14 @@ class TestPipesAndDevices:
 
     def test_results(self, tmp_path):
         os.mkfifo(tmp_path / "result.jsonl")
-        with pytest.raises(RollaxError, match="not a regular file"):
-            read_lines(tmp_path / "result.jsonl")
-        with pytest.raises(RollaxError, match="not a regular file"):
-            read_lines(Path("/dev/zero"))
+        refused(RollaxError, read_lines, tmp_path / "result.jsonl", says="not a regular file")
+        refused(RollaxError, read_lines, Path("/dev/zero"), says="not a regular file")
 
     @pytest.mark.long
     def test_results_that_are_too_long(self, tmp_path):
         (tmp_path / "result.jsonl").touch()
         os.truncate(tmp_path / "result.jsonl", 1 << 40)
-        with pytest.raises(RollaxError, match="more than"):
-            read_lines(tmp_path / "result.jsonl")
+        refused(RollaxError, read_lines, tmp_path / "result.jsonl", says="more than")
 
     def test_the_lock(self, tmp_path):
         os.mkfifo(tmp_path / LOCK_NAME)
@@ -174,20 +170,19 @@ def test_a_run_writes_nothing_into_a_folder_that_it_has_lost(tmp_path, moved, re
         shutil.rmtree(path)
     second = RunFolder(path, EXPERIMENT, None, None) if replaced else None
     result = trainer.train()
-    for write in (
-        lambda: first.append(result),
-        lambda: first.save(trainer),
-        lambda: first.keep_best(trainer, result, saved=True),
-    ):
-        with pytest.raises(RollaxError, match="removed or replaced"):
-            write()
+    lost = pytest.raises(RollaxError, match="removed or replaced")
+    with lost:
+        first.append(result)
+    with lost:
+        first.save(trainer)
+    with lost:
+        first.keep_best(trainer, result, saved=True)
     first.__exit__()
     if second is None:
         assert not path.exists()
         return
     assert sorted(os.listdir(path)) == ["config.json", "result.jsonl", LOCK_NAME]
-    with pytest.raises(ConfigError, match="Another run"):
-        check_empty(path, "here", "")
+    refused(ConfigError, check_empty, path, "here", "", says="Another run")
     with second:
         second.append(result)
     assert read_lines(path / "result.jsonl")[0][0]["training_iteration"] == 2
@@ -219,8 +214,7 @@ def test_an_error_of_saving_may_have_no_message(tmp_path):
 
     trainer.save = save
     with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
-        with pytest.raises(CheckpointError, match=r"not saved(.|\n)*ZeroDivisionError"):
-            folder.save(trainer)
+        raised(CheckpointError, folder.save, trainer, says="not saved...ZeroDivisionError")
 
 
 def test_no_part_of_a_curve_remains(tmp_path, monkeypatch, capsys):

@@ -171,8 +171,7 @@ def test_exact_resume(tmp_path, callbacks):
     ],
 )
 def test_wrong_settings_are_refused(name, value):
-    with pytest.raises(ConfigError, match=rf"Wrong\.{name}"):
-        type("Wrong", (League,), {name: value}).config()
+    refused(ConfigError, type("Wrong", (League,), {name: value}).config, says=f"Wrong.{name}")
 
 
 def test_unknown_settings_are_refused():
@@ -224,8 +223,7 @@ def test_a_damaged_state_is_refused():
     ):
         with pytest.raises(CheckpointError, match="league"):
             Small().on_restore(trainer=None, state={"league": {**state["league"], key: value}})
-    with pytest.raises(CheckpointError, match="league"):
-        Small().on_restore(trainer=None, state={"league": None})
+    refused(CheckpointError, Small().on_restore, says="league", trainer=None, state={"league": None})
 
 
 @pytest.mark.long

@@ -9,14 +9,8 @@ import pytest
 from rollax import PPOTrainer
 from rollax.sharing.share import share_run
 
-CONFIG = {
-    "train_batch_size": 64,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 1,
-    "num_envs_per_worker": 2,
-    "model": {"fcnet_hiddens": [8]},
-    "seed": 0,
-}
+CONFIG = {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1, "seed": 0}
+CONFIG["model"] = {"fcnet_hiddens": [8]}
 
 
 @pytest.fixture(scope="session")

@@ -78,11 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
         if parts == ["api", "repos", "create"]:
             return self._create(json.loads(body))
         if parts[4] == "preupload":
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                for file in json.loads(body)["files"]
-            ]
-            return self._json({"files": files})
+            regular = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+            return self._json({"files": [{"path": file["path"], **regular} for file in json.loads(body)["files"]]})
         assert parts[4] == "commit", self.path
         return self._commit(f"{parts[2]}/{parts[3]}", [json.loads(line) for line in body.splitlines()])
 
@@ -92,16 +89,13 @@ class _Handler(BaseHTTPRequestHandler):
             repository = self._repository(f"{parts[2]}/{parts[3]}")
             if repository is None:
                 return None
+            files = repository.files.items()
             if parts[4:5] == ["tree"]:
-                return self._json(
-                    [
-                        {"type": "file", "path": name, "size": len(content), "oid": _oid(content)}
-                        for name, content in repository.files.items()
-                    ]
-                )
+                sized = [(name, len(content), _oid(content)) for name, content in files]
+                return self._json([{"type": "file", "path": a, "size": b, "oid": c} for a, b, c in sized])
             siblings = [
                 {"rfilename": name, "size": repository.sizes.get(name, len(content)), "blobId": _oid(content)}
-                for name, content in repository.files.items()
+                for name, content in files
             ]
             about = {"id": f"{parts[2]}/{parts[3]}", "sha": repository.sha, "private": repository.private}
             return self._json({**about, "siblings": siblings, "tags": [], "downloads": 0, "likes": 0})
@@ -124,9 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _create(self, asked: dict[str, Any]) -> None:
         name = f"{asked['organization']}/{asked['name']}"
         there = name in self.stand_in.repositories
-        self.stand_in.repositories.setdefault(
-            name, Repository(asked.get("private") or asked.get("visibility") == "private")
-        )
+        private = asked.get("private") or asked.get("visibility") == "private"
+        self.stand_in.repositories.setdefault(name, Repository(private))
         self._json({"url": f"{self.stand_in.url}/{name}", "name": name}, 409 if there else 200)
 
     def _commit(self, name: str, lines: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from rollax.errors import CheckpointError, RollaxError
 from rollax.sharing.archive import read_zip, write_zip
+from tests.env.refused import refused
 
 
 def packed(path: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -40,14 +41,12 @@ def test_a_shared_run_is_the_same_after_packing(shared, inside, tmp_path):
     assert {name: (inside / name).read_bytes() for name in written(inside)} == {
         name: (shared / name).read_bytes() for name in written(shared)
     }
-    with pytest.raises(RollaxError):
-        write_zip(shared, tmp_path / "run.zip")
+    refused(RollaxError, write_zip, shared, tmp_path / "run.zip")
 
 
 def test_a_zip_file_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RollaxError):
-        write_zip(tmp_path, tmp_path / "file" / "run.zip")
+    refused(RollaxError, write_zip, tmp_path, tmp_path / "file" / "run.zip")
 
 
 def test_the_folder_of_a_zip_file_may_be_new(inside, tmp_path):
@@ -70,28 +69,17 @@ def test_an_interrupt_leaves_no_half_of_a_zip_file(tmp_path, monkeypatch):
 
 
 def test_other_files_are_left_out(inside, tmp_path):
-    files = {
-        "README.md": b"card",
-        "setup.py": b"raise SystemExit",
-        "checkpoints/checkpoint_1/model.pkl": b"",
-        "best/": b"",
-    }
-    read_zip(packed(tmp_path / "run.zip", files), inside)
+    others = {"setup.py": b"raise SystemExit", "checkpoints/checkpoint_1/model.pkl": b"", "best/": b""}
+    read_zip(packed(tmp_path / "run.zip", {"README.md": b"card", **others}), inside)
     assert written(inside) == {"README.md"}
 
 
-def link(path: Path) -> None:
+def special(path: Path, kind: int, content: str) -> None:
+    """A member that is no regular file."""
     member = zipfile.ZipInfo("README.md")
-    member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    member.external_attr = (kind | 0o777) << 16
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(member, "/etc/passwd")
-
-
-def device(path: Path) -> None:
-    member = zipfile.ZipInfo("README.md")
-    member.external_attr = (stat.S_IFIFO | 0o777) << 16
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(member, "")
+        archive.writestr(member, content)
 
 
 def twice(path: Path) -> None:
@@ -130,8 +118,8 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "parent within": lambda path: packed(path, {"checkpoints/../../outside": b""}),
     "absolute": lambda path: packed(path, {"/tmp/outside": b""}),
     "backslash": lambda path: packed(path, {"..\\outside": b""}),
-    "link": link,
-    "device": device,
+    "link": lambda path: special(path, stat.S_IFLNK, "/etc/passwd"),
+    "device": lambda path: special(path, stat.S_IFIFO, ""),
     "bomb": lambda path: packed(path, {"result.jsonl": b"\0" * (1 << 24)}),
     "bomb elsewhere": lambda path: packed(path, {"other.bin": b"\0" * (1 << 24)}),
     "large file": lambda path: packed(path, {"score.json": b"\0" * ((1 << 20) + 1)}, zipfile.ZIP_STORED),
@@ -150,8 +138,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_zip_is_refused(make, inside, tmp_path):
     make(tmp_path / "run.zip")
-    with pytest.raises(CheckpointError):
-        read_zip(tmp_path / "run.zip", inside)
+    refused(CheckpointError, read_zip, tmp_path / "run.zip", inside)
     assert written(tmp_path / "outer") <= {"inside/score.json"}  # at most the beginning of the file that is damaged
     size = sum(path.stat().st_size for path in inside.rglob("*"))
     assert size <= 1000

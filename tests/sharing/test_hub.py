@@ -10,6 +10,7 @@ import pytest
 from rollax import load_policy
 from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.sharing.share import fetch_run, share_run
+from tests.env.refused import refused
 from tests.sharing.hub_stand_in import TOKEN, HubStandIn, running
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -58,10 +59,8 @@ def test_a_private_repository_needs_the_token(hub, run, tmp_path, monkeypatch):
     share_run(run, "hub:me/secret", episodes=1, video=False, private=True)
     fetch_run("hub:me/secret", tmp_path / "mine")
     monkeypatch.setenv("HF_TOKEN", "hf_of_another_user")
-    with pytest.raises(RollaxError):
-        fetch_run("hub:me/secret", tmp_path / "theirs")
-    with pytest.raises(RollaxError):
-        share_run(run, "hub:me/secret", episodes=1, video=False)
+    refused(RollaxError, fetch_run, "hub:me/secret", tmp_path / "theirs")
+    refused(RollaxError, share_run, run, "hub:me/secret", episodes=1, video=False)
     assert not (tmp_path / "theirs").exists()
 
 
@@ -83,8 +82,7 @@ def test_a_file_that_is_too_large_is_refused(hub, run, tmp_path, states_its_size
     repository.files["score.json"] = b" " * (2 << 20)
     if not states_its_size:
         repository.sizes["score.json"] = 1
-    with pytest.raises(CheckpointError, match=r"score\.json"):
-        fetch_run("hub:me/cartpole", tmp_path / "run")
+    refused(CheckpointError, fetch_run, "hub:me/cartpole", tmp_path / "run", says="score.json")
     assert not (tmp_path / "run").exists()
 
 
@@ -93,15 +91,12 @@ def test_what_is_no_shared_run_is_refused(hub, run, tmp_path):
     repository = hub.repositories["me/cartpole"]
     repository.files = {"README.md": repository.files["README.md"]}
     for place in ("hub:me/cartpole", "hub:me/unknown"):
-        with pytest.raises(RollaxError):
-            fetch_run(place, tmp_path / "run")
+        refused(RollaxError, fetch_run, place, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     "place", ["hub:", "hub:cartpole", "hub:me/", "hub:me/../you", "hub:../you", "hub:me/..", "hub:a/b/c", "hub:me/a b"]
 )
 def test_a_name_that_is_no_repository_is_refused(run, tmp_path, place):
-    with pytest.raises(ConfigError):
-        share_run(run, place)
-    with pytest.raises(ConfigError):
-        fetch_run(place, tmp_path / "run")
+    refused(ConfigError, share_run, run, place)
+    refused(ConfigError, fetch_run, place, tmp_path / "run")

@@ -46,15 +46,13 @@ def test_a_score_is_read_as_it_was_written(tmp_path):
     assert read_score(tmp_path) == score(1.5, 2.5)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"rewards": []}', b"\xff", b" " * (2 << 20)])
+WITHOUT_EPISODES = {"env": "a", "seed": 0, "rewards": [], "timesteps": 1, "versions": {}, "date": "2026-01-01"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"rewards": []}', b"\xff", b" " * (2 << 20), to_json_bytes(WITHOUT_EPISODES)]
+)
 def test_a_damaged_score_is_refused(tmp_path, content):
     (tmp_path / "score.json").write_bytes(content)
-    with pytest.raises(CheckpointError):
-        read_score(tmp_path)
-
-
-def test_a_score_without_episodes_is_refused(tmp_path):
-    values = {"env": "a", "seed": 0, "rewards": [], "timesteps": 1, "versions": {}, "date": "2026-01-01"}
-    (tmp_path / "score.json").write_bytes(to_json_bytes(values))
     with pytest.raises(CheckpointError):
         read_score(tmp_path)

@@ -21,6 +21,7 @@ from rollax.sharing.needs import NeededCode
 from rollax.sharing.score import read_score
 from rollax.sharing.share import fetch_run, fetched, share_run
 from tests.cli.command_line import invoke
+from tests.env.refused import raised, refused
 from tests.sharing.conftest import CONFIG
 from tests.sharing.own_env import to_second
 
@@ -52,9 +53,8 @@ def test_the_best_checkpoint_is_shared_with_all_that_training_has_written(run, s
     (best,) = (run / "best").iterdir()
     (checkpoint,) = (shared / "checkpoints").iterdir()
     assert checkpoint.name == best.name
-    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == {
-        file.name: file.read_bytes() for file in best.iterdir()
-    }
+    theirs, ours = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in (best, checkpoint))
+    assert ours == theirs
     for name in ("config.json", RESULTS_NAME):
         assert (shared / name).read_bytes() == (run / name).read_bytes()
     assert {file.name for file in shared.iterdir()} == {
@@ -124,8 +124,7 @@ def test_an_environment_with_a_module_is_refused(shared, tmp_path, monkeypatch, 
     hostile = changed_checkpoint(shared, tmp_path / "hostile", '"CartPole-v1"', f'"{env}"')
     monkeypatch.chdir(tmp_path)
     invoke("play", "hostile", code=2)
-    with pytest.raises(CheckpointError):
-        share_run(hostile, tmp_path / "again", episodes=1)
+    refused(CheckpointError, share_run, hostile, tmp_path / "again", episodes=1)
     load_policy(fetch_run(hostile, tmp_path / "fetched"))  # which needs no environment
     assert "evil_module" not in sys.modules
 
@@ -143,12 +142,11 @@ def test_an_environment_of_ones_own_needs_trust_to_share_and_is_never_imported(s
     refusal = invoke("play", "out", "--episodes=1", code=2).stderr
     assert f"--env={own}" in refusal
     assert "--trust-code" not in refusal
-    (verify,) = [
-        line.split() for line in card_lines(tmp_path / "out") if line.startswith("rollax") and "--verify" in line
-    ]
+    commands = [line.split() for line in card_lines(tmp_path / "out") if line.startswith("rollax")]
+    (verify,) = (words for words in commands if "--verify" in words)
     assert verify[:2] == ["rollax", "play"]
     invoke(*verify[1:])
-    train = next(line for line in card_lines(tmp_path / "out") if line.startswith("rollax train"))
+    train = next(words for words in commands if words[1] == "train")
     assert f"--env={own}" in train
 
 
@@ -203,10 +201,8 @@ def test_errors_about_the_files_of_a_zip_name_the_zip(run, shared, tmp_path):
 def test_what_exists_is_not_replaced(run, shared, tmp_path):
     for name in ("folder", "file.zip"):
         (tmp_path / name).touch()
-        with pytest.raises(ConfigError):
-            share_run(run, tmp_path / name)
-        with pytest.raises(ConfigError):
-            fetch_run(shared, tmp_path / name)
+        refused(ConfigError, share_run, run, tmp_path / name)
+        refused(ConfigError, fetch_run, shared, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b""
 
 
@@ -216,16 +212,14 @@ def test_links_in_a_folder_are_refused(shared, tmp_path, name):
     (path,) = (tmp_path / "run").glob(name)
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
-    with pytest.raises(CheckpointError):
-        fetch_run(tmp_path / "run", tmp_path / "out")
+    raised(CheckpointError, fetch_run, tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints/*", "checkpoints"])
 def test_what_is_no_run_folder_is_refused(shared, tmp_path, name):
     (path,) = [tmp_path] if not name else shared.glob(name)
-    with pytest.raises(RollaxError):
-        fetch_run(path, tmp_path / "out")
+    raised(RollaxError, fetch_run, path, tmp_path / "out")
 
 
 def test_a_fetched_copy_ends_with_its_block(shared):

@@ -20,16 +20,11 @@ def search(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeTrainer, "evaluations", 0)
 
     def run(folder: str | None = None, *, env_config: dict[str, Any] | None = None, **arguments: Any) -> StudyResult:
-        settings: dict[str, Any] = {
-            "stop": {"timesteps_total": 1000},
-            "search": LR,
-            "pruner": "none",
-            "show": lambda line: None,
-            **arguments,
-        }
+        arguments = {"stop": {"timesteps_total": 1000}, "search": LR, "pruner": "none", **arguments}
         study = None if folder is None else tmp_path / folder
         fake: Any = FakeTrainer
-        result = run_study(fake, "CartPole-v1", {"env_config": env_config or {}}, study=study, **settings)
+        config = {"env_config": env_config or {}}
+        result = run_study(fake, "CartPole-v1", config, study=study, show=lambda line: None, **arguments)
         assert FakeTrainer.running == 0, "every trainer is stopped"
         return result
 

@@ -7,6 +7,7 @@ import pytest
 from rollax import ConfigError
 from rollax.core.plain_yaml import parse_yaml
 from rollax.tune.distributions import Choice, Range, parse_distribution, parse_space
+from tests.env.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -31,42 +32,21 @@ def test_words(words, expected):
 @pytest.mark.parametrize(
     "words",
     [
-        "0.1",
-        "[0.9, 0.99]",
-        "{}",
-        "{loguniform: [1e-5, 1e-2]}",
-        "{log: [1e-5]}",
-        "{log: [0, 1]}",
-        "{log: [2, 1]}",
-        "{log: [.nan, 1]}",
-        "{log: [1, 2], step: 1}",
-        "{log: [1, 2], high: 3}",
-        "{uniform: [a, b]}",
-        "{uniform: [0, 1], step: 2}",
-        "{uniform: [0, 1], step: 0}",
-        "{uniform: [0, 1], log: true}",
-        "{int: [1.5, 3]}",
-        "{int: [true, 3]}",
-        "{int: [1, 8], step: 0.5}",
-        "{int: [1, 8], step: 2, log: true}",
-        "{int: [1, 8], log: 1}",
-        "{int: [0, 8], log: true}",
-        "{choice: 3}",
-        "{choice: [3]}",
-        "{choice: [1, 1.0]}",
-        "{choice: [true, 1]}",
-        "{choice: [[1], [1]]}",
+        *("0.1", "[0.9, 0.99]", "{}", "{loguniform: [1e-5, 1e-2]}", "{log: [1e-5]}", "{log: [0, 1]}"),
+        *("{log: [2, 1]}", "{log: [.nan, 1]}", "{log: [1, 2], step: 1}", "{log: [1, 2], high: 3}"),
+        *("{uniform: [a, b]}", "{uniform: [0, 1], step: 2}", "{uniform: [0, 1], step: 0}"),
+        *("{uniform: [0, 1], log: true}", "{int: [1.5, 3]}", "{int: [true, 3]}", "{int: [1, 8], step: 0.5}"),
+        *("{int: [1, 8], step: 2, log: true}", "{int: [1, 8], log: 1}", "{int: [0, 8], log: true}", "{choice: 3}"),
+        *("{choice: [3]}", "{choice: [1, 1.0]}", "{choice: [true, 1]}", "{choice: [[1], [1]]}"),
     ],
 )
 def test_mistakes_are_refused_where_they_are(words):
-    with pytest.raises(ConfigError, match="search: lr"):
-        parse_space({"lr": parse_yaml(words)}, "search")
+    refused(ConfigError, parse_space, {"lr": parse_yaml(words)}, "search", says="search: lr")
 
 
 @pytest.mark.parametrize("words", [None, [], {}, "lr"])
 def test_a_search_has_keys(words):
-    with pytest.raises(ConfigError, match="my_search"):
-        parse_space(words, "my_search")
+    refused(ConfigError, parse_space, words, "my_search", says="my_search")
 
 
 def test_values_have_few_digits_and_stay_inside():

@@ -108,9 +108,8 @@ def test_all_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_SILENT", "true")
     folder = tmp_path / "one"
     names = ["tensorboard", "csv", "jsonl", "wandb", "mlflow"]
-    FakeTrainer({}).fit(
-        {"training_iteration": 3}, folder, progress="none", loggers=[spec(name, folder) for name in names]
-    )
+    loggers = [spec(name, folder) for name in names]
+    FakeTrainer({}).fit({"training_iteration": 3}, folder, progress="none", loggers=loggers)
     ids = json.loads((folder / "loggers.json").read_text())
     (mlflow_id,) = (found for key, found in ids.items() if "Mlflow" in key)
     found = [read(name, folder) for name in names[:4]] + [reading.mlflow(store(folder), mlflow_id)]

@@ -13,6 +13,7 @@ from rollax.runs.loggers.table import LOGGERS, make_loggers
 from rollax.runs.loggers.tensorboard import TensorBoardLogger
 from rollax.runs.loggers.text_files import CsvLogger
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.env.refused import raised, refused
 from tests.runs.loggers import reading
 
 HERE = __name__
@@ -66,15 +67,8 @@ def test_the_calls_of_a_run(tmp_path):
     one, two = Recorder(), Recorder()
     FakeTrainer({"gamma": 0.5}).fit({"training_iteration": 2}, tmp_path / "run", progress="none", loggers=[one, two])
     # Iteration 1 has no reward; the third call is the evaluation at the end.
-    assert one.calls == [
-        "begin",
-        ("log", 100, None),
-        ("log", 200, 20.0),
-        ("log", 200, None),
-        ("media", 200, "curve"),
-        ("close", "finished"),
-    ]
-    assert two.calls == one.calls
+    results = [("log", 100, None), ("log", 200, 20.0), ("log", 200, None)]
+    assert one.calls == two.calls == ["begin", *results, ("media", 200, "curve"), ("close", "finished")]
     assert (one.run.algorithm, one.run.env, one.run.earlier_id) == ("FAKE", "Fake-v0", None)
     assert one.run.config["gamma"] == 0.5
     assert one.run.folder == (tmp_path / "run").resolve()
@@ -82,8 +76,7 @@ def test_the_calls_of_a_run(tmp_path):
 
 def test_a_logger_is_told_how_the_run_ended(tmp_path):
     failed, stopped = Recorder(), Recorder()
-    with pytest.raises(EnvError):
-        fit([failed], tmp_path / "failed", {"fail_at": 2}, training_iteration=3)
+    raised(EnvError, fit, [failed], tmp_path / "failed", {"fail_at": 2}, training_iteration=3)
     assert failed.calls[-1] == ("close", "failed")
 
     class Interrupted(FakeTrainer):
@@ -263,9 +256,8 @@ def test_mistakes_name_their_place(given, message):
 
 def test_loggers_by_name_by_path_and_instances():
     mine = Recorder()
-    loggers = make_loggers(
-        ["csv", {"tensorboard": None}, {f"{HERE}:Recorder": {"label": "x"}}, mine], "here", trusted=True
-    )
+    given = ["csv", {"tensorboard": None}, {f"{HERE}:Recorder": {"label": "x"}}, mine]
+    loggers = make_loggers(given, "here", trusted=True)
     assert [type(logger).__name__ for logger in loggers] == ["CsvLogger", "TensorBoardLogger", "Recorder", "Recorder"]
     assert isinstance(loggers[0], CsvLogger)
     assert isinstance(loggers[1], TensorBoardLogger)
@@ -282,6 +274,5 @@ def test_a_path_in_a_file_that_is_not_trusted_is_not_imported():
 def test_loggers_require_a_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"fit\(loggers=...\)"):
         fit(["csv"], None)
-    with pytest.raises(ConfigError, match="did you mean 'csv'"):
-        fit(["cvs"], tmp_path / "run")
+    refused(ConfigError, fit, ["cvs"], tmp_path / "run", says="did you mean 'csv'")
     assert not (tmp_path / "run").exists()

@@ -33,10 +33,8 @@ def test_mlflow_has_the_config_the_files_and_the_end(cwd):
     assert good.data.params["model.fcnet_hiddens"] == "[4]"
     assert good.data.params["100 _ own"] == "1"  # MLflow refuses the character
     assert good.data.tags["seeds"] == "all"
-    assert [file.path for file in client.list_artifacts(good.info.run_id, "media/step_100")] == [
-        "media/step_100/curve.png"
-    ]
-    assert [file.path for file in client.list_artifacts(good.info.run_id, "config")] == ["config/good.json"]
+    for folder, path in (("media/step_100", "media/step_100/curve.png"), ("config", "config/good.json")):
+        assert [file.path for file in client.list_artifacts(good.info.run_id, folder)] == [path]
 
 
 @pytest.mark.long
@@ -44,9 +42,8 @@ def test_wandb_has_the_config_the_files_and_the_end(cwd):
     wandb = pytest.importorskip("wandb", reason="pip install 'rollax[wandb]'")
     own = wandb.init(mode="offline", project="own", dir=str(cwd))
     loggers = [{"wandb": {"mode": "offline", "project": "mine", "group": "all"}}]
-    FakeTrainer({"model": {"fcnet_hiddens": [4]}}).fit(
-        {"training_iteration": 1}, cwd / "good", progress="none", loggers=loggers
-    )
+    trainer = FakeTrainer({"model": {"fcnet_hiddens": [4]}})
+    trainer.fit({"training_iteration": 1}, cwd / "good", progress="none", loggers=loggers)
     with pytest.raises(EnvError):
         FakeTrainer({"fail_at": 2}).fit({"training_iteration": 3}, cwd / "bad", progress="none", loggers=loggers)
     own.log({"still": 1})  # a run of the user's own is not ended

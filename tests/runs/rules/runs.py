@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from rollax.runs.rules.statistics import RunStatistics
 
@@ -60,3 +62,13 @@ def made(
             }
         )
     return RunStatistics("PPO", env, {"gamma": 0.99, "lr": 3e-4, **(config or {})}, results, **others)
+
+
+def each_case(cases: Mapping[str, Sequence[Any]], size: int) -> list[Any]:
+    """A parameter for each case of so many parts, after the name of its rule; what is no tuple is its only part."""
+    return [
+        pytest.param(name, *parts, id=f"{name}-{i}")
+        for name, some in cases.items()
+        for i, case in enumerate(some)
+        if len(parts := case if isinstance(case, tuple) else (case,)) == size
+    ]

@@ -7,10 +7,22 @@ from gymnasium import spaces
 
 from rollax.runs.rules.finding import Finding, findings_of, name_of, worst
 from rollax.runs.rules.table import RULES
-from tests.runs.rules.runs import made
+from tests.runs.rules.runs import each_case, made
 
 BY_NAME = {name_of(rule): rule for rule in RULES}
 LEVEL = {"score": 20.0}
+ENDLESS = {"score": None, "episode_len_mean": None}
+EPSILON = {"epsilon_timesteps": 20_000, "initial_epsilon": 1.0}
+FALLING = [[0, 1], [1, 0]]
+SAMPLES, LEARNS = {"sample_s": 9.5, "learn_s": 0.5}, {"sample_s": 0.5, "learn_s": 9.5}
+UNEXPLAINED = {"vf_explained_var": 0.1}
+UPDATES = {"num_updates": lambda i: i}
+
+
+def large(i):
+    return 1e4 + i
+
+
 BOX = {"default_policy": spaces.Box(-1, 1, (2,))}
 DISCRETE = {"default_policy": spaces.Discrete(8)}
 MIXED = {"default_policy": spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "jump": spaces.Discrete(2)})}
@@ -89,7 +101,7 @@ CASES = {
     ],
     "not-finite": [
         (
-            made(30, {"total_loss": lambda i: None if i > 20 else 1.0}, config={"grad_clip": 0.5}),
+            made(30, {"total_loss": lambda i: None if i > 9 else 1}, config={"grad_clip": 0.5}),
             "problem",
             "grad_clip",
         ),
@@ -102,23 +114,15 @@ CASES = {
         made(30, {"total_loss": 1.0}),
     ],
     "reward-scale": [
-        (
-            made(30, {"vf_explained_var": 0.1}, score=lambda i: 1e4 + i, config={"normalize_rewards": False}),
-            "warning",
-            "normalize_rewards",
-        ),
+        (made(30, UNEXPLAINED, score=large, config={"normalize_rewards": False}), "warning", "normalize_rewards"),
         (made(30, {"mean_q": 1e6}, score=lambda i: 1e6 + i), "warning", None),
-        made(30, {"vf_explained_var": 0.9}, score=lambda i: 1e4 + i),
-        made(30, {"vf_explained_var": 0.1}, score=lambda i: 1e4 + i, config={"normalize_rewards": True}),
-        made(30, {"vf_explained_var": 0.1}),
+        made(30, {"vf_explained_var": 0.9}, score=large),
+        made(30, UNEXPLAINED, score=large, config={"normalize_rewards": True}),
+        made(30, UNEXPLAINED),
     ],
     "learning-rate-zero": [
         (made(30, {"cur_lr": 0.0}), "problem", "lr"),
-        (
-            made(30, {"cur_lr": lambda i: max(0, 20 - i)}, config={"lr_schedule": [[0, 1], [1, 0]]}),
-            "problem",
-            "lr_schedule",
-        ),
+        (made(30, {"cur_lr": lambda i: max(0, 20 - i)}, config={"lr_schedule": FALLING}), "problem", "lr_schedule"),
         made(30, {"cur_lr": lambda i: 30 - i}),  # 0 in the last one alone
         made(30, {"cur_lr": 1e-9}),
     ],
@@ -130,14 +134,10 @@ CASES = {
     ],
     "exploration-goes-on": [
         # 10,000 steps of the 20,000 in which ε falls from 1 to 0
-        (
-            made(10, {}, config={"epsilon_timesteps": 20_000, "initial_epsilon": 1.0, "final_epsilon": 0.0}),
-            "note",
-            "epsilon_timesteps",
-        ),
-        made(10, {}, config={"epsilon_timesteps": 20_000, "initial_epsilon": 1.0}, ended=False),
-        made(10, {}, config={"epsilon_timesteps": 5000, "initial_epsilon": 1.0, "final_epsilon": 0.02}),
-        made(10, {}, config={"epsilon_timesteps": 20_000, "initial_epsilon": 1.0, "exploration": "SoftQ"}),
+        (made(10, {}, config={**EPSILON, "final_epsilon": 0.0}), "note", "epsilon_timesteps"),
+        made(10, {}, config=EPSILON, ended=False),
+        made(10, {}, config={**EPSILON, "epsilon_timesteps": 5000, "final_epsilon": 0.02}),
+        made(10, {}, config={**EPSILON, "exploration": "SoftQ"}),
     ],
     "no-updates": [
         (made(10, {}, replay={"num_updates": 0}), "problem", "learning_starts"),
@@ -148,21 +148,17 @@ CASES = {
     "updates-per-step": [
         (made(20, {}, replay={"num_updates": lambda i: 8000 * i}, **LEVEL), "warning", "training_intensity"),
         (made(20, {}, replay={"num_updates": lambda i: 8000 * i}), "note", "training_intensity"),
-        (made(20, {}, replay={"num_updates": lambda i: i}), "note", "training_intensity"),
+        (made(20, {}, replay=UPDATES), "note", "training_intensity"),
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"critic_model": {"normalization": "layer"}}),
         made(20, {}, replay={"num_updates": lambda i: 8000 * i}, config={"num_critics": 10}),
         made(20, {}, replay={"num_updates": lambda i: 1000 * i}),
-        made(20, {}, replay={"num_updates": lambda i: i}, config={"input": "data"}),
+        made(20, {}, replay=UPDATES, config={"input": "data"}),
     ],
     "small-replay": [
-        (made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 400}), "warning", "buffer_size"),
-        (
-            made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 400}, episode_len_mean=9.0),
-            "warning",
-            "buffer_size",
-        ),
-        made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 600}),
-        made(20, {}, replay={"num_updates": lambda i: i}, config={"buffer_size": 100_000}, episode_len_mean=50_000.0),
+        (made(20, {}, replay=UPDATES, config={"buffer_size": 400}), "warning", "buffer_size"),
+        (made(20, {}, replay=UPDATES, config={"buffer_size": 400}, episode_len_mean=9.0), "warning", "buffer_size"),
+        made(20, {}, replay=UPDATES, config={"buffer_size": 600}),
+        made(20, {}, replay=UPDATES, config={"buffer_size": 100_000}, episode_len_mean=50_000.0),
     ],
     "old-samples": [
         (made(20, {}, queue={"dropped_steps": 500}), "warning", "num_workers"),
@@ -184,14 +180,10 @@ CASES = {
         made(30, {}, evaluation=lambda i: 0.0 if i > 28 else None),
     ],
     "no-episodes": [
-        (made(11, {}, score=None, episode_len_mean=None), "warning", None),
-        (made(10, {}, score=None, episode_len_mean=None), "note", None),
-        (made(11, {}, score=None, episode_len_mean=None, config={"num_envs_per_worker": 2}), "note", None),
-        (
-            made(11, {}, score=None, episode_len_mean=None, config={"num_envs_per_worker": 2}, env="Pendulum-v1"),
-            "warning",
-            None,
-        ),
+        (made(11, {}, **ENDLESS), "warning", None),
+        (made(10, {}, **ENDLESS), "note", None),
+        (made(11, {}, **ENDLESS, config={"num_envs_per_worker": 2}), "note", None),
+        (made(11, {}, **ENDLESS, config={"num_envs_per_worker": 2}, env="Pendulum-v1"), "warning", None),
         made(11, {}, score=lambda i: 1.0 if i == 10 else None),
         made(11, {}, score=None, config={"input": "data"}),
     ],
@@ -207,46 +199,25 @@ CASES = {
         made(40, {}, score=20.0, stop={"episode_reward_mean": 20.0}),  # as good as it was meant to be
     ],
     "one-part-takes-the-time": [
-        (made(20, {}, timers={"sample_s": 9.5, "learn_s": 0.5}), "note", "num_envs_per_worker"),
-        (
-            made(20, {}, timers={"sample_s": 9.5, "learn_s": 0.5}, config={"num_envs_per_worker": 8}),
-            "note",
-            "num_workers",
-        ),
-        (
-            made(20, {}, timers={"sample_s": 0.5, "learn_s": 9.5}, config={"sgd_minibatch_size": 64}),
-            "note",
-            "sgd_minibatch_size",
-        ),
+        (made(20, {}, timers=SAMPLES), "note", "num_envs_per_worker"),
+        (made(20, {}, timers=SAMPLES, config={"num_envs_per_worker": 8}), "note", "num_workers"),
+        (made(20, {}, timers=LEARNS, config={"sgd_minibatch_size": 64}), "note", "sgd_minibatch_size"),
         made(20, {}, timers={"sample_s": 1.0, "learn_s": lambda i: 1000.0 if i == 1 else 1.0}),  # compilation
     ],
 }
-ILL = [
-    pytest.param(name, case, id=f"{name}-{i}")
-    for name, cases in CASES.items()
-    for i, case in enumerate(cases)
-    if isinstance(case, tuple)
-]
-WELL = [
-    pytest.param(name, case, id=f"{name}-{i}")
-    for name, cases in CASES.items()
-    for i, case in enumerate(cases)
-    if not isinstance(case, tuple)
-]
 
 
 def test_every_rule_has_cases():
     assert set(CASES) == set(BY_NAME)
 
 
-@pytest.mark.parametrize(("name", "case"), ILL)
-def test_a_rule_finds_what_it_is_about(name, case):
-    run, severity, key = case
+@pytest.mark.parametrize(("name", "run", "severity", "key"), each_case(CASES, 3))
+def test_a_rule_finds_what_it_is_about(name, run, severity, key):
     (finding,) = findings_of([BY_NAME[name]], run)
     assert (finding.rule, finding.severity, finding.key) == (name, severity, key)
 
 
-@pytest.mark.parametrize(("name", "run"), WELL)
+@pytest.mark.parametrize(("name", "run"), each_case(CASES, 1))
 def test_a_rule_is_quiet_on_a_run_that_is_well(name, run):
     assert findings_of([BY_NAME[name]], run) == []
 
