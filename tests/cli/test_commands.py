@@ -75,6 +75,15 @@ def test_the_exit_code_of_an_interrupted_final_evaluation(rollax, lines, cwd):
     assert len(lines(cwd / "run")) == 1
 
 
+@pytest.fixture
+def no_handler_of_sigterm():
+    """Ray, which another test may have started, has a handler."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_handler_of_sigterm")
 def test_sigterm_in_the_final_evaluation_completes_the_files(rollax, cwd, monkeypatch):
     def evaluate(trainer):
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "which would end this process"

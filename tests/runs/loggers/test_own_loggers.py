@@ -228,7 +228,7 @@ def test_a_csv_file_gets_new_columns_and_one_row_for_each_step(tmp_path):
 def test_without_loggers_a_run_has_its_results_only(tmp_path):
     fit([], tmp_path / "run")
     files = sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_file())
-    assert files == ["config.json", "curve.png", "result.jsonl"]
+    assert files == ["best.json", "config.json", "curve.png", "result.jsonl"]
 
 
 @pytest.mark.parametrize(
