@@ -22,8 +22,7 @@ class ReplayLearning(Algorithm):
     reads = TRANSITION
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
-        config = self.config
-        return draw_for(memory, config.burn_in, config.overlap, stored_state=not config.zero_init_states)
+        return draw_for(memory, self.config, stored_state=not self.config.zero_init_states)
 
     def next_outputs(self, model: Any, batch: Columns) -> Outputs:
         """The outputs for the observation after each row's n steps: `new_obs`, or a later row of the sequence."""

@@ -135,7 +135,7 @@ class MARWIL(Algorithm):
         return bool(self.config.beta)
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
-        return draw_for(memory, self.config.burn_in, stored_state=False)
+        return draw_for(memory, self.config, stored_state=False)
 
     def make_plan(self) -> UpdatePlan:
         return UpdatePlan(self.config.train_batch_size)

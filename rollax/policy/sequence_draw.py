@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.config.replay_groups import OF_SEQUENCES
 from rollax.errors import ConfigError
 from rollax.policy.replayed import SINGLE_ROWS, Draw
 
 if TYPE_CHECKING:
+    from rollax.config.replay_groups import BurnInFields
     from rollax.policy.recurrent_columns import RecurrentColumns
     from rollax.replay.replay import Replay
 
@@ -63,24 +65,26 @@ class SequenceDraw(Draw):
         return replay.sequences(replay.draw_slots(count, rng), self, beta)
 
 
-def draw_for(memory: RecurrentColumns, burn_in: int = 0, overlap: int = 0, *, stored_state: bool = True) -> Draw:
+def draw_for(memory: RecurrentColumns, config: BurnInFields, *, stored_state: bool) -> Draw:
     """Returns a draw of single transitions, or of sequences of `max_seq_len` rows for a model with memory.
 
     Args:
         memory: describes the model.
-        burn_in: the number of rows before a sequence that only advance the recurrent state.
-        overlap: the number of rows that a sequence has in common with the next sequence.
+        config: its `burn_in` is the number of rows before a sequence that only advance the recurrent state. `overlap`,
+            if it has this field, is the number of rows that a sequence has in common with the next sequence.
         stored_state: whether a sequence begins with the state in which the policy acted, or with the initial state.
     Raises:
-        ConfigError: `burn_in` or `overlap` is not 0 for a model without memory.
+        ConfigError: a key of sequences is set for a model without memory.
     """
-    if not memory.present:
-        for key, rows in (("burn_in", burn_in), ("overlap", overlap)):
-            if rows:
-                what = f"{key} is for sequences, but the model has no memory and learns from single rows."
-                raise ConfigError(what, f"config key '{key}'", rows).expected(
-                    "0, or a model with memory", f"leave {key} out, or use a model with memory"
-                )
-        return SINGLE_ROWS
-    columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
-    return SequenceDraw(memory.max_seq_len, burn_in, overlap, columns=columns)
+    if memory.present:
+        columns = tuple(name for name in memory.columns if stored_state or name != SampleBatch.STATE_IN)
+        return SequenceDraw(memory.max_seq_len, config.burn_in, getattr(config, "overlap", 0), columns=columns)
+    fields = type(config).model_fields
+    for key in OF_SEQUENCES:
+        if key in fields and getattr(config, key) != fields[key].default:
+            raise ConfigError(
+                f"{key} is for sequences, but the model has no memory and learns from single rows.",
+                f"config key '{key}'",
+                getattr(config, key),
+            ).expected("the default, or a model with memory", f"leave {key} out, or use a model with memory")
+    return SINGLE_ROWS

@@ -122,10 +122,14 @@ def test_what_is_drawn():
     assert DQN.make_policy(LINE, CHOICE, SMALL).replayed == SINGLE_ROWS
 
 
-@pytest.mark.parametrize("key", ["burn_in", "overlap"])
-def test_keys_of_sequences_require_memory(key):
+@pytest.mark.parametrize(
+    "keys",
+    [{"burn_in": 2}, {"overlap": 2}, {"zero_init_states": True}, {"priority_eta": 0.5, "prioritized_replay": True}],
+)
+def test_keys_of_sequences_require_memory(keys):
+    key = next(iter(keys))
     with pytest.raises(ConfigError, match=f"{key} has no effect"):
-        DQN.make_policy(LINE, CHOICE, {**SMALL, key: 2})
+        DQN.make_policy(LINE, CHOICE, {**SMALL, **keys})
 
     class Flat(nnx.Module):
         def __init__(self, observation_space, num_outputs, *, rngs):
@@ -135,7 +139,7 @@ def test_keys_of_sequences_require_memory(key):
             return Outputs(self.table[...][obs])
 
     with pytest.raises(ConfigError, match=key):
-        DQN.make_policy(LINE, CHOICE, {**SMALL, key: 2, "model": {"custom_model": Flat}})
+        DQN.make_policy(LINE, CHOICE, {**SMALL, **keys, "model": {"custom_model": Flat}})
 
 
 @pytest.mark.parametrize(
