@@ -124,13 +124,13 @@ class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearni
                 expected="v_min < v_max",
                 fix="set them to the lowest and the highest possible return",
             )
-        if self.exploration_bonus is not None and not self.steps_the_env:
+        if self.exploration_bonus is not None and (self.is_pretrained or not self.steps_the_env):
             raise ConfigError(
-                "Bonuses are for exploration, and this run explores nothing.",
+                "Bonuses are for exploration, and their scale follows from fresh experience: there is none.",
                 where=f"config key 'exploration_bonus' ({type(self).__name__})",
-                got="recorded data alone",
+                got="recorded data alone" + (", at first" if self.is_pretrained else ""),
                 expected="fresh experience",
-                fix="leave exploration_bonus out, or add 'sampler' to the sources in input",
+                fix="leave exploration_bonus out, or add 'sampler' to the sources in input, without then_online",
             )
 
 

@@ -134,9 +134,10 @@ class TestReplayedBonuses:
         with pytest.raises(ConfigError, match="n_step is 3"):
             DQN.make_policy(STATES, ACTIONS, {**CONFIG, "n_step": 3})
 
-    def test_recorded_data_alone_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="explores nothing"):
-            DQN.make_policy(STATES, ACTIONS, {**CONFIG, "input": tmp_path})
+    @pytest.mark.parametrize("settings", [{}, {"then_online": True}])
+    def test_recorded_data_alone_is_refused(self, settings, tmp_path):
+        with pytest.raises(ConfigError, match="exploration_bonus"):
+            DQN.make_policy(STATES, ACTIONS, {**CONFIG, "input": tmp_path, **settings})
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 1.0), (0.25, 0.25)])
