@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
         from rollax.errors import not_installed
 
         raise not_installed(name, error, where=f"rollax.{name}", package=needs[0], extra=needs[1]) from error
-    except AttributeError as error:  # the package has an unsuitable version; `from rollax import` would hide the cause
+    except AttributeError as error:  # a dependency has an unsuitable version; `from rollax import` would hide this
         raise ImportError(f"rollax.{name} could not be imported: {error}") from error
     finally:
         if collects:
@@ -71,7 +71,7 @@ def _unknown(name: str, by_from: bool) -> Exception:
     hint = public_name(name, _MODULE_OF)
     if hint is None:
         return AttributeError(what)
-    # `from rollax import` replaces an AttributeError, and so the hint, by its own error; `hasattr` requires one.
+    # `from rollax import` would replace an AttributeError, and with it the hint; `hasattr` needs an AttributeError.
     return (ImportError if by_from else AttributeError)(f"{what}; in rollax: {hint}")
 
 

@@ -20,7 +20,7 @@ _IN_LOOP = "let the callback return; call train() in a loop, or fit(), outside o
 
 
 class CallGuard:
-    """The methods of a trainer that are running; callbacks are called inside of them.
+    """Records which methods of a trainer are running, because callbacks in them may call methods, too.
 
     Args:
         owner: the name of the trainer's class, for errors.
@@ -52,7 +52,7 @@ class CallGuard:
             got = "a stopped trainer, whose environments and processes are closed"
             raise RollaxError(f"{method} was called after stop().", f"{self._owner}.{method}", got).expected(
                 "such calls before stop(), or inside of the `with` block; a stopped trainer still acts and saves",
-                "set result['done'] = True in a callback to end fit(); continue with another trainer, "
+                "to end fit(), set result['done'] = True in a callback; to train after stop(), use "
                 f"{self._owner}.from_checkpoint(trainer.save(folder))",
             )
         here = threading.get_ident()

@@ -41,7 +41,7 @@ def _checked_classes(value: Any) -> Any:
 
 
 EnvWrappers = Annotated[tuple[Any, ...], BeforeValidator(checked_wrappers)]
-"""Classes or functions of one environment, or their paths, each alone or as a pair with its keyword arguments."""
+"""Environment wrappers: classes, functions or their paths, each alone or in a pair with its keyword arguments."""
 
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
 """[[timestep, value], ...], linear in between, constant outside. `x_schedule` replaces the field `x`."""
@@ -51,7 +51,7 @@ ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], Af
 """As `SchedulePoints`, with probabilities as values."""
 
 OwnClass = Annotated[type | InstanceOf[StoredCode], BeforeValidator(_checked_class)]
-"""A class of the user, or its path in a checkpoint whose code is not imported."""
+"""A class of the user, or a `StoredCode` in the place of one that is not imported."""
 
 OwnClasses = Annotated[
     type | InstanceOf[StoredCode] | tuple[type | InstanceOf[StoredCode], ...], BeforeValidator(_checked_classes)

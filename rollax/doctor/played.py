@@ -30,7 +30,7 @@ class Played:
         actions: columns of N actions, as the policy chooses them.
         env_actions: the same actions, as the environment gets them.
         returns: [N] discounted sums of the rewards from each row on, with the value after a truncated episode.
-        weight_of_end: [N] the share of the value after a truncated episode in the return, γ to the power of the
+        weight_of_end: [N] the factor of the value after a truncated episode in `returns`, γ to the power of the
             remaining steps; 0 where the episode terminated.
         values: [N] the returns that the policy expects; None if it has no values, or values in other units.
         lengths: [E] steps of the episodes.
@@ -52,7 +52,7 @@ class Played:
 def play_episodes(trainer: Trainer, num_episodes: int) -> dict[str, Played]:
     """Plays episodes with the trainer's policies; returns policy id -> its rows, for policies with rows.
 
-    If all policies have state values, which are values of the exploring policies, all explore. Otherwise, all
+    If all policies have state values, all explore, because state values are those of exploring policies. Otherwise, all
     act greedily. There is no limit to the length of an episode, but no further episode begins after 20,000 steps.
 
     Raises:

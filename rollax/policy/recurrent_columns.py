@@ -35,7 +35,7 @@ _TRAJECTORY = (
 class RecurrentColumns:
     """Describes the memory of a model, if it has one; `max_seq_len` is the length of sequences to learn from.
 
-    `columns` are the model's further inputs: `state_in` and its `memory_inputs`.
+    `columns` are the model's inputs besides `obs`: `state_in`, and the model's `memory_inputs`.
     """
 
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:
@@ -57,7 +57,7 @@ class RecurrentColumns:
         return frozenset((*self.columns, SampleBatch.TRAJECTORY_ID)) if self.present else frozenset()
 
     def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
-        """The columns for acting, by default at the start of a trajectory; raises PolicyError for wrong shapes."""
+        """The columns for acting, by default those of a trajectory's first step; PolicyError for wrong shapes."""
         if not len(states):
             states = [np.broadcast_to(part, (rows, *part.shape)) for part in self.initial_state]
         state_in = tuple(np.asarray(part) for part in states)

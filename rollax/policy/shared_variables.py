@@ -81,7 +81,7 @@ class SharedVariables:
 
     def _assign_from(self, policy_id: str) -> None:
         source = self._holders[policy_id]
-        newer = {**source.params, **source.extra}  # a parameter of one policy may be fixed, in `extra`, in another
+        newer = {**source.params, **source.extra}  # what is in `params` of one policy may be in `extra` of another
         for group in self._groups:
             if policy_id in group.policy_ids:
                 for other_id in group.policy_ids:
@@ -96,7 +96,7 @@ def _refuse_conflict(name: str, one: str, value: Any, other: str, second: Any) -
         return
     try:
         array, array_of_other = np.asarray(value), np.asarray(second)
-    except (RuntimeError, TypeError, ValueError):  # tensors of PyTorch that need another call; lists of several lengths
+    except (RuntimeError, TypeError, ValueError):  # tensors that need `detach` or `cpu` first; lists of unequal lengths
         return
     if array.shape != array_of_other.shape:
         return  # one has a wrong shape, for which `set_weights` raises the error

@@ -233,8 +233,8 @@ class CNN(nn.Module):
         """[B, features] for images [B, height, width, channels]."""
         norms = [*self.norms] or [None] * (len(self.convolutions) + 1)
         for convolution, norm in zip(self.convolutions, norms[:-1], strict=True):
-            # A view in the memory format `channels_last`, and back to the order of JAX's images, so that dense layers
-            # can have the same weights.
+            # The permuted images are a view in the memory format `channels_last`. The outputs have JAX's order of axes,
+            # so that dense layers have the same weights as in JAX.
             x = convolution(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
             images = _normalized_activation(x, norm, self._activation, norm_first=True)
         features = self.dense(images.flatten(1))

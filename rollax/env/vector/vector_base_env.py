@@ -176,7 +176,7 @@ class ActionBuffer:
         self.name = name
         self._everyone = everyone
         self._states = np.full(len(everyone), _OVER, np.int8)
-        self._state: int | None = _OVER  # the common state of all, or None: then `_states` has them
+        self._state: int | None = _OVER  # the state that all have in common; if None, see `_states`
         self._columns: trees.Tree | None = None
         self._own: trees.Tree | None = None
         self._all_at_once = False
@@ -216,7 +216,7 @@ class ActionBuffer:
             # A valid action everywhere, because sub-environments that step without an action also get one.
             self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
         if self._all_at_once:
-            # A reset came after all actions: the actions of the other sub-environments are kept.
+            # Some were reset after all had an action: the actions of the others are kept.
             trees.put(self._own, self._everyone, self._columns)
             self._all_at_once = False
         trees.put(self._own, env_index, actions)
