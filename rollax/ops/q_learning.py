@@ -117,7 +117,7 @@ def projected(
     moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, high)
     # Divided by the whole range: the distance of two neighbouring atoms is inexact in float32, and its error adds up.
     places = (moved - low) / (high - low) * last
-    # The share of atom k in each moved atom is 1 minus their distance in spacings of the atoms, at least 0.
+    # Atom k gets the share max(0, 1 - d) of a moved atom at a distance of d spacings of the atoms.
     distance = jnp.abs(places[:, None, :] - jnp.arange(last + 1)[None, :, None])
     shares = jnp.clip(1.0 - distance, 0.0, 1.0)
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))

@@ -73,7 +73,7 @@ class Values:
     statistics: Mapping[str, Any]
 
     def __call__(self, obs: Any, columns: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        """[N] or [N, H] state values for columns of N observations; `columns` has the memory, or `critic_obs`."""
+        """[N] or [N, H] state values of N observations; `columns` has the columns of memory, or `critic_obs`."""
         return self.compute_values(obs, columns)
 
 
@@ -169,7 +169,7 @@ class BaseAlgorithm(ABC):
             where=f"{type(self).__name__}.{name}",
             got=value,
             expected="values that follow from the config and the spaces",
-            fix="write a functools.cached_property; keep what changes in a subclass of the policy, named policy_class",
+            fix="write a functools.cached_property; keep what changes in a subclass of the policy, set as policy_class",
         )
 
     def __eq__(self, other: object) -> bool:
@@ -226,7 +226,7 @@ class BaseAlgorithm(ABC):
 
     @property
     def learns_values(self) -> bool:
-        """Whether learning with this config is known to read values of the model; false if `samples` is None."""
+        """Whether learning is known to read values of the model: by `samples`, if it is not None, or `reads_values`."""
         return self.reads_values or SampleBatch.VF_PREDS in (self.samples or ())
 
     @property
@@ -274,7 +274,7 @@ class BaseAlgorithm(ABC):
         return self.make_plan()
 
     def check_model(self, model: Any) -> None:  # noqa: B027  by default all models are supported
-        """Raises PolicyError if the loss cannot use this model; without an own `forward`, its `Outputs` are checked."""
+        """Raises PolicyError if the loss cannot use the model; checks its `Outputs` unless `forward` is overridden."""
 
     def replayed(self, memory: RecurrentColumns) -> Draw:
         """Returns how batches are drawn from a replay buffer: by default as single transitions."""
@@ -337,8 +337,8 @@ class BaseAlgorithm(ABC):
         """Whether `prepare`, `postprocess` or `loss_columns` change rows, other than by noise.
 
         A class that defines one of these methods counts as changing rows, unless `traced_columns` replaces the method,
-        or the class has its own `changes_rows`, which returns False with configs for which the class changes no rows.
-        Where no class of the algorithm changes rows, replay may stay on the device.
+        or the class's own `changes_rows` returns False for the config. Where no class of the algorithm changes rows,
+        replay may stay on the device.
         """
         return False
 

@@ -28,8 +28,8 @@ class Objective(Protocol):
     def optimizer(self) -> Any:
         """An Optax optimizer without learning rate: a gradient step subtracts `lr` times its result.
 
-        `lr` is a coefficient: a number, or one for each part of the model. An optimizer whose `update` takes extra
-        arguments gets `lr` too, because a projection depends on the new parameters.
+        `lr` is a coefficient: a number, or one for each part of the model. An `update` that takes extra arguments also
+        gets `lr`, for example to project the new parameters.
         """
         ...
 
@@ -127,11 +127,11 @@ class GradientSteps:
 
         - `taken` is the number of gradient steps.
         - `sums` are the statistics, summed over the last epoch that began.
-        - `counts` are for statistics that only some steps have: in how many steps of that epoch they were.
+        - `counts` has, for each statistic that only some steps have, the number of these steps in that epoch.
         - `rows` are the statistics by row.
         - `finite` is false if a loss, gradient or new parameter was not finite. The loop then ends. `taken` does not
-          count this step. The variables include it, but not if the plan has `stops`. A step before which `stops` ends
-          the loop is neither counted nor included.
+          count this step. The variables include it, but not if the plan has `stops`. A step that `stops` prevents is
+          neither counted nor included.
         """
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one_gradient = jax.jit(self._one_gradient, inline=True)
@@ -163,7 +163,7 @@ class GradientSteps:
             if stops is not None:
                 takes_step &= ~stops(stats)
                 after = jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), after, before)
-            begins = step % per_epoch == 0  # an epoch, whose sums start at 0
+            begins = step % per_epoch == 0  # a new epoch: sums start at 0
             # Padding is out of range and dropped, and so are statistics that the step does not have.
             places = {name: jnp.where((rows >= 0) & found.get(name, True), rows, capacity) for name in columns}
             return (
@@ -236,7 +236,7 @@ class GradientSteps:
 
 
 def _like(new: Any, old: Any) -> Any:
-    """`new` in the shape and dtype of `old`: a model may assign other state, such as a mean of float16."""
+    """`new` in the shape and dtype of `old`: a model may assign state in others, such as a mean in float16."""
     if (new.shape, new.dtype) == (old.shape, old.dtype):
         return new
     return jnp.broadcast_to(new, old.shape).astype(old.dtype)
@@ -302,7 +302,7 @@ Part = Callable[[Any, jax.Array], tuple[Any, Any, Any, jax.Array]]
 
 
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any, Any]:
-    """Returns the means over all valid rows of K microbatches, [K, M] the numbers by row, and the state.
+    """Returns the means over all valid rows of K microbatches, the numbers by row [K, M], and the state.
 
     The state is that of the last microbatch with valid rows.
 

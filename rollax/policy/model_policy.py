@@ -178,7 +178,7 @@ class ModelPolicy(Policy):
         return {**scheduled, **self.numbers, "lr": self.learning_rates(), **self.coefficients_of_statistics()}
 
     def coefficients_of_statistics(self) -> dict[str, Any]:
-        """`running_statistics` of `coefficients`; empty if there are none."""
+        """The entry `running_statistics` of `coefficients`; empty if the policy has no running statistics."""
         summaries = {name: one.summary() for name, one in self.running_statistics.items()}
         return {"running_statistics": summaries} if summaries else {}
 
@@ -419,7 +419,7 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A run that does not use the number stores 0.
+        # A run stores 0 for a number that it does not use.
         first = self.algorithm.first_numbers()
         numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
         super().set_state(state)

@@ -40,7 +40,7 @@ class Policy(ABC):
     are recorded only if `arguments` has them."""
 
     config_class: ClassVar[Any] = None
-    """The class that validates a config that is a plain dict, without a trainer; None for `TrainerConfig`."""
+    """The class that validates a config given as a dict if there is no trainer; None for `TrainerConfig`."""
 
     arguments: frozenset[str] | None = None
     """The arguments of `compute_actions` to pass; None: all arguments that the method accepts."""
@@ -113,7 +113,7 @@ class Policy(ABC):
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
-        """The columns that sampling fills with this config and model."""
+        """The columns that sampling fills for this config and model."""
         return self.batch_columns
 
     @abstractmethod
@@ -236,8 +236,8 @@ class Policy(ABC):
         Args:
             sample_batch: the rows of the segment in time order, with `agent_id`, `trajectory_id` and `t`;
                 `sample_batch.following("obs")` are the next observations.
-            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one trajectory
-                after another).
+            other_agent_batches: agent id -> (policy, rows) of each other agent in the episode; the rows are one
+                trajectory after another.
             episode: the episode.
         Returns:
             The batch with the columns of `postprocess_rows`, such as advantages.
@@ -323,7 +323,7 @@ class Policy(ABC):
 
     def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """The state in attributes, without the weights: attribute -> path in the attribute -> array."""
-        from rollax.policy.own_state import own_arrays  # imports JAX, which a policy in plain NumPy acts without
+        from rollax.policy.own_state import own_arrays  # imports JAX; a policy in plain NumPy acts without it
 
         return own_arrays(self)
 

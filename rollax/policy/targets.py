@@ -31,8 +31,8 @@ def polyak_average(
         tau: τ in [0, 1].
         parts: the attributes of the model whose targets are averaged; all other targets are constant.
         interval: gradient steps between updates of the targets, at least 1.
-        projection: maps averages by name to values that fulfil a constraint, such as a norm, which the parameters
-            fulfil but their averages do not.
+        projection: maps name -> average to values that fulfil a constraint of the parameters that averaging breaks,
+            such as a unit norm.
     Raises:
         PolicyError: τ or `interval` is out of range. It is raised later, by the constructor of the policy, if the model
             shares parameters of a part with another attribute, and by an update if a part has no parameters.
@@ -45,7 +45,7 @@ def polyak_average(
         names = [name for name in targets if part_of(name) in parts]
         if unknown := set(parts).difference(map(part_of, names)):
             raise PolicyError(
-                "Some target parameters would never change: the model does not have these parts.",
+                "The model has no target parameters in some of the given parts.",
                 where="polyak_average, argument parts",
                 got=sorted(unknown),
                 expected=f"some of {sorted(set(map(part_of, targets)))}, the model's attributes with parameters",

@@ -1,4 +1,4 @@
-"""The training of one trial: all its seeds, side by side, with scores at equal shares of its limit."""
+"""The training of one trial: all its seeds side by side, scored at equal intervals up to its limit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Task:
         config: config keys that are not searched, with the environment.
         stop: the limits of each run, at least one of `LIMITS`.
         seeds: the config key `seed` of each run of a trial.
-        evaluations: number of scores of a run, at equal shares of its limit.
-        score: greedy episodes, or the training episodes of the results.
+        evaluations: number of scores of a run, at equal intervals up to its limit.
+        score: whether to score greedy episodes or training episodes.
     """
 
     trainer_class: type[Trainer]
@@ -62,7 +62,7 @@ class Trained:
 class Failed:
     """The end of a trial that has no score, and why.
 
-    `by_settings`: a later trial with similar values would probably fail too, such as after a divergence.
+    `by_settings`: similar values would probably fail too, for example because training diverges.
     """
 
     reason: str

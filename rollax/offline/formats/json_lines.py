@@ -23,9 +23,9 @@ class JsonLinesReader(FormatReader):
     """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
 
     `actions` are the actions that the environment received; `action_logp` is the log-probability of the policy's
-    unscaled action, and null (read as NaN) if it is unknown. A single agent with the id "agent0" acts from t = 0 on, so
-    a later first `t` shows that the beginning is missing. `terminated` and `truncated` are true, false, or lists with
-    one value per step.
+    action before it is scaled, or null (read as NaN) if unknown. A single agent named "agent0" acts from t = 0 on, so
+    a later first `t` shows that the beginning is missing. `terminated` and `truncated` are true, false, or lists
+    with one value per step.
 
     Args:
         paths: the files.

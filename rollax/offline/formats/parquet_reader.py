@@ -109,7 +109,7 @@ class ParquetReader(FormatReader):
         try:
             with decoding(_OURS, where):
                 table = parquet.read_row_group(group, self._names(file))
-                # A dictionary may store a short trajectory in some bits; as a Python object it takes much more.
+                # Dictionary encoding may store a short trajectory in some bits; its Python object takes much more.
                 size = _BYTES_OF_TRAJECTORY * (pc.call_function("sum", [table[IS_LAST]]).as_py() or 0)
                 check_decoded(table.nbytes + size, self._max_decoded_gb, where)
                 found = list(_trajectories_of(table, file.columns, self._wanted, where))

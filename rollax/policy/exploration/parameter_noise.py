@@ -28,7 +28,7 @@ class ParameterNoise(ExplorationWrapper):
         fragment, on its first rows; n is drawn again when at least as many trajectories have ended as are running.
 
     Args:
-        inner: the exploration to perturb.
+        inner: the exploration that chooses actions from the outputs of the perturbed model.
         distance: `distance(outputs, perturbed)` returns d for outputs [N, num_inputs] with θ and with θ + σ · n.
         scale: `scale(timestep)` returns δ.
         sigma: the initial σ.
