@@ -121,7 +121,7 @@ class A2CConfig(A3CConfig):
 
 
 class A2C(A3C):
-    """A3C, which may learn from a batch in parts."""
+    """As A3C, but the gradient of a batch may be accumulated over parts of `microbatch_size` rows."""
 
     config_class = A2CConfig
 

@@ -33,8 +33,8 @@ def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int)
 class ApexPolicy(JaxPolicy):
     """Explores on the scale of its worker, and computes the initial priorities of rows with the acting network.
 
-    Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the error has only the steps
-    inside the fragment; the buffer draws the row with all n. With memory, new rows have the largest priority so far.
+    Source: Algorithm 1, line 10. Deviations: for a row whose n steps exceed the fragment, the initial priority uses
+    only the steps inside the fragment; updates use all n steps. With memory, new rows have the largest priority so far.
     """
 
     def make_exploration(self) -> Exploration:

@@ -3,7 +3,7 @@
 Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
 advantages, with a target policy π' between the behaviour policy μ and the trained policy π. V-trace corrects for
 π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) · π/μ. The target copies the weights of π
-every `target_update_frequency` updates. Deviations: the learning network estimates the values; an update is
+every `target_update_frequency` updates. Deviations: the online network estimates the values; an update is
 `num_sgd_iter` gradient steps on one batch of fragments, which are fresh by default, while the paper draws them from a
 circular buffer. The optional penalty is KL(π' || π).
 
@@ -57,7 +57,7 @@ class APPOConfig(IMPALAConfig):
     )
     use_kl_loss: bool = Field(
         default=False,
-        description="whether a KL penalty is added to the loss; with vtrace it is 0 unless num_sgd_iter or "
+        description="whether a KL penalty is added to the loss; with vtrace the penalty is 0 unless num_sgd_iter or "
         "target_update_frequency is above 1, because the target network is otherwise a copy at each gradient step",
     )
     kl_coeff: float = Field(default=1.0, gt=0, description="initial weight of the KL penalty; it adapts to kl_target")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = ("rollax.algorithms.trainer:Trainer",)
-_MOST_ENVS_ANYWAY = 1024  # sub-environments of a worker that any checkpoint may ask for
+_MOST_ENVS_ANYWAY = 1024  # `num_envs_per_worker` that every checkpoint may have
 _PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
 
@@ -101,7 +101,7 @@ class _State(BaseModel):
 def write(trainer: Trainer, path: Path) -> Path:
     """Writes the trainer's state into a new folder; `Trainer.save` describes the errors."""
     arrays: dict[str, np.ndarray] = {}
-    whole = trainer.get_state()  # arrays are told apart by `id`, which Python reuses after an object is freed
+    whole = trainer.get_state()  # kept, because arrays are told apart by `id`, which is reused for new objects
     state = without_arrays(whole, "", arrays, {})
     for policy_id, policy_state in whole["workers"]["policies"].items():
         _refuse_not_finite(policy_state, policy_id, path)
@@ -134,7 +134,7 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
                     array[~np.isfinite(array)].flat[0],
                 ).expected(
                     "finite numbers",
-                    "restore the last checkpoint, and lower lr or set grad_clip; or find the code that set them",
+                    "restore the last checkpoint, and lower lr or set grad_clip; or find the code that set the numbers",
                 )
 
 
@@ -205,7 +205,7 @@ def _pickled(path: Path) -> CheckpointError:
 def restore(trainer: Trainer, stored: Mapping[str, Any], path: Path, fix: str | None = None) -> None:
     """Sets a trainer's state from what `read(path)` returned; `Trainer.restore` describes the errors.
 
-    `fix`: the advice in the error if the checkpoint does not fit the trainer; None: to use another trainer.
+    `fix`: the advice in the error if the checkpoint does not fit the trainer, by default to use a trainer that fits.
     """
     fix = (
         fix or "restore it into a trainer with the same algorithm, policies and spaces, or use Trainer.from_checkpoint"

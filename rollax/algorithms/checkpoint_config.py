@@ -1,4 +1,4 @@
-"""The config of a checkpoint, which another version of rollax may have saved, and changes to it."""
+"""The config of a checkpoint, perhaps from another version of rollax, and changes to this config."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class CrossQConfig(SACConfig):
                 where=f"config key '{layers.part}.normalization' ({type(self).__name__})",
                 got=layers.normalization,
                 expected=" or ".join(map(repr, _OF_BATCHES)),
-                fix="set normalization as well, because a dict replaces all default layers; or use SAC",
+                fix="set normalization in the same dict, which replaces the whole default dict; or use SAC",
             )
 
 

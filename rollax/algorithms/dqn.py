@@ -230,7 +230,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         logits = self._logits(out)
         values = chosen(
             expected_values(logits, self.support), actions
-        )  # of all actions, because a recorded action may be one that the action mask forbids
+        )  # the logits are unmasked, because a recorded action may be one that the action mask forbids
         target = batch[_TARGET]
         if self.support is None:
             errors = values - target

@@ -163,7 +163,7 @@ class Evaluator:
         arguments = worker_arguments(config, self._trainer.policy_class)
         specs = specs_of(arguments["policy_cls_or_specs"])
         for name, policy in self._trainer.worker.policies.items():
-            # The weights of a centralized critic, which does not act, fit the agents of training only.
+            # A centralized critic does not act, and its weights fit only its space in training, which is kept here.
             space = getattr(policy.config, "critic_space", None)
             if space is not None and name in specs:
                 specs[name] = specs[name]._replace(config={**specs[name].config, "critic_space": space})
@@ -179,8 +179,8 @@ class Evaluator:
         """
         config = self._trainer.config.for_evaluation(explore)
         envs = min(config.num_envs_per_worker, num_episodes or config.evaluation_num_episodes)
-        # Separate random streams: evaluation does not repeat training episodes. They depend on the iteration at which
-        # the workers are made, so that a run and its restored copy play the same episodes after `save(exact=True)`.
+        # Separate random streams: evaluation does not repeat training episodes. The seed depends on the iteration in
+        # which workers are made, so that a run and its restored copy play the same episodes after `save(exact=True)`.
         iteration = self._trainer.iteration
         seed = config.seed
         if seed is not None:

@@ -29,8 +29,8 @@ _ROWS_AT_ONCE = 256  # limits the memory for images
 class ExplorationBonus(Algorithm):
     """An algorithm that can add bonuses to its rewards.
 
-    Source: random network distillation, Burda et al. (2018), arXiv:1810.12894. The bonus of a step is the error of a
-    predictor, which learns the outputs of a fixed random network f, for the next observation s':
+    Source: random network distillation, Burda et al. (2018), arXiv:1810.12894. The bonus of a step is the error, at
+    the next observation s', of a predictor f̂ that learns the outputs of a fixed random network f:
         e = mean((f̂(x) - f(x))²),  x = clip((s' - μ) / σ, -5, 5),  R ← γ R + e,  b = e / std(R).
     R is not set back to 0 when an episode ends.
     Deviations: the observations and errors of a fragment are added to the running μ, σ and std(R) before its bonuses
@@ -157,7 +157,7 @@ class ExplorationBonus(Algorithm):
 class BonusAdvantages(ExplorationBonus):
     """An actor-critic that can learn from bonuses, with a value head for them.
 
-    Source: section 2.3 of the same paper: bonuses have a γ of their own, and their returns go on after the end of an
+    Source: Burda et al. (2018), section 2.3: bonuses have a γ of their own, and their returns go on after the end of an
     episode. Advantages are A + c · A_b, with c = `bonus_coeff`.
     """
 

@@ -7,8 +7,8 @@ Source: Kim et al. (2026), arXiv:2604.04539. All else is as in SAC.
   the actor sees s and s' in one batch. Running statistics are used for a', and for the values in the actor's loss.
 - Critics are distributions Z over atoms z, and minimize the cross-entropy to the projection of
   r / scale + γ (z - α log π(a'|s')), with the probabilities of the target critic with the smaller mean.
-- The scale of rewards is max(std(R), max|R| / v_max), for the discounted sums R of the rewards so far, at the time of
-  the update: replay buffers have the rewards as they were sampled.
+- The scale of rewards is max(std(R), max|R| / v_max), for the discounted sums R of the rewards so far. Each update
+  divides by the current scale: replay buffers have the rewards as they were sampled.
 - Actor and temperature change in every second gradient step only. The target entropy is that of normals with σ = 0.15.
 - Exploration noise stays the same for k steps, with probabilities in proportion to k⁻².
 

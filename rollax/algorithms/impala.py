@@ -140,7 +140,7 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
             return super().make_optimizer()
-        # `identity` keeps the names in checkpoints, as in `adam`.
+        # With `identity`, RMSProp is the second element of the chain, as in earlier checkpoints; see `adam`.
         return optax.chain(optax.identity(), optax.scale_by_rms(self.config.decay, self.config.epsilon))
 
     def loss(

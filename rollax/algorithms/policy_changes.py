@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollax.algorithms")
 _OWN_RANDOMNESS = ("acting", "learning_rng")
-"""The parts of a policy's state that a copy does not take, because equal random numbers would correlate the two."""
+"""The parts of a policy's state that are not copied: equal random numbers would correlate the two policies."""
 
 
 def add(
@@ -43,7 +43,7 @@ def add(
         raise PolicyError("The id of a policy is not a string.", where, policy_id).expected("a string")
     if policy_id in policies:
         raise PolicyError("The trainer has a policy of this id.", where, policy_id).expected(
-            f"an id besides {list(policies)}",
+            f"an id other than {list(policies)}",
             "choose another id; set_weights({id: weights}) changes an existing policy",
         )
     if copy_of is not None:
@@ -117,7 +117,7 @@ def _remake(
     policy_mapping_fn: Callable[..., str] | None,
     copies: Mapping[str, str],
 ) -> None:
-    """Makes the trainer again with other policies; `copies` is a new policy -> the policy whose state it gets."""
+    """Makes the trainer again with other policies; `copies`: id of a new policy -> id of the policy to copy."""
     before, multiagent = trainer.config, trainer.config.multiagent
     changes: dict[str, Any] = {"policies": specs, "policies_to_train": None if {*to_train} == {*specs} else to_train}
     if policy_mapping_fn is not None:

@@ -3,10 +3,11 @@
 Source: Gallici et al. (2024), "Simplifying deep temporal difference learning", arXiv:2407.04811, algorithm 1: many
 sub-environments act ε-greedily, and several epochs of minibatches minimize ½ (Q(s, a) - G)², with the λ-returns
     G_t = r_t + γ (λ G_{t+1} + (1 - λ) max_a Q(s_{t+1}, a))
-of the values at the time of acting. This is Peng's Q(λ), whose returns are not cut at exploring actions: G are the
-value targets of generalized advantage estimation with V(s) = max_a Q(s, a). Normalized layers replace the target
-network. The optimizer is RAdam (Liu et al., 2020, arXiv:1908.03265). Deviations: the value after a time limit is
-bootstrapped; kernels are initially orthogonal. With memory, sequences begin with the recurrent state of acting.
+computed from the values at the time of acting. This is Peng's Q(λ), whose returns are not cut at exploring actions: G
+are the value targets of generalized advantage estimation with V(s) = max_a Q(s, a). Normalized layers replace the
+target network. The optimizer is RAdam (Liu et al., 2020, arXiv:1908.03265). Deviations: the value after a time limit is
+bootstrapped; kernels are initially orthogonal. With memory, sequences begin with the recurrent state at the time of
+acting.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
 arXiv:1509.06461. Deviations: Adam instead of RMSProp; trajectories longer than `max_seq_len` are split into sequences,
-each starting from the recurrent state of acting (with `zero_init_states`, from zeros); without prioritized replay, the
-probability of a sequence is proportional to its number of rows; the value after a time limit is bootstrapped.
+each starting from the recurrent state at the time of acting (with `zero_init_states`, from zeros); without prioritized
+replay, the probability of a sequence is proportional to its number of rows; the value after a time limit is
+bootstrapped.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class QMIX(ReplayLearning):
     def check_model(self, model: Any) -> None:
         if not (hasattr(model, "values") and hasattr(model, "joint")):
             raise PolicyError(
-                "The model is not that of a group.",
+                "The model is not a model of a group.",
                 where=f"{self.label}, make_model",
                 got=type(model).__name__,
                 expected="a GroupQNetwork, or a module with its methods values and joint",
@@ -214,13 +215,13 @@ class VDNTrainer(QMIXTrainer):
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a misspelt state key, with which the members would observe the state; the default key may be absent."""
+    """Refuses a misspelt state key, because the members would then see the state; the default key may be absent."""
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
     member = observation_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
     keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
     raise ConfigError(
-        "The members do not observe this global state.",
+        "The observations of the members have no global state under this key.",
         where="config key 'state_key'",
         got=config.state_key,
         expected=f"one of {keys}" if keys else f"members that observe a Dict, not {member}",

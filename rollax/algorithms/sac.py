@@ -258,7 +258,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
         """Returns [] the loss of the critics, by default `squared_errors`, and statistics of the critics.
 
-        With memory the batch has `critic_inputs`, [B, ...] of `critic_space`, in the place of observations.
+        The critics read the column `critic_inputs`, [B, ...] of `critic_space`, or `obs` if the batch lacks the column.
         """
         inputs, actions = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[SampleBatch.ACTIONS]
         taken = values_of_actions(model.critics, inputs, actions, self.action_space)
@@ -318,7 +318,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
 
     def chosen_critics(self, outputs: jax.Array, batch: Columns) -> jax.Array:
         """Returns [M, B, ...] the outputs [N, B, ...] of the critics that are in the targets of this update."""
-        # Each row has a random subset, because a minibatch is drawn by rows. An update uses its first row's subset.
+        # Each row has its own random subset, because minibatches are rows; an update uses the subset of its first row.
         return outputs[batch[_SUBSET][0]] if _SUBSET in batch else outputs
 
     def target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ class StateDependentExploration(Algorithm):
     matrix and the last hidden features of the actor. In these steps the same observation leads to the same action.
 
     Source: Raffin, Kober and Stulp (2021), arXiv:2005.05719. Deviations: noise is drawn for each trajectory separately,
-    and not for each rollout; a loss samples each action by itself, from the distribution of one action.
+    and not for each rollout; a loss samples actions independently, without a matrix in common.
     """
 
     def gaussian(self, *, squash: bool) -> ActionDistribution:

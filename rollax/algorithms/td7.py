@@ -2,9 +2,9 @@
 
 Source: Fujimoto et al. (2023), arXiv:2306.02451. An encoder learns z_s = f(s) and z_sa = g(z_s, a) from the next
 observation alone, by the loss mean((z_sa - z_s')²) with a constant z_s'. Critics Q(s, a, z_sa, z_s) and the actor
-π(s, z_s) read the embeddings of a copy of the encoder, which stays the same for 250 updates, and their targets read
-those of the copy before. With π⁻ and Q⁻ copied at the same times as the encoder, and c(x) = clip(x, low, high) with
-the lowest and the highest target up to the last copy,
+π(s, z_s) read the embeddings of a copy of the encoder, which stays the same for 250 updates. The targets read the
+embeddings of the previous copy. With π⁻ and Q⁻ copied at the same times as the encoder, and c(x) = clip(x, low, high)
+with the lowest and the highest target up to the last copy,
     y = r + γ c(min_i Q⁻_i(s', π⁻(s') + noise)).
 The critics minimize the Huber loss of δ_i = Q_i - y, the actor maximizes the mean of the critics, and the priority of a
 row is max(1, max_i |δ_i|)^0.4 without importance weights ("LAP", Fujimoto et al., 2020, arXiv:2007.06049).
@@ -71,7 +71,7 @@ class TD7Config(CopiedTargetFields, TD3Config):
     }
     requires = {
         "tau": "TD7 copies its target networks: see target_network_update_freq",
-        "n_step": "an embedding predicts the next observation, so that targets have one reward",
+        "n_step": "an embedding predicts the next observation, so targets have only one reward",
         OF_SEQUENCES: "TD7 has no memory",
         tuple(f"model.{name}" for name in _OF_LAYERS): _OWN,
     }
@@ -79,8 +79,8 @@ class TD7Config(CopiedTargetFields, TD3Config):
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
-        description="fcnet_hiddens are the hidden layers of actor, critics and encoder; fcnet_activation is of the "
-        "actor's, the others have ELU",
+        description="fcnet_hiddens are the hidden layers of actor, critics and encoder; fcnet_activation is the "
+        "actor's activation, critics and encoder have ELU",
     )
     embedding_dim: Width = Field(
         default=256, description="width of the embeddings, and of the first layers of actor and critics"

@@ -37,7 +37,7 @@ class TQCConfig(SACConfig):
     defaults = {"num_critics": 2, "actor_q": "mean"}
     places = {("num_quantiles", "top_quantiles_to_drop_per_net"): ("policy",)}
 
-    num_quantiles: int = Field(default=25, ge=1, description="M, quantiles of the return of each critic")
+    num_quantiles: int = Field(default=25, ge=1, description="M, number of quantiles of each critic")
     top_quantiles_to_drop_per_net: int = Field(
         default=2,
         ge=0,

@@ -221,7 +221,7 @@ class Trainer(OtherNamesOfTrainer):
             keep_best: keep the best model of this run folder, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result. There is no such
-                evaluation after a signal, where `can_evaluate` is false, and if no episode has ended in the run and the
+                evaluation after a signal, if `can_evaluate` is false, or if no episode has ended in the run and the
                 environment has no time limit in Gymnasium.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" always prints lines, "none" prints nothing.
@@ -262,7 +262,7 @@ class Trainer(OtherNamesOfTrainer):
 
         Args:
             timesteps_total: as in the results of `train`; infinity sets no limit.
-            evaluation_interval: iterations between two evaluations, where the config sets none; 0 or None: none.
+            evaluation_interval: iterations between two evaluations, if the config sets none; 0 or None: no evaluations.
         """
         before = self.optimizer.stop_at, self._evaluation_interval
         self.optimizer.stop_at = timesteps_total
@@ -513,7 +513,7 @@ class Trainer(OtherNamesOfTrainer):
         before = self.workers.get_state()
         try:
             self.workers.set_state(state["workers"])
-            # The optimizer comes second and changes completely or not at all: its contents have no second copy.
+            # The optimizer has no copy of its contents, so it comes second, and changes completely or not at all.
             self.optimizer.set_state(state["optimizer"])
         except BaseException:
             # The workers may be partly changed: weights of another model are refused only while they are set.
