@@ -51,7 +51,7 @@ def n_step_windows(
         terminated: [positions]; truncated: [positions]: the trajectory ended with this row.
         observed: [positions] true where there is only an observation, without a step.
         n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` must then contain each row once;
-            a window that reaches another position is not complete.
+            a window that reaches a position outside of `rows` is not complete.
         gamma: γ.
     Returns:
         `complete` [K]: false where an observed position ends the window too early, though the trajectory may go on;

@@ -316,7 +316,7 @@ class SampleBatch(MutableMapping[str, Any]):
 
     def _trajectory_starts(self) -> np.ndarray:
         """[count] bool: the rows where a new sequence must begin."""
-        from rollax.batch.sequences import trajectory_starts  # as in `sequences`
+        from rollax.batch.sequences import trajectory_starts  # loaded only where it is used
 
         return trajectory_starts(self)
 
