@@ -186,8 +186,8 @@ def list_known(
             found = [name for name in found if envs.casefold() in name.casefold()]
             if not (found or missing):
                 print(
-                    f"No environment id contains {envs!r}. Pass --import=MODULE to register those of a package, "
-                    "or --envs=jax for those of libraries in JAX.",
+                    f"No environment id contains {envs!r}. Pass --import=MODULE to register the ids of a package, "
+                    "or --envs=jax to list the ids of libraries in JAX.",
                     file=sys.stderr,
                 )
             print(*(f"{name}\n" for name in found), sep="", end="", flush=True)

@@ -26,8 +26,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="ENV=LOW:HIGH",
-            help="Scores of an environment are rescaled so that LOW is 0 and HIGH is 1, before environments are "
-            "averaged; otherwise by the lowest and highest score of the runs. Repeatable.",
+            help="Rescale the scores of ENV so that LOW is 0 and HIGH is 1, before environments are averaged; by "
+            "default LOW and HIGH are the lowest and highest score of the runs. Repeatable.",
         ),
     ] = None,
     traceback: TracebackOption = False,

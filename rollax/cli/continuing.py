@@ -37,8 +37,8 @@ def stop_of_resumed(
 ) -> Mapping[str, float]:
     """Returns the stop conditions of a trainer that continues the run in the folder `run`.
 
-    The result has the conditions `given`, and `continue_for` more steps, in the unit of `count_steps_by`. Without both
-    arguments, the result is the stop conditions of the run.
+    The result has the conditions `given`, and `continue_for` more steps, in the unit of `count_steps_by`. Without
+    either argument, the result is the stop conditions of the run.
 
     Raises:
         ConfigError: the run has ended by its own stop conditions, and no others are passed.

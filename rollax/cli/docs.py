@@ -40,7 +40,7 @@ def docs(
 
 
 def text_of(page: str) -> str:
-    """Returns a page as Markdown, or one of its sections with the sections in it.
+    """Returns a page, or one of its sections with all subsections, as Markdown.
 
     Args:
         page: a name such as `training` or `training#checkpoints`; links between the pages are accepted too.
@@ -61,7 +61,7 @@ def text_of(page: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Returns anchor -> text for each section of a page, without the title; anchors are the ones that GitHub makes."""
+    """Returns anchor -> text for each section below the title of a page; anchors are as on GitHub."""
     lines, fenced, begun = text.splitlines(keepends=True), False, []
     for number, line in enumerate(lines):
         fenced ^= line.startswith("```")

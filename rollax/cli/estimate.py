@@ -28,7 +28,8 @@ def estimate(
         str | None, typer.Option(metavar="POLICY", help="The policy of a multi-agent checkpoint.")
     ] = None,
     data_policy_id: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="Policy id in the data; by default the only one, or the same.")
+        str | None,
+        typer.Option(metavar="POLICY", help="Policy id in the data; by default the only one, or the same as in RUN."),
     ] = None,
     greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
     gamma: Annotated[
@@ -40,7 +41,7 @@ def estimate(
     ] = "logged",
     drop_cut: Annotated[
         bool,
-        typer.Option(help="Leave out episodes that were not recorded to their end, even more than 10 % of all."),
+        typer.Option(help="Accept more than 10 % of cut episodes, which are always left out."),
     ] = False,
     level: Annotated[float, typer.Option(metavar="NUMBER", help="Level of the confidence intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap and of fitted values.")] = 0,

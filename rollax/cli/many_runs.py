@@ -61,9 +61,9 @@ def train_many(
     Args:
         train: trains one run, as `rollax train` does, and raises `typer.Exit`.
         options: arguments of `train`; each process gets its own seed, setting and folder.
-        experiment: algorithm, environment, config and stop conditions, the same for all runs but for the sweep.
+        experiment: algorithm, environment, config and stop conditions of all runs, without the sweep.
         folder: gets a folder for each setting, with a run folder for each seed.
-        sweep: the settings; without keys there is one, for several seeds.
+        sweep: the settings; a sweep without keys has one setting.
         training: how a run trains in this process.
     Raises:
         ConfigError: the folder has other files or other settings, or another process writes into it.
@@ -151,7 +151,7 @@ class _ManyRuns:
         """Returns the settings that go on after a rung, and notes why the others stop."""
         finite = [setting for setting in going if setting not in diverged]
         ended = set(filter(self._have_ended, finite))
-        if len(ended) == len(finite):  # by other stop conditions than the limit of steps
+        if len(ended) == len(finite):  # all ended by stop conditions other than the limit of steps
             self._note([setting for setting in going if setting in diverged], diverged, None)
             return finite
         lines = {setting: [_until(run.folder, rung) for run in self._runs(setting)] for setting in finite}
@@ -248,11 +248,11 @@ def check_halving(first_rung: int | None, sweep: Sweep, stop: Mapping[str, float
 def check_sweep(sweep: Sweep, experiment: Experiment, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for keys that other options set too, keys that the algorithm lacks, and wrong settings.
 
-    Without an algorithm, which `train` refuses later, only the first of these is checked.
+    Without an algorithm, only keys that other options set too are checked; `train` then refuses the missing algorithm.
 
     Args:
         sweep: the settings.
-        experiment: algorithm and config, the same for all settings but for the sweep.
+        experiment: algorithm and config of all settings, without the sweep.
         given: the config of other options.
     """
     from rollax.tune.distributions import Choice  # loaded only where they are used

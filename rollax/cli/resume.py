@@ -68,7 +68,7 @@ def resume(
         if not os.path.exists(run_folder / RESULTS_NAME):
             fix = "check the path; `rollax train --resume=CHECKPOINT` continues from a checkpoint in a new folder"
             if seeds := seeds_in(run_folder):
-                fix = f"give the command `rollax train` of these runs again, with its --out, or name one: {seeds[0]}"
+                fix = f"repeat the command `rollax train` with the same --out, or pass one of the runs: {seeds[0]}"
             raise ConfigError.is_not("This", "a run folder", "rollax resume", str(run_folder)).expected(
                 f"a folder with a {RESULTS_NAME}", fix
             )

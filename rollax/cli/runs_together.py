@@ -62,7 +62,7 @@ def train_here(
 
 
 def _groups(runs: Sequence[PlannedRun], first: Trainer) -> list[list[PlannedRun]]:
-    """The runs that can share compiled functions, in groups; `first` is the trainer of the first run."""
+    """The runs in groups that can share compiled functions; `first` is the trainer of the first run."""
     from rollax.many.together import may_differ  # loaded only where it is used
 
     arguments, groups = may_differ(first), dict[Any, list[PlannedRun]]()
@@ -134,7 +134,7 @@ class _Together:
 
         with suppress(_NotBegunError):  # of `make` in this thread
             results = train_together(make, len(runs), train, watch=self._show)
-            # The error of a trainer that does not fit to the first one, or does not stop, was not noted.
+            # `_noting_errors` does not see the error of a trainer that does not fit the first one, or fails to stop.
             errors = [result for result in results if isinstance(result, BaseException)]
             self._failed += [e for e in errors if not isinstance(e, _NotBegunError | NonFiniteError)]
         if self._failed:

@@ -81,7 +81,7 @@ def serve(
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Settings of the run that learns; env_config has its spaces.")
+        str | None, typer.Option(metavar="JSON", help="Settings of the run that learns, with the spaces in env_config.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -109,7 +109,7 @@ def serve(
 ) -> None:
     """Serve a trained policy over HTTP and WebSockets, or, with --run, a policy that learns from its clients."""
     with readable_errors(traceback, imports):
-        from rollax import PolicyServer  # first, because its error without the extra names the extra
+        from rollax import PolicyServer  # first: if its extra is not installed, the error names the extra
 
         address: dict[str, Any] = {
             "host": host,

@@ -92,7 +92,7 @@ def play(
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Play the episodes of the score that was shared, and exit with 1 if it differs."),
+        typer.Option("--verify", help="Play the episodes of the shared score, and exit with 1 if the score differs."),
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
     env: EnvOption = None,

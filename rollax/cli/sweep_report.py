@@ -89,7 +89,7 @@ def best_file(setting: Setting, experiment: Experiment, number: int) -> str:
     from rollax.tune.space import with_values
 
     config: Mapping[str, Any] = {key: value for key, value in experiment.config.items() if key != "seed"}
-    if experiment.given is not None:  # a stored config has all keys
+    if experiment.given is not None:  # a stored config has all keys, `given` those that were set
         config = {key: value for key, value in config.items() if key in experiment.given}
     sections = {
         "run": experiment.run,

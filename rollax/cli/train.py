@@ -97,7 +97,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A new folder for the run, or that of --resume; by default runs/<algorithm>-<env>-<date>-<n>.",
+            help="A new folder for the run, or the folder of --resume; by default runs/<algorithm>-<env>-<date>-<n>.",
         ),
     ] = None,
     checkpoint_frequency: CheckpointFrequency = 0,

@@ -98,7 +98,7 @@ def train_by(train: Callable[..., None], options: Mapping[str, Any]) -> int:
 
 
 def _experiment_of(options: Mapping[str, Any]) -> tuple[Experiment, dict[str, Any]]:
-    """Returns the experiment of the file and of the options, which override it; and the config of the options."""
+    """Returns the experiment of the file, overridden by the options; and the config of the options."""
     config, settings, data = options["config"], options["settings"] or (), options["input_"]
     given = merged({} if config is None else parse_config(config), parse_settings(settings))
     data = _given_once("input", data[0] if data and len(data) == 1 else data, given)
@@ -170,7 +170,7 @@ def run_experiment(
                 out.rmdir()
         raise
     env = trainer.config.env
-    watched = env is not None and not str(env).startswith(JAX_ENV)  # which draw no pictures
+    watched = env is not None and not str(env).startswith(JAX_ENV)  # environments in JAX draw no pictures
     print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open, watched=watched)]))
     return fitted
 

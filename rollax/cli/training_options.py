@@ -37,7 +37,7 @@ StopPlateau = Annotated[
 ]
 ContinueFor = Annotated[
     int | None,
-    typer.Option(metavar="STEPS", parser=whole_number, help="Limit: environment steps after those of the checkpoint."),
+    typer.Option(metavar="STEPS", parser=whole_number, help="Limit: further environment steps after the checkpoint."),
 ]
 CheckpointFrequency = Annotated[
     int, typer.Option(min=0, metavar="ITERATIONS", help="Iterations between checkpoints; 0 saves at the end only.")

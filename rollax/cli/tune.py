@@ -79,7 +79,7 @@ def tune(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="The first seed of a trial, and that of the sampler; by default 1000."),
+        typer.Option(min=0, metavar="N", help="The seed of the sampler, and first seed of a trial; by default 1000."),
     ] = None,
     evaluations: Annotated[
         int | None,
@@ -96,7 +96,7 @@ def tune(
     study: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="A new folder, or that of a study to go on with; by default a new one below runs."
+            metavar="FOLDER", help="A new folder, or the folder of a study to continue; by default one below runs."
         ),
     ] = None,
     resume: Annotated[

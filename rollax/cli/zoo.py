@@ -149,7 +149,7 @@ def play(
         if run is None:
             run = _newest_run(entry)
             print(f"run {shown_path(run)}")
-        # The names of code in a run are not trusted; those in an entry of rollax itself are.
+        # Code that a run names is not trusted; code that an entry of rollax itself names is.
         changes: dict[str, Any] = {} if seed is None else {"seed": seed}
         if is_installed(entry.path):
             changes |= {"env": entry.experiment.env, "env_wrappers": entry.config.get("env_wrappers", ())}
@@ -163,7 +163,7 @@ def verify(
     first: Annotated[
         bool,
         typer.Option(
-            "--first/--whole", help="The first iterations, bit for bit; or whole training, within the interval."
+            "--first/--whole", help="Compare the first iterations bit for bit, or the score of whole training."
         ),
     ] = True,
     seeds: Annotated[
