@@ -24,7 +24,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the groups of fields that extensions contribute to `TrainerConfig` import modules of this package.
+    # Imported on first use, because groups of fields that extensions add to `TrainerConfig` import this package.
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -81,7 +81,7 @@ class FieldGroup(BaseModel):
         ):
             fields.update(changed)
         if "env" in fields:  # only whole configs, because most classes are groups
-            cls.model_rebuild(force=True, raise_errors=False)  # mistakes are errors where the class is defined
+            cls.model_rebuild(force=True, raise_errors=False)  # so that mistakes raise where the class is defined
             described = {name: without_links(field.description or "") for name, field in fields.items()}
             keys = "\n".join(f"    {name}: {text}" for name, text in described.items() if text)
             cls.__doc__ = f"{cleandoc(cls.__doc__ or 'A config.')}\n\nKeys:\n{keys}"

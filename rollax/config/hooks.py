@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rollax.rollout.step_recorder import StepRecorder
 
 FINDERS_OF_ALGORITHMS: list[Callable[[str], Iterable[str]]] = []
-"""Functions: key -> names of the algorithms with this key. The package of algorithms, which stands above this one, adds
-one."""
+"""Functions: key -> names of the algorithms with this key. The package of algorithms, which imports this one, adds
+a function."""
 Estimates = Callable[[], Mapping[str, Any]]
 
 
@@ -30,7 +30,7 @@ class ConfigHooks(FieldGroup):
     in_evaluation: ClassVar[Mapping[str, Any]] = {}
     """Key -> its value in every evaluation."""
     folders: ClassVar[Mapping[str, str]] = {}
-    """Key that names a folder which a run writes into -> the value that turns this off, as errors say it."""
+    """Key of a folder that a run writes into -> advice in errors, such as "None to write no experience"."""
     replays: ClassVar[bool] = False
     """Whether policies learn from draws of a replay buffer, as with `ReplayFields`."""
     passed_again: ClassVar[tuple[str, ...]] = ()

@@ -37,7 +37,7 @@ Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _ARRAY_KINDS = "biufU"
 _MAX_DEPTH = 100  # as in a file of JSON
-_MOST_PADDING, _FEW = 256, 1024  # largest size of an array of strings, in bytes: per character, and always allowed
+_MOST_PADDING, _FEW = 256, 1024  # most bytes of an array of strings, per character; bytes that are always allowed
 _MAX_CONFIG_ELEMENTS = 1 << 25
 
 
@@ -122,14 +122,14 @@ def _encode_fields(model: BaseModel) -> dict[str, Any]:
     encoded = {}
     for key, name in fields_by_key(type(model)).items():
         value, field = getattr(model, name), type(model).model_fields[name]
-        # A field of tuples converts JSON's lists to tuples; a field of any type does not.
+        # Fields with tuples as their type convert lists back to tuples; fields with the type Any do not.
         part = _encode(value if _holds_anything(field.annotation) else _tuples_as_lists(value))
         encoded[key] = _code_as_path(name, part)
     return encoded
 
 
 def _code_as_path(name: str, part: Any) -> Any:
-    """Code in `IMPORTED_WHERE_USED` as a plain path."""
+    """The encoded value, or the path alone if the field is in `IMPORTED_WHERE_USED` and the value is code."""
     return part.get("$code") or part if name in IMPORTED_WHERE_USED and isinstance(part, dict) else part
 
 
