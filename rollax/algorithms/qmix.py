@@ -127,7 +127,7 @@ class QMIX(ReplayLearning):
     def check_model(self, model: Any) -> None:
         if not (hasattr(model, "values") and hasattr(model, "joint")):
             raise PolicyError(
-                "The model is not a model of a group.",
+                "The model is not that of a group.",
                 where=f"{self.label}, make_model",
                 got=type(model).__name__,
                 expected="a GroupQNetwork, or a module with its methods values and joint",
