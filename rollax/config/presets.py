@@ -1,7 +1,8 @@
 """Presets: defaults of other libraries, as dicts of config keys.
 
-A preset has the keys that decide what is learned and whose default differs: losses, networks, optimizers, exploration,
-batches. Keys of processes (`num_workers`, `num_gpus`), of failures and of the length of iterations stay as they are.
+A preset has the keys that affect learning, where the default of the other library differs: losses, networks,
+optimizers, exploration, batches. Keys of processes (`num_workers`, `num_gpus`), of failures and of the length of
+iterations stay as they are.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ SYNONYMS: dict[str, str] = {
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
     **each(
         "replay_buffer_class replay_buffer_kwargs",
-        "hindsight_goals: for hindsight replay (HER), 4 there | prioritized_replay",
+        "hindsight_goals: for hindsight replay (HER); 4 by default in other libraries | prioritized_replay",
     ),
     **each("n_sampled_goal her_k future_k replay_k k_future num_hindsight_goals", "hindsight_goals"),
     **each("goal_selection_strategy replay_strategy her_strategy", "hindsight_strategy"),

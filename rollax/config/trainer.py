@@ -362,8 +362,8 @@ class TrainerConfig(OtherNamesOfConfig, WorkerFields, FieldsOfEveryConfig, Froze
     def for_policy(self, config_class: type[TrainerConfig] | None, **changes: Any) -> TrainerConfig:
         """The config of one policy, with some keys changed.
 
-        A policy with another config class takes over only the keys that all algorithms have and that were set here.
-        None is for a policy that has this whole config.
+        A policy with another `config_class` takes over only the keys that all algorithms have and that were set here.
+        With None, the policy has this whole config.
         """
         if config_class is None or config_class is type(self):
             return self._with(changes) if changes else self

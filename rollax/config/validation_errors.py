@@ -24,7 +24,7 @@ _MOST_NAMED = 20
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
-    """An error with the first mistake in full and the keys of the others; unknown keys have their replacements."""
+    """An error that explains the first mistake and lists the keys of the others, with what replaces unknown keys."""
     mistakes: dict[str, list[_Mistake]] = {}
     for details in error.errors()[:_MOST_MISTAKES]:
         mistake = _located(config_class, details)

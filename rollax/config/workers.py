@@ -59,10 +59,9 @@ class WorkerFields(FieldGroup):
     )
     ignore_worker_failures: bool = Field(
         default=False,
-        description="if recreate_failed_workers is false, whether the run goes on without a worker that fails; also "
-        "whether it begins without one whose process dies at the start, even after restarts; false: the error is "
-        "raised. If recreate_failed_workers is true, a run that has begun goes on without a worker that has no restart "
-        "left",
+        description="whether a run begins without a worker whose process dies at the start, even after restarts, and, "
+        "if recreate_failed_workers is false, goes on without a worker that fails later; false: the error is raised. "
+        "If recreate_failed_workers is true, a run that has begun goes on without a worker that has no restart left",
     )
     max_num_worker_restarts: int = Field(
         default=1000, ge=0, description="largest number of restarts of all workers together, over the whole run"
