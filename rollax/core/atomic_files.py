@@ -93,7 +93,7 @@ def read_regular(path: Path, most: int) -> bytes:
     """Returns the content of a regular file of at most `most` bytes.
 
     Raises OSError for a larger file, and for a pipe or device, whose content might not end. The function is for files
-    in folders that another user may have created, not for a path that the caller passes, which may be a pipe.
+    in folders that another user may have created. A path that the caller passes may be a pipe, and is read without it.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -23,7 +23,7 @@ _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 _MOST_NAMES = 10
 
 REGISTERED: set[str] = set()
-"""The names of `register_env`; a name with a colon among these is not a path."""
+"""The names that `register_env` has registered; such a name is not a path, even if it has a colon."""
 _ALGORITHMS = re.compile(r"rollax\.(algorithms|offline|search)\.\w+")
 JAX_ENV = "jax:"
 """The prefix of rollax's environments in JAX, which is not a module."""
@@ -102,7 +102,7 @@ def _own_class(path: str, base: tuple[str, ...]) -> type | None:
 
 
 def current_path(path: str) -> str:
-    """The path of a class that a file names, in this version: its module may have moved since the file was written."""
+    """This version's path of a class that a file names: the module may have moved since the file was written."""
     module, colon, name = path.partition(":")
     if _ALGORITHMS.fullmatch(module):  # earlier versions had policy classes, such as PPOPolicy, for algorithms
         name = name.removesuffix("Policy")
@@ -150,7 +150,7 @@ def import_module(path: str, where: str) -> ModuleType:
                 "pass the class or function itself, or its path, such as my_module:MyClass"
             )
         raise ConfigError(
-            "The name of code is not one that the caller wrote, so its module is not imported.", where, path
+            "The caller did not write this name of a class or function, so its module is not imported.", where, path
         ).expected(
             "a name from the caller's code or the command line; this one is from a file or a request",
             "pass the class, the function or its name yourself, or import its module before; or, if you trust the "

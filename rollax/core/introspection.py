@@ -10,7 +10,7 @@ from typing import Any
 
 
 def overrides(kind: type, base: type, *methods: str) -> bool:
-    """Whether all of these methods of `base` are overridden, by the class itself or by a class between the two."""
+    """Whether `kind`, or a class between `kind` and `base`, overrides each of these methods of `base`."""
     return all(getattr(kind, method) is not getattr(base, method) for method in methods)
 
 

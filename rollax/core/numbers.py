@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 NON_NUMERIC_KINDS = frozenset("OSUMmc")
-"""Values of `dtype.kind` in NumPy whose arrays models cannot read as real numbers; dtypes of PyTorch have no kind."""
+"""NumPy's `dtype.kind` of arrays that models cannot read as real numbers; dtypes of PyTorch have no kind."""
 
 _TEXT = frozenset({str, bytes})
 # OpenBLAS multiplies longer float64 vectors on several threads, which afterwards keep their cores busy for 0.1 s.

@@ -23,8 +23,8 @@ _Arrays = tuple[NDArray, NDArray, NDArray]
 class RunningMoments:
     """Count, mean and variance of all rows so far, for each element of a row, in float64.
 
-    It also has the statistics of the recent rows, since the last `clear_recent`; `RunningStatistics` merges them over
-    processes.
+    It also has the statistics of the recent rows, which are the rows since the last `clear_recent`; `RunningStatistics`
+    merges these statistics over processes.
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
         n_a + n_b = n rows, their means m and sums of squared deviations S:
@@ -38,7 +38,7 @@ class RunningMoments:
     """
 
     part_names: ClassVar[tuple[str, ...]] = _PARTS
-    """The names of `arrays`, in a state of several statistics."""
+    """The names of the `arrays`; in a state of `RunningStatistics` they follow a prefix."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.shape, self.frozen = shape, False
@@ -185,7 +185,7 @@ class RunningStatistics:
         self._add(delta, recent=False)
 
     def sync(self, state: Mapping[str, NDArray]) -> None:
-        """Adopts `state`, and adds the statistics of this process since the last `take_delta`, which `state` lacks."""
+        """Adopts `state`, which lacks the rows of this process since the last `take_delta`, and adds these rows."""
         pending = self.take_delta()
         self.set_state(state)
         self._add(pending, recent=True)

@@ -60,7 +60,7 @@ def refuse_forked() -> None:
 
 
 def refuse_missing_gpus(required: float) -> None:
-    """Raises ConfigError if this process finds fewer GPUs than `num_gpus`, in JAX or in PyTorch where it is loaded."""
+    """Raises ConfigError if neither JAX nor PyTorch, if it is loaded, finds `num_gpus` GPUs in this process."""
     if required == 0:
         return
     torch = sys.modules.get("torch")

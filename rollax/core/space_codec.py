@@ -149,7 +149,7 @@ def outside(space: spaces.Space, column: Any) -> NDArray[np.bool_]:
 
 
 def check_finite(space: spaces.Space, path: Path, column: np.ndarray, where: Where, *, infinite: bool = False) -> None:
-    """Raises EnvError for NaN and infinity in a leaf; `infinite` allows infinities in a Box without bounds."""
+    """Raises EnvError for NaN and infinity in a leaf; `infinite` allows infinities in a Box that lacks a bound."""
     if all_finite(column):
         return
     allowed = infinite and isinstance(space, spaces.Box) and not space.is_bounded("both")

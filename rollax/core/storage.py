@@ -1,6 +1,6 @@
 """Folders that are written atomically, and arrays and plain values as bytes.
 
-A folder is written under a temporary name, last of all its manifest with a SHA-256 per file, and is then renamed. An
+A folder is written under a temporary name, and renamed after its last file, a manifest with a SHA-256 per file. An
 interrupted write therefore leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled. Errors
 are CheckpointErrors, except in `parsed_json` and `unique_keys`.
 """
@@ -184,7 +184,7 @@ def to_json_bytes(data: Any) -> bytes:
         _check_keys(data, _MAX_DEPTH)
         text = (json.dumps(data, allow_nan=False, ensure_ascii=False, indent=2) + "\n").encode()
         if len(text) > _MAX_JSON:
-            raise ValueError(f"{len(text)} bytes of JSON, which are more than the {_MAX_JSON} that are read again")
+            raise ValueError(f"{len(text)} bytes of JSON; reading accepts at most {_MAX_JSON}")
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError("The values cannot be stored as JSON.", None, str(error)).expected(

@@ -94,7 +94,7 @@ def read_list(state: Any, key: str, where: str) -> list[Any]:
 
 
 def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.random.Generator) -> Any:
-    """Returns the state of a random generator; it must be valid for a bit generator of the class that `like` has."""
+    """Returns the state of a random generator, checked by a new bit generator of the class of `like.bit_generator`."""
     value = read_value(state, key, where)
     try:
         type(like.bit_generator)(0).state = value

@@ -9,7 +9,7 @@ from rollax.core.importing import named_by_caller
 
 
 def wrappers_by_caller(value: Any) -> Any:
-    """Returns a list that the caller wrote with its paths as `ImportPath`; any other value unchanged."""
+    """Returns the caller's list of wrappers, with an `ImportPath` for each path; any other value unchanged."""
     if not isinstance(value, list | tuple):
         return value
     return [named_by_caller(one) if isinstance(one, str) else _pair_by_caller(one) for one in value]
@@ -24,7 +24,7 @@ def checked_wrappers(value: Any) -> tuple[Any, ...]:
     """Returns wrappers: classes, functions or their paths, each alone or as a pair with a dict of keyword arguments.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: `value` is not a list of wrappers.
     """
     if not isinstance(value, list | tuple) or not all(map(_is_wrapper, value)):
         raise ValueError(
