@@ -17,7 +17,7 @@ from rollax.policy.policy import Policy
 
 _ROWS = 2048
 _FUNCTIONS = frozenset({"relu", "elu", "gelu", "silu"})
-"""The names of these functions of JAX in a jaxpr."""
+"""Activation functions of JAX, by their names in a jaxpr."""
 
 
 def hidden_activations(policy: Policy, rows: Fragment) -> dict[str, np.ndarray]:

@@ -173,7 +173,7 @@ def _played(
     trainer_class: type[Trainer] | None,
     trust_code: bool,
 ) -> dict[str, Played]:
-    """Returns policy id -> the rows that the newest checkpoint's policies play; `changes` of the config."""
+    """Plays with the newest checkpoint and `changes` of its config; returns policy id -> the rows that it played."""
     checkpoint = newest_saved(run)
     if checkpoint is None:
         raise CheckpointError("The run has no checkpoint.", str(run))

@@ -99,7 +99,7 @@ def same_action(run: RunStatistics, policy: str, played: Played) -> Iterator[Fin
     space, spreads = run.action_spaces.get(policy), []
     for _, leaf in leaves_of(played.env_actions):
         spread, scale = leaf.astype(np.float64).std(axis=0).max(), max(1.0, np.abs(leaf).max())
-        if isinstance(space, spaces.Box) and space.is_bounded():  # which may be a small one
+        if isinstance(space, spaces.Box) and space.is_bounded():  # the Box may be small
             scale = (space.high - space.low).max() / 2
         spreads.append(float(spread / scale))
     if max(spreads) <= _SAME and not run.has_improved:
@@ -123,8 +123,8 @@ def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Find
     """More than half of the units of a layer are dead: their outputs do not vary with the observations.
 
     A unit is dead if its standard deviation over the observations is at most 0.025 of the mean standard deviation of
-    its layer, or at most 0.0001. There is no finding if the score has reached its goal, because a critic whose values
-    are all alike then looks the same.
+    its layer, or at most 0.0001. There is no finding if the score has reached its goal: the values of a critic are then
+    all alike, so its units may look dead.
 
     Source: Sokar et al. (2023), arXiv:2302.12902, τ = 0.025: the share of dormant units grows while a network stops
     learning. Half is a choice. Deviations: units are compared by their standard deviation instead of their mean
@@ -145,8 +145,8 @@ def dead_units(run: RunStatistics, policy: str, played: Played) -> Iterator[Find
                 where=f"{len(outputs)} observations",
                 key="model.normalization" if "normalization" in (run.config.get("model") or {}) else "lr",
                 change="layer" if "normalization" in (run.config.get("model") or {}) else "down",
-                remedy="Smaller steps and layer normalization keep units alive. In a critic, values that hardly vary "
-                "look the same.",
+                remedy="Smaller steps and layer normalization keep units alive. In a critic, units also look dead if "
+                "the values hardly vary.",
             )
             return
 
@@ -155,11 +155,11 @@ _BIAS, _LEAST_ROWS, _KNOWN = 0.5, 50, 0.3
 
 
 def value_bias(run: RunStatistics, policy: str, played: Played) -> Iterator[Finding]:
-    """Values are far from the returns that follow: mean difference above half of their scale.
+    """Values are far from the returns that follow: mean difference above half of the returns' scale.
 
     The scale is the root mean square of the returns, plus α · |entropy| / (1 - γ) for algorithms with a temperature α.
-    Rows in whose returns the value after a truncated episode has a weight of 30 % or more are left out. Values that are
-    too low are only a note: values begin at 0, and grow.
+    Rows are left out if the value after a truncated episode has a weight of 30 % or more in their return. Values that
+    are too low are only a note: values begin at 0, and grow.
 
     Source: van Hasselt et al. (2016), arXiv:1509.06461, and Fujimoto et al. (2018), arXiv:1802.09477:
     estimates against returns; overestimates grow where learning fails.
