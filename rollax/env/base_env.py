@@ -132,7 +132,7 @@ class BaseEnv:
     def rest_rows(self, env_index: np.ndarray) -> bool:
         """Leaves out sub-environments from the polls until they are reset; their running episodes are dropped.
 
-        Returns False if this environment always steps all of them; then they must be reset and need actions.
+        Returns False if this environment always steps all sub-environments; these must then be reset and need actions.
         """
         return False
 
@@ -148,7 +148,7 @@ class BaseEnv:
         """Called once, before the first reset, with the `RolloutWorker` that samples this environment."""
 
     def interrupt(self, interrupted: bool) -> None:
-        """With True, a `poll_rows` that waits in another thread and all later calls raise, until a call with False.
+        """With True, `poll_rows` raises, also if it already waits in another thread; with False, it works again.
 
         An environment that never waits long need not implement it.
         """

@@ -117,7 +117,7 @@ class _SubEnv:
 
     running: bool = False  # an episode has begun; it continues even after all its agents have ended
     slots: dict[Hashable, int] = field(default_factory=dict)
-    acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs that can act, in its order
+    acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs that can act, in the order of obs
     acting_slots: list[int] = field(default_factory=list)
     dropped: frozenset[Hashable] = frozenset()  # agents of a dropped episode that the environment continues
 
@@ -179,7 +179,7 @@ class DictRows:
         return rows.rows()
 
     def acting(self, env_id: int) -> list[Hashable]:
-        """The agents that can act: in the last obs of the sub-environment, with a trajectory that goes on."""
+        """The agents that can act: they are in the last obs of the sub-environment, and their trajectories go on."""
         return self._sub_envs[env_id].acting
 
     def drop(self, env_id: int) -> None:

@@ -117,7 +117,7 @@ def _random_goals(space: spaces.Space) -> tuple[trees.Tree, trees.Tree]:
 def _of_columns(
     function: GoalFunction, achieved: trees.Tree, desired: trees.Tree, where: str
 ) -> Callable[[trees.Tree, trees.Tree], NDArray]:
-    """Returns a function of columns of goals; these example goals show whether one call can compute all rows."""
+    """Returns a function of columns of goals; the given examples show whether one call can compute all rows."""
 
     def each_row(achieved: trees.Tree, desired: trees.Tree) -> NDArray:
         pairs = zip(trees.rows(achieved), trees.rows(desired), strict=True)

@@ -19,7 +19,10 @@ _CUT = "TimeLimit.truncated"
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The environment with the current interface; logged once per class. EnvError if `reset` requires arguments."""
+    """Adapts the environment to the current interface, and logs this once per class.
+
+    Raises EnvError if `reset` requires arguments.
+    """
     name = type(env).__name__
     _check_reset(env, name)
     if isinstance(env, gym.Env) and "seed" not in parameters_of(env.reset):  # step may well return five values
@@ -144,7 +147,7 @@ class LegacyMultiAgentEnv(_Legacy, MultiAgentEnv):
         obs, rewards, dones, infos = result
         if not are_dicts(tuple(result), 4):
             return obs, rewards, dones, {ALL: False}, infos  # refused later, as in any environment
-        # Often only one agent's info reports the time limit; an agent whose own info is False was not truncated.
+        # Often only one agent's info reports the time limit; an agent whose own info says False was not truncated.
         any_cut = {_CUT: any(_was_cut(info) for info in infos.values())}
         ends = {
             agent: _ends(done, any_cut if _was_cut(infos.get(agent)) is None else infos[agent])

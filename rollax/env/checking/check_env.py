@@ -209,9 +209,9 @@ class _Check:
         if len(distinct) >= _LEAST_DISTINCT:
             self._find(
                 "ignored seed",
-                f"sub-environments 0 and 1, seeds {self._seed} and {self._seed + 1}: the episodes begin differently, "
-                "but alike in both, so all copies play the same episodes. Draw random numbers from self.np_random, "
-                "which reset(seed=seed) seeds.",
+                f"sub-environments 0 and 1, seeds {self._seed} and {self._seed + 1}: each new episode begins "
+                "differently, but alike in both, so all copies play the same episodes. Draw random numbers from "
+                "self.np_random, which reset(seed=seed) seeds.",
             )
 
     def compare_goals(self) -> None:

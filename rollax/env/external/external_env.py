@@ -80,8 +80,8 @@ class ExternalEnv(_External):
     forward pass answers all pending requests.
 
     The methods that play episodes raise `EnvError` for an invalid value, and, except `start_episode`, for an episode id
-    that is unknown or has ended. While the episode waits for an action, all but `log_returns` and `drop_episode` raise
-    it, too. After sampling has stopped, all of them raise `EnvStoppedError`.
+    that is unknown or has ended. While an episode waits for an action, calls for it also raise `EnvError`, except
+    `log_returns` and `drop_episode`. After sampling has stopped, all these methods raise `EnvStoppedError`.
 
     Args:
         observation_space: space of the observations.

@@ -29,7 +29,7 @@ class FrozenLake(JaxEnv):
         desc: the rows of the grid, of the letters S, F, H and G, with at least one S; None for `map_name`.
         map_name: "4x4" or "8x8".
         is_slippery: whether the agent may go in another direction.
-        success_rate: the probability of the action's direction if it is slippery.
+        success_rate: the probability of the action's direction if `is_slippery`.
         reward_schedule: the rewards at G, at H, and elsewhere.
     Raises:
         EnvError: a grid with other letters, with rows of different lengths or without S, or an unknown `map_name`.

@@ -183,8 +183,8 @@ class SubEnvironments:
                     f"reset(), (state, obs){jax.tree_util.keystr(path)}",
                     f"{_described(two)} for two sub-environments, {_described(one)} for one",
                     f"{one.dtype} {(2, *one.shape)}, as jax.vmap(env.reset) returns it",
-                    "keep what sub-environments share out of the state; of MuJoCo's MJX, take the implementation in "
-                    "JAX, impl='jax', not the one in Warp",
+                    "store what sub-environments share in attributes, not in the state; of MuJoCo's MJX, take the "
+                    "implementation in JAX, impl='jax', not the one in Warp",
                 )
         return of_one[-1]
 

@@ -77,7 +77,7 @@ def _library() -> Any:
 
 
 def _in_dtype(space: Space, path: Path, obs: Any) -> Space:
-    """The space, with the dtype of the observations if it declares integers for floats, as in gymnax's Catch."""
+    """The space, in the dtype of `obs` if the space declares integers for observations of floats, as in Catch."""
     if not isinstance(space, spaces.Box) or np.can_cast(obs.dtype, np.dtype(space.dtype), "same_kind"):
         return space
     return spaces.Box(space.low, space.high, dtype=obs.dtype)

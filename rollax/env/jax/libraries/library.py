@@ -15,7 +15,7 @@ from rollax.errors import ConfigError, EnvError, missing_package, not_installed
 
 NamedEnv = tuple[Callable[..., JaxEnv], Callable[..., Any]]
 """A function that makes the environment from the settings in `env_config`, and the class or function that takes these
-settings, whose signature errors show."""
+settings. Errors show the signature of that class or function."""
 
 
 def library_module(name: str, package: str = "", extra: str = "jaxenvs") -> Any:

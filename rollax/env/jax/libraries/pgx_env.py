@@ -28,7 +28,7 @@ class PgxEnv(JaxEnv):
         EnvError: a game for several players.
     """
 
-    # Games that end only by a timer, which the player does not see and pgx reports as `terminated`.
+    # Games that end only by a timer. The player does not see the timer, and pgx reports the end as `terminated`.
     _ends_by_time = frozenset({"minatar-freeway"})
 
     def __init__(self, env: Any) -> None:
