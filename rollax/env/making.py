@@ -81,7 +81,7 @@ def make_base_env(
         if settings.remote_envs:
             context.remote = True
             return from_instance(None, make_env, num_envs, settings)
-        # Wrappers are of one environment, so a creator's vector environment is not used with them.
+        # Wrappers apply to single environments, so with wrappers a creator's vector environment is not used.
         make_vector = None if settings.wrappers else getattr(creator, "make_vector", None)
         # `make_env` passes a copy of the context, because an environment may remove the keys that it has read.
         env = make_env(context.vector_index) if make_vector is None else make_vector(context, num_envs)
@@ -132,9 +132,9 @@ def call_convention(
     - if its default is None or {}, and it is the only parameter and not annotated. If the default is None, the name of
       the parameter must also end with a word such as `config`, or the creator must not accept the keys of `env_config`.
 
-    Otherwise parameters get the keys of `env_config` as keywords, as in most Gymnasium environments; also if
-    the first parameter, without such a name or annotation, is a key of `env_config`, and the creator accepts all keys.
-    A creator gets nothing if it has no parameters, or if several have no default.
+    Otherwise the keys of `env_config` are passed as keywords, as for most Gymnasium environments. This has precedence
+    over the list if the first parameter, without such a name or annotation, is a key of `env_config`, and the creator
+    accepts all keys. A creator gets nothing if it has no parameters, or if several have no default.
     """
     try:
         signature = signature_of(creator)

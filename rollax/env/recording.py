@@ -210,7 +210,7 @@ class RecordedEnv(EnvWrapper):
             f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
         ).expected(
             "an array [height, width, 3] of uint8, as with render_mode='rgb_array'",
-            "pass render_mode='rgb_array' on in the env's creator, record in another environment with the same spaces "
+            "let the env's creator pass on render_mode='rgb_array', record in another environment with the same spaces "
             "(--env), or record no video",
         )
 
@@ -283,7 +283,7 @@ class VideoFile:
         if self._encoder is None:
             return
         self._encoder.kill()
-        with contextlib.suppress(OSError):  # the frames that are not yet written
+        with contextlib.suppress(OSError):  # the last frames can no longer be written
             self._encoder.communicate()
         self._said.close()
         if self._unfinished.is_file():

@@ -31,7 +31,7 @@ class Registrations:
 
 
 def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
-    """Registrations of users in this process, with rollax or with Gymnasium, that `pickled` accepts."""
+    """The registrations of this process that `pickled` accepts; ids of Gymnasium and ale-py are left out."""
     specs = {}
     for env_id, spec in gym.registry.items():
         entry_point = spec.entry_point

@@ -96,7 +96,7 @@ def env_creator(env: Any) -> EnvCreator:
 
     Raises:
         ConfigError: an unknown id (the error suggests the nearest ones), a value of another kind, or a `module:Class`
-            that cannot be imported, or that may come from a file: it must be an `ImportPath` (`named_by_caller`).
+            that cannot be imported, or is no `ImportPath` and so may come from a file; see `named_by_caller`.
     """
     if isinstance(env, str):
         if env in _creators:
@@ -160,7 +160,7 @@ def _from_id(env_id: str) -> EnvCreator:
 def id_without_module(env_id: Any, where: str) -> str:
     """The id in Gymnasium's registry. For "module:id", the module is imported if the string is an `ImportPath`.
 
-    `gymnasium.make` and `gymnasium.spec` get only ids that this function returns, because they would import any module.
+    `gymnasium.make` and `gymnasium.spec` would import any module, so they get only ids that this function returns.
     """
     if isinstance(env_id, StoredCode):
         raise env_id.error()

@@ -85,10 +85,10 @@ class EnvFailures(Failures):
             self.in_a_row.pop(index, None)
 
     def seed(self, index: int, seed: int | None) -> int | None:
-        """The seed of a reset: `seed` itself, or a seed derived from the last one if the sub-environment was recreated.
+        """The seed of a reset: `seed` itself, or a seed computed from it after `ATTEMPTS_PER_SEED` failed attempts.
 
-        If `seed` is None, so is the result, unless the sub-environment was recreated and has had a seed. A seed that
-        failed `ATTEMPTS_PER_SEED` times may cause the failures, so a seed computed from it replaces it.
+        A seed that fails so often may cause the failures. If `seed` is None, the result is None, except for a recreated
+        sub-environment that has had a seed: then the result is computed from its last seed.
         """
         recreated = index in self.recreated
         self.recreated.discard(index)

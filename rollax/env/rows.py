@@ -34,8 +34,8 @@ class Rows:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
         obs: columns of N observations if all agents share one space, else a list of N single observations, with None
-            for a row without one, such as a reward for an agent that is not acting. The values of columns in rows
-            that do not act and have not ended are not used.
+            for a row without an observation, such as the row of an agent that only gets a reward. In columns, the
+            values of rows that neither act nor have ended are not used.
         rewards: [N] float64, the sum since the agent's last row; 0 where `starts`. Rewards before the agent's first
             action count only in the episode's return.
         terminateds: [N] the trajectory ended in a terminal state.
@@ -46,7 +46,7 @@ class Rows:
         agents: N agent ids, or None if each sub-environment has one agent.
         infos: N info dicts, or a function that makes them when they are needed.
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
-        trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
+        trains: [N] whether the trajectory is trained on, equal in all rows of an episode; None: all are trained on.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
             dropped and has no row here; the sampler resets them like `ended_envs`.
         resumed_envs: sub-environments whose rows here begin in the middle of an episode, because the sampler dropped
@@ -141,7 +141,7 @@ class Rows:
         return _objects(repeat(DEFAULT_AGENT, len(self)) if self.agents is None else self.agents, rows)
 
     def infos_of(self, rows: np.ndarray | None) -> np.ndarray:
-        """[K] copies of the info dicts of some rows (None: all), as objects; an environment may change its own."""
+        """[K] copies of the info dicts of some rows (None: all), as objects; the environment may change its dicts."""
         chosen = _objects(self.info_list(), rows)
         for place, info in enumerate(chosen):
             chosen[place] = _copied(dict(info))
@@ -187,8 +187,8 @@ class Rows:
     def replaced(self, started: Rows) -> Rows | None:
         """Rows to act on: these rows, with the rows of `started` for the ended trajectories; None if they do not fit.
 
-        The rows fit if these rows are in order, all train, without given actions and dropped sub-environments, and
-        `started` has as many rows as trajectories have ended. The result has the `obs` of these rows.
+        They fit if these rows are in order, are all trained on, and have no given actions or dropped sub-environments,
+        and `started` has one row for each ended trajectory. The result has the `obs` of these rows, not of `started`.
         """
         fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
         if not (fits and len(started) == np.count_nonzero(self.terminateds | self.truncateds)):

@@ -34,13 +34,14 @@ def to_base_env(
     Args:
         env: as for a trainer: an id, a registered name, `module:Class`, a class, or a creator function, from which all
             `num_envs` are made. Or an instance of any kind that `rollax docs environments` lists, which is the first
-            sub-environment. With `remote_envs` an instance moves to its process, and None lets `make_env` make all.
+            sub-environment. With `remote_envs`, an instance is moved to the process of the first sub-environment;
+            with None, `make_env` makes all sub-environments.
         make_env: makes the other environments if `env` is an instance; a function of the vector index.
         num_envs: the number of sub-environments; a vector environment has its own number.
         remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
         remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: with 0, it
             takes only the ready sub-environments; with a large number, all of them step in lockstep.
-        remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
+        remote_env_timeout_s: limit of a remote step or reset; a process that takes longer is treated as one that died.
         restart_failed_sub_environments: a single or multi-agent environment that raises is recreated, and its episode
             is dropped. A remote sub-environment whose process dies is recreated in any case.
         observation_space, action_space: for single environments that have none before their first reset.

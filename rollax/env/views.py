@@ -53,7 +53,7 @@ class RowsOfDicts:
             if result is None:
                 self._dict_rows.drop(env_id)
             else:
-                expected = f"None, or (obs, infos) with the observations of sub-environment {env_id} in both"
+                expected = f"None, or (obs, infos), two dicts by env id, with the key {env_id} in obs"
                 first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)
                 obs[env_id], infos[env_id] = first_obs[env_id], first_infos.get(env_id, {})
         return self._dict_rows.beginning(obs, infos) if obs else None

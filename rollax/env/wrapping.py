@@ -26,8 +26,8 @@ def in_wrappers(env: Any, wrappers: Sequence[Any]) -> Any:
         env: an environment of any kind, as the creator returned it.
         wrappers: each a class or function of one environment, or its `ImportPath`; or a pair of it and keywords.
     Raises:
-        ConfigError: a path that does not import, or that was read from a file without trust; or keyword arguments that
-            a wrapper does not accept.
+        ConfigError: a path that cannot be imported or comes from an untrusted file, or keyword arguments that a wrapper
+            does not accept.
         EnvError: a wrapper raised, or did not return an environment.
     """
     for wrapper in wrappers:

@@ -284,6 +284,6 @@ def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashabl
 
 
 def common_space(spaces: Mapping[Any, Space]) -> Space | None:
-    """The common space of all agents, or None if they differ, if only in the order of their parts."""
+    """The common space of all agents; None if the spaces differ, even if only in the order of their parts."""
     first, *others = spaces.values()
     return first if all(same_action_space(first, other) for other in others) else None

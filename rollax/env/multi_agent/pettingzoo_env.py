@@ -174,7 +174,7 @@ def _agents(env: Any, name: str) -> list[Hashable]:
 
 
 def _holder(env: Any, name: str) -> Any:
-    """The environment inside the wrappers that has an attribute; a lookup through all wrappers is as slow as a step."""
+    """The wrapper or environment that has the attribute itself; a lookup through all wrappers is as slow as a step."""
     while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
         env = vars(env)["env"]
     return env

@@ -138,7 +138,7 @@ def facts_of(env: Any, declared: Spaces) -> EnvFacts:
     if is_several or not (hasattr(env, "reset") and hasattr(env, "step")):
         raise EnvError("The environment cannot be a remote sub-environment.", "remote_envs", env).expected(
             "a Gymnasium, PettingZoo or MultiAgentEnv",
-            "leave remote_worker_envs out if it has its own sub-environments or its own thread, or is in JAX",
+            "leave remote_worker_envs out if the env has its own sub-environments or thread, or is in JAX",
         )
     spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))
     return EnvFacts(env_name(env), False, *spaces)

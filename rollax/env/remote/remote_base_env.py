@@ -227,7 +227,7 @@ class RemoteEnvs(ActorPool):
         failures.rules = replace(failures.rules, start_timeout_s=failures.rules.timeout_s + _START_S)
 
     def result_of(self, index: int, method: str, *arguments: Any) -> Any:
-        """The result of another method of an `EnvHost`; `EnvError` or `WorkerError` if the call fails."""
+        """The result of one call of a method of an `EnvHost`; `EnvError` or `WorkerError` if the call fails."""
         call = self.send(index, method, *arguments, raises=True, collected=False)
         self._finish([call])
         if call.lost:

@@ -53,7 +53,7 @@ class SB3VectorEnv(gym.vector.VectorEnv):
 
 
 def _with_final(info: dict, reset_info: dict) -> dict:
-    """The info of a reset, with the info and the observation of the step before under Gymnasium's keys."""
+    """The info of a reset; Gymnasium's keys in it hold the info and observation of the step that ended the episode."""
     last = {key: value for key, value in info.items() if key != "terminal_observation"}
     final = {"final_obs": info["terminal_observation"]} if "terminal_observation" in info else {}
     return {**reset_info, **final, "final_info": last}
