@@ -115,7 +115,7 @@ class WorkerError(RollaxError):
 
 
 class RequestError(RollaxError):
-    """A request to a policy server failed: it was refused, or no answer came, and then it may have been executed.
+    """A request to a policy server was refused, or got no answer; without an answer, it may have been executed.
 
     Attributes:
         status: the HTTP status; 503 for a server that cannot be reached.
