@@ -57,8 +57,8 @@ def train_together(
     Each run has the same numbers as if it trained alone, up to rounding if `mapped` is true.
 
     Args:
-        make: `make(number)` returns the trainer of run 0, 1, ..., for which `is_compiled` is true. Several threads
-            call `make`.
+        make: `make(number)` returns the trainer of run 0, 1, ..., for which `is_compiled` is true. If `mapped` is
+            false, several threads call `make`.
         count: S, the number of runs.
         run: trains and evaluates a trainer, in a thread.
         watch: called about five times a second, in the thread of the caller. If it raises, all runs end.
@@ -66,8 +66,8 @@ def train_together(
             CPUs, and each calls the shared functions by itself: on a CPU that is about twice as fast, because the
             arrays of one run fit into its caches. None: true where JAX has an accelerator.
     Raises:
-        ConfigError: `is_compiled` is false for the first trainer. If the config of a later trainer differs in other
-            keys, the ConfigError is the result of its run.
+        ConfigError: `is_compiled` is false for the first trainer. If a later trainer differs in a key that must
+            be equal, the result of its run is a ConfigError.
         Exception: the error of `make(0)`, or with `mapped` of any call of `make`; the trainers made before are stopped.
     """
     if mapped is None:
