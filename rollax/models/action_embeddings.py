@@ -24,7 +24,7 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
     where, embeddings = f"observation_space[{EMBEDDINGS!r}]", observation_space[EMBEDDINGS]
     if not isinstance(action_space, spaces.Discrete):
         what = "The observation has embeddings of actions, but the action space is not Discrete."
-        fix = f"declare it, or rename {EMBEDDINGS!r} to make it an ordinary feature"
+        fix = f"declare a Discrete action space, or rename {EMBEDDINGS!r} to make it an ordinary feature"
         raise SpaceError(what, "action_space", action_space, expected=f"Discrete(slots), for {EMBEDDINGS!r}", fix=fix)
     if ACTION_MASK not in observation_space.spaces:
         expected = f"{ACTION_MASK!r} beside {EMBEDDINGS!r}"

@@ -17,8 +17,8 @@ class BatchRenorm(nnx.Module):
     running μ and σ, the output is γ x̂ + β, where
         x̂ = (x - μ_B) / σ_B · r + d,  r = clip(σ_B / σ, 1 / r_max, r_max),  d = clip((μ_B - μ) / σ, -d_max, d_max),
     and no gradient flows through r and d. In evaluation x̂ = (x - μ) / σ. Deviations, as in CrossQ (Bhatt et al., 2024,
-    arXiv:1902.05605): r = 1 and d = 0 in the first `warm_up` training calls, then r_max and d_max apply at once, where
-    the paper raises them step by step; the running variance is stored instead of σ.
+    arXiv:1902.05605): r = 1 and d = 0 in the first `warm_up` training calls, then the full r_max and d_max, which
+    the paper reaches gradually; the running variance is stored instead of σ.
 
     Args:
         momentum: the share of the old running statistics in the new running statistics.

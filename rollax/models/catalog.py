@@ -147,7 +147,7 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
         raise cls.error()
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
         raise ConfigError("The custom model is not a class of Flax NNX modules.", "model.custom_model", cls).expected(
-            "a subclass of flax.nnx.Module, the class itself",
-            "derive it from nnx.Module, or use a policy in PyTorch for its modules",
+            "a subclass of flax.nnx.Module, not an instance of it",
+            "derive it from nnx.Module; for a module of PyTorch, use a policy in PyTorch",
         )
     return cls

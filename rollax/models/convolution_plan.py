@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rollax.errors import ConfigError
 from rollax.models.config import ConvFilter
 
-# (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
+# (shortest image side, filters, dense width), largest first. The first row is the network of Mnih et al. (2015).
 _CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
     (64, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
     (32, ((32, 4, 2), (64, 4, 2), (64, 3, 1)), 256),
@@ -37,7 +37,7 @@ def convolution_plan(
     for out, kernel, stride in default_filters if filters is None else filters:
         kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         if kernel_height > height or kernel_width > width:
-            expected = "kernels that fit what the strides before them leave"
+            expected = "kernels no larger than their inputs, which earlier convolutions make smaller"
             raise ConfigError(
                 f"Convolution {len(convolutions)} has a kernel larger than its input.",
                 f"model.conv_filters, for an image of {shape}",

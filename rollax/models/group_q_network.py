@@ -63,7 +63,7 @@ class QMixer(nnx.Module):
 
 
 UNMASKED = "unmasked"
-"""The name of the values [B, M, N] of all actions, also of those that masks forbid, in `Outputs.aux`."""
+"""The key in `Outputs.aux` of the values [B, M, N] of all actions, including those that masks forbid."""
 
 
 class GroupQNetwork(nnx.Module):
@@ -75,7 +75,7 @@ class GroupQNetwork(nnx.Module):
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
     Args:
-        network: shared by the members: a member's view -> `Outputs` with its action values [B, N] as `policy`.
+        network: shared by the members; maps a member's view to `Outputs` with its action values [B, N] as `policy`.
         mixer: computes the joint value; None: the sum (`is_sum`), or no joint value (independent members).
         state_encoder: encodes the global state for the mixer.
     """

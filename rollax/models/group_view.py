@@ -51,7 +51,7 @@ class GroupView:
                 "The number of actions of a group is not the number of its observations.",
                 "action_space",
                 f"{members} actions, {len(_parts(observation_space))} observations",
-            ).expected("one of each for every member", "correct the Tuple spaces of the group")
+            ).expected("one action and one observation for each member", "correct the Tuple spaces of the group")
         keys = tuple(observed.spaces) if isinstance(observed, spaces.Dict) else ()
         hidden = tuple(key for key in keys if key in (ACTION_MASK, state_key))
         if keys and len(hidden) == len(keys):

@@ -1,4 +1,4 @@
-"""Checks of the constructor and the outputs of a user's model in JAX or PyTorch. It imports neither library."""
+"""Checks of the constructor and the outputs of a user's model in JAX or PyTorch; imports neither library."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _check_state(state: Any, expected: Any, where: str) -> None:
     if not isinstance(state, tuple | list) or shapes(state) != shapes(expected):
         raise PolicyError("The custom model's state changes its shape or type.", where, _described(state)).expected(
             f"like the state that goes in: {_described(expected)}",
-            "return one array [B, ...] for each of initial_state(), of the same dtype",
+            "return one array [B, ...] for each array of initial_state(), of the same dtype",
         )
 
 

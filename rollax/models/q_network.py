@@ -153,8 +153,8 @@ def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
             f"Outputs with aux of {sorted(out.aux)}",
         ).expected(
             "aux={'logits': [B, actions, atoms]}, as a QNetwork or a CustomQNetwork returns",
-            "wrap it in make_model: CustomQNetwork(model, num_actions, self.support); or set model.custom_model, "
-            "which is wrapped",
+            "return CustomQNetwork(model, num_actions, self.support) in make_model; or set model.custom_model, "
+            "which is wrapped automatically",
         )
     return out.aux["logits"]
 

@@ -17,12 +17,12 @@ from rollax.models.outputs import Outputs, State, is_recurrent
 from rollax.models.recurrent import RecurrentTrunk
 
 CRITIC_INPUTS = "critic_inputs"
-"""The name of the inputs of critics with memory in `Outputs.aux`."""
+"""The key in `Outputs.aux` of the inputs of critics with memory."""
 _FEATURES = "features"
 
 
 def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces.Space:
-    """Returns the space of the critics' inputs: observations, or with memory features of the rows so far."""
+    """Returns the space of the critics' inputs: observations, or, with memory, features of the rows so far."""
     if not config.has_memory:
         return observation_space
     features = spaces.Box(-np.inf, np.inf, (config.memory_width,), np.float32)
@@ -33,7 +33,7 @@ def critic_space(observation_space: spaces.Space, config: ModelConfig) -> spaces
 
 
 def critic_inputs(out: Outputs, obs: Any) -> Any:
-    """Returns the critics' inputs for each row: observations, or with memory the features in the model's outputs."""
+    """Returns the critics' inputs for each row: observations, or, with memory, features in the model's outputs."""
     return out.aux.get(CRITIC_INPUTS, obs)
 
 

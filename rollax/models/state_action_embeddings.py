@@ -109,8 +109,8 @@ class EmbeddingActionValue(nnx.Module):
 class EmbeddingModel(nnx.Module):
     """An actor and critics that read embeddings, the encoder of the embeddings, and two earlier copies of the encoder.
 
-    Actor and critics read the embeddings of `fixed_encoder`, and their targets those of `target_encoder`. Both are
-    variables that are not trained: `renew` sets them.
+    Actor and critics read the embeddings of `fixed_encoder`; targets are computed from embeddings of `target_encoder`.
+    The variables of both encoders are not trained: `renew` sets them.
 
     Attributes:
         seen: [2] the lowest and the highest target so far.

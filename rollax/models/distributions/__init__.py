@@ -126,8 +126,8 @@ class ActionDistribution(ABC):
 
         Args:
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
-                choice, which cannot be checked while tracing. For a single discrete action, a row of zeros allows all
-                choices: the last observation of an episode may have one.
+                choice, which cannot be checked while tracing. For a single discrete action, a row of zeros, as the last
+                observation of an episode may have, allows all choices.
         Raises:
             SpaceError: the action space has no discrete choices.
         """

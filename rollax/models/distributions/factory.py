@@ -106,13 +106,13 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
             "declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
         )
     if bounded and not space.is_bounded():
-        raise SpaceError(
-            "The Box has no finite bounds, to which actions in (-1, 1) are scaled.", where, space
-        ).expected("finite low and high", "give the Box finite bounds, or wrap the env so that it has them")
+        raise SpaceError("Actions in (-1, 1) cannot be scaled to a Box without finite bounds.", where, space).expected(
+            "finite low and high", "give the Box finite bounds, or wrap the env so that it has them"
+        )
 
 
 def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or SAC") -> None:
-    """Raises SpaceError unless the space is a bounded Box of floats; the error advises `discrete` for Discrete."""
+    """Raises SpaceError unless the space is a bounded Box of floats; the error recommends `discrete` for Discrete."""
     if not isinstance(space, spaces.Box):
         raise SpaceError("The actions are not continuous.", where, space).expected(
             "a Box of floats with finite bounds", f"use {discrete} for Discrete actions, PPO for other ones"
@@ -121,7 +121,7 @@ def check_continuous(space: spaces.Space, where: str, *, discrete: str = "DQN or
 
 
 def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
-    """Raises SpaceError unless the space is a bounded Box of floats or Discrete; the error advises `composite`."""
+    """Raises SpaceError unless the space is a bounded Box of floats or Discrete; the error recommends `composite`."""
     if isinstance(space, spaces.Box):
         check_box(space, where, bounded=True)
     elif not isinstance(space, spaces.Discrete):
