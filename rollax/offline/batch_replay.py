@@ -50,7 +50,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
 
     config_class = SyncReplayOptimizer.config_class
     needs_recorded_data = True
-    """Read by `optimizer_class_of`: a trainer with this optimizer class has no other source of experience."""
+    """Read by `optimizer_class_of`: a trainer class with this optimizer class requires recorded data."""
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -58,7 +58,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             raise missing_input(type(self).__name__)
         if not self.policies:
             what, where = "No policy learns from the recorded data.", "config key 'multiagent.policies_to_train'"
-            raise ConfigError(what, where, "no policy", fix="set it to policies, or leave it out to train all")
+            raise ConfigError(what, where, "no policy", fix="name policies, or leave the key out to train all")
         if not self.config.steps_the_env and (unused := sorted(_OF_FRESH_EXPERIENCE & self.config.model_fields_set)):
             log.warning(
                 "Config keys without effect: %s. This run learns from recorded data only and does not sample.",

@@ -34,7 +34,7 @@ TARGETS = tuple(_SETTINGS)
 def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settings: Any) -> int:
     """Writes all trajectories of a data set in another format; returns their number.
 
-    In rollax's own format, the ids of episodes get a random prefix of their data set.
+    In rollax's own format, the ids of episodes get a prefix that is random for each written data set.
 
     JSON has neither NaN nor infinity: in JSON lines, an unknown log-probability (NaN) is null, and other such numbers
     are refused. JSON lines have the info dicts of steps, but no info dicts of resets and no policy ids; agent ids
@@ -114,7 +114,7 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
             other_ids.update(str(one.agent_id) for one in episode if not isinstance(one.agent_id, str))
             first_infos += sum(bool(one.columns[SampleBatch.INFOS][0]) for one in episode if _has_infos(one))
     if first_infos:
-        log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
+        log.warning("%s: the infos of %d resets are left out; JSON lines have only infos of steps.", path, first_infos)
     warn_of_logp(path, without_logp)
     if other_ids:
         log.warning(
@@ -174,6 +174,6 @@ def _refuse_not_finite(trajectory: RecordedTrajectory, name: str, column: Any) -
 
 def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> NoReturn:
     raise DatasetError.not_finite("The data", f"{trajectory.place}, column {name!r}, step {step}", got).fix(
-        "convert to rollax's own format, as JSON has no such numbers, or leave the episode out: `rollax data check` "
-        "lists them"
+        "convert to rollax's own format, as JSON has no such numbers, or leave the episode out; `rollax data check` "
+        "lists these numbers"
     )

@@ -7,7 +7,7 @@ corrected by its density (appendix F). With `lagrangian` the weight adapts so th
 (Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
 
 Deviations: the critics minimize ½ (Q - y)² + ½ w · gap, so that w = 5 means the same as in the authors' code, which
-leaves out both halves; DiscreteCQL minimizes the loss of DQN + w · gap. Targets have no entropy by default, as in the
+has neither factor ½; DiscreteCQL minimizes the loss of DQN + w · gap. Targets have no entropy by default, as in the
 authors' code. The step size of the temperature is SAC's `lr`, by default three times the actor's; in the authors' code
 the two are equal.
 """

@@ -171,7 +171,7 @@ class DatasetReader(ABC):
         """
 
     def __len__(self) -> int:
-        """The number of rows (agent steps); reads the whole data set if the files do not contain it."""
+        """The number of rows (agent steps); reads the whole data set if no file states the number."""
         return sum(len(trajectory) for trajectory in self.trajectories())
 
     def __bool__(self) -> bool:
@@ -187,7 +187,7 @@ def has_box_actions(trajectory: RecordedTrajectory) -> bool:
 
 
 def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
-    """The actions that the environment received; DatasetError if these are unknown: not recorded, and not `actions`."""
+    """The actions that the environment received; DatasetError if not recorded and possibly different from `actions`."""
     columns, header = trajectory.columns, reader.header
     if ENV_ACTIONS in columns:
         return columns[ENV_ACTIONS]

@@ -157,7 +157,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     except DatasetError as error:
         if not check:
             raise
-        report.note(f"{error}\n  Nothing after it was read; set max_broken to skip it.")
+        report.note(f"{error}\n  Nothing after this part was read; set max_broken to skip the part.")
     report.episodes = len(episodes)
     for message in reader.broken:
         report.note(message)

@@ -38,9 +38,9 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     """[N] log μ̂(a_t | s_t) of models of the behaviour policy, fitted by maximum likelihood.
 
     The episodes, each with all of its agents, are divided into five parts (into fewer if there are fewer episodes).
-    Each part gets the probabilities of a model that is fitted to the other parts except one, until the likelihood of
-    the excluded part no longer rises. A model that was fitted to the same rows would give their actions probabilities
-    near 1. A model reads only the observation, so a behaviour policy with memory is only approximated.
+    For each part, a model is fitted to all other parts except one, until the likelihood of that one no longer rises.
+    A model that was fitted to the part itself would give its actions probabilities near 1. A model reads only the
+    observation, so a behaviour policy with memory is only approximated.
 
     Source: Hanna, Niekum and Stone (2019), "Importance sampling policy evaluation with an estimated behavior policy",
         arXiv:1806.01347; Chernozhukov et al. (2018), "Double/debiased machine learning", section 3, for the parts.

@@ -75,9 +75,9 @@ class LoggedEpisodes:
         Args:
             policy_id: the policy in the data whose trajectories are read; None: the only policy, or, if there are
                 several, the id of the evaluated policy.
-            drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
-                `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
-                episodes.
+            drop_cut: whether any number of cut trajectories and continuations may be left out; otherwise at most the
+                share `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its
+                last episodes.
         Raises:
             ConfigError: the trajectories are larger than half of the memory.
             DatasetError: no whole trajectory of this policy id, too many cut ones, or actions in another scale.
@@ -236,10 +236,10 @@ def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> l
         raise DatasetError(
             "Too many trajectories were not recorded to their end, so their returns are unknown.",
             f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
-            f"{count} of {len(found)} trajectories, neither terminated nor truncated, or the rest of such a trajectory",
+            f"{count} of {len(found)} trajectories are neither terminated nor truncated, or continue one such",
         ).expected(
             f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
-            f"{_RECORD_WHOLE}; or drop these with drop_cut=True (--drop-cut), which favours short ones",
+            f"{_RECORD_WHOLE}; or drop these with drop_cut=True (--drop-cut), which favours short episodes",
         )
     if not whole:
         what, got = "The data set has no whole trajectory of this policy.", f"{len(found)} trajectories, all cut"
