@@ -68,10 +68,10 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
 
 
 def with_spaces_of_data(config: Any) -> Any:
-    """The config of a trainer without an environment, with the spaces of its recorded data: of the first source.
+    """The config of a trainer without an environment, with the spaces of its first source of recorded data.
 
     Raises:
-        ConfigError: evaluation requires an environment, or the data has no spaces for a policy, or different ones.
+        ConfigError: evaluation requires an environment, or the data has no spaces, or different spaces, for a policy.
     """
     if config.evaluation_interval is not None and not getattr(config, "off_policy_estimation_methods", ()):
         what, where = "There is no environment to evaluate in.", "config keys 'evaluation_interval' and 'env'"

@@ -230,7 +230,7 @@ def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[
         own = file.parent if kind == "minari" and not (file / "data").is_dir() else file  # the path is `data` itself
         by_file.setdefault(own.resolve(), (kind, file))
     found = list(by_file.values())
-    # A damaged Parquet file is added to the others, whose reader reports or skips it.
+    # A damaged Parquet file joins the other Parquet files, whose reader reports or skips it.
     of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
     for kind, file in ((kind or of_parquet, file) for kind, file in found):
         if groups and groups[-1][0] == kind:

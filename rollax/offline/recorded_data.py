@@ -162,7 +162,8 @@ class RecordedData:
                 what = "The recorded data is larger than the memory that it may take."
                 got = f"more than {gib(self._size)}"
                 raise ConfigError(what, "config key 'input'", got).expected(
-                    f"at most {gib(limit)} (input_memory_gb)", "set input_folder and no input_memory_gb, or raise it"
+                    f"at most {gib(limit)} (input_memory_gb)",
+                    "set input_folder and no input_memory_gb, or raise input_memory_gb",
                 )
         self._add_fingerprint(fingerprint)
         return collected
@@ -172,7 +173,7 @@ class RecordedData:
             if not rows:
                 what, where = "The recorded data has no row for a policy.", f"config key 'input', policy {policy_id!r}"
                 raise ConfigError(what, where, f"{self.trajectories} trajectories of other policies").expected(
-                    "trajectories of agents that policy_mapping_fn maps to it",
+                    "trajectories of agents that policy_mapping_fn maps to this policy",
                     "check `rollax data info` and policy_mapping_fn, or leave the policy out of policies_to_train",
                 )
 

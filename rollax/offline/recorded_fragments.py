@@ -78,7 +78,7 @@ class RecordedFragments:
         """(agent id, recorded policy id) -> policy that learns from it, for all pairs so far."""
 
     def __iter__(self) -> Iterator[tuple[str, Fragment]]:
-        """Policy ids and fragments that do not divide trajectories; those of a policy are in the order of the data.
+        """Policy ids and fragments of whole trajectories; a policy's fragments are in the order of the data.
 
         Raises:
             SpaceError, ShapeError, NonFiniteError, PolicyError, DatasetError: data that is impossible for the policy,

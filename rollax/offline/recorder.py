@@ -169,9 +169,9 @@ class Recorder:
         self._finished_steps += int(lengths[counted].sum())
 
     def polled(self) -> None:
-        """Writes finished episodes if there are enough, or all rows if running ones fill the memory; after each poll.
+        """After each poll: writes finished episodes, if enough, or all rows, if running episodes fill the memory.
 
-        A write moves the rows that stay in memory, so the next one waits until there are twice as many.
+        A write moves the rows that stay in memory, so the next write waits until there are twice as many rows.
         """
         waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
         full = sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES

@@ -261,7 +261,7 @@ def _unbounded(leaf: spaces.Box, array: NDArray) -> NDArray[np.bool_]:
 
 
 def _lost(array: NDArray, dtype: Any) -> NDArray[np.bool_] | None:
-    """Mask of numbers that `dtype` cannot store, even rounded; None if the array's dtype excludes such numbers."""
+    """Mask of numbers out of range, or not whole for an integer `dtype`; None if the array's dtype excludes both."""
     if array.dtype.kind not in "biuf":
         return np.ones(array.shape, np.bool_)
     if np.can_cast(array.dtype, dtype):

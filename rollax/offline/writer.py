@@ -157,7 +157,7 @@ class DatasetWriter:
         self.close()
 
     def _begin_counts(self) -> None:
-        """Sets what is counted in the open file to 0."""
+        """Sets the counts of the open file to 0."""
         self._steps = self._trajectories = self._episodes = 0
         self._score = 0.0  # the sum of the returns of whole episodes
 
@@ -205,7 +205,7 @@ class DatasetWriter:
         assert self._file is not None
         assert self._writer is not None
         table, rows = table_of(self._pending, layout), self._pending_rows
-        # First, because Ctrl-C during the write raises after it: the next write must not repeat these rows.
+        # Counted before the write: Ctrl-C in the write raises after it, and the next write must not repeat the rows.
         self._trajectories += len(self._pending)
         self._steps += rows - len(self._pending)
         self._pending.clear()

@@ -47,7 +47,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate; NaN, as are v_gain, v_std, low and high, if it is undefined.
+        v_target: the estimate. If it is undefined, v_target, v_gain, v_std, low and high are NaN.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -188,7 +188,7 @@ def estimate_policy(
         explore: True for the policy as it acts in training, False for its greedy actions.
         policy_id: the id of the policy in the data whose trajectories are read; None: the only id in the data, or, if
             there are several, the id of `policy`.
-        drop_cut: whether more than a tenth of the trajectories may be cut; without it, they raise DatasetError. Cut
+        drop_cut: whether any number of trajectories may be cut; False: DatasetError if more than a tenth are cut. Cut
             trajectories are always left out, and a warning has their number.
         settings: further arguments of `estimate`.
     Raises:
@@ -228,7 +228,7 @@ def _fitted(
     fqe: FQEConfig | None,
     seed: int,
 ) -> dict[str, _FittedValues]:
-    """Returns the values for "dm" and for "dr", as far as `methods` has them: `values`, or else fitted Q evaluation.
+    """Returns the values for "dm" and "dr", if they are in `methods`: from `values`, or else from fitted Q evaluation.
 
     For "dr", each half of the episodes gets values that were fitted to the other half: values that were fitted to a row
     also predict its noise, and would hide the errors that "dr" corrects. The agents of an episode are in the same half.
@@ -302,8 +302,8 @@ def _logged(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed
 def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
     if log_weights.max() == -np.inf:
         warnings.append(
-            "each logged episode has an action that the policy never takes: importance sampling cannot estimate it, "
-            "and 'wis' and 'wpdis' are NaN; use 'dm', or data of a closer policy"
+            "each logged episode has an action that the policy never takes: importance sampling cannot estimate "
+            "its value, and 'wis' and 'wpdis' are NaN; use 'dm', or data of a closer policy"
         )
         return 0.0
     size = importance.effective_sample_size(log_weights)
@@ -316,7 +316,7 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
 
 
 def _warnings_of_fitted_weights(log_weights: np.ndarray, on_bound: float) -> list[str]:
-    """Warnings if actions were clipped, or if the mean weight differs from 1, its expectation if the fit is right.
+    """Warnings if actions were clipped, or if the mean weight is not near 1, its expectation under a right fit.
 
     Args:
         on_bound: share of the actions on a bound, where clipping puts probability that no density describes.

@@ -59,8 +59,8 @@ class FQEConfig:
         hiddens: widths of the network's layers; without layers, values of one-hot observations are a table.
         updates: gradient steps.
         batch_size: rows of one step.
-        lr: step size of Adam; every 2000 updates it falls, in proportion to the updates that are left, so that noise
-            averages out in the last steps.
+        lr: initial step size of Adam. Every 2000 updates the step size becomes lr times the share of the updates that
+            are left, so that noise averages out in the last steps.
         tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) · updates), clipped to [0.01, 0.2]. Values
             contain rewards about 1 / (1 - γ) steps ahead; each update of the targets carries rewards one step back.
         samples: number of actions drawn from the target policy for each state, if actions are a Box; one if greedy.

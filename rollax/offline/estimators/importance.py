@@ -67,7 +67,7 @@ class Terms:
         return estimates
 
     def _blocks(self, estimates: int) -> Iterator[tuple[Float[ndarray, "n K"], Float[ndarray, "n K"]]]:
-        """y and log w of all episodes, K steps at a time; `estimates`: how many a caller computes from each block."""
+        """y and log w of all episodes, K steps at a time; `estimates`: number of estimates that the caller computes."""
         starts, last = starts_of(self.lengths), (self.lengths - 1)[:, None]
         width = max(_CELLS_AT_ONCE // max(len(self), estimates), 1)
         for first in range(0, int(self.lengths.max()), width):

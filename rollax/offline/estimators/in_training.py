@@ -30,7 +30,7 @@ class TrainingEstimates:
         policy_of: the policy mapping; None if there is one policy.
     Raises:
         ConfigError: the data is larger than half of the memory.
-        DatasetError: a policy has no whole trajectory, or no log-probabilities, which a method requires.
+        DatasetError: a policy has no whole trajectory, or lacks log-probabilities that a method requires.
         SpaceError, ShapeError, NonFiniteError: a policy has other spaces than its data, or values are impossible.
         PolicyError: a method does not support a policy, or an action is impossible.
     """

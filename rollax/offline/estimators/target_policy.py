@@ -72,7 +72,7 @@ class TargetPolicy:
         """
         policy = self.runner.policy
         if self.has_memory:
-            what = "The values of all actions cannot be computed for a policy with memory."
+            what = "The probabilities of all actions cannot be computed for a policy with memory."
             fix = "estimate it by 'is', 'pdis', 'wis' or 'wpdis'"
             raise PolicyError(what, policy.label, "a recurrent model", expected="a policy without memory", fix=fix)
         found = in_parts(lambda some: action_probabilities(policy, self.filtered(some), explore=self.explore), obs)

@@ -130,7 +130,11 @@ class FormatReader(DatasetReader):
         return found
 
     def spaces_of(self, policy_id: str, where: str) -> tuple[Space | None, Space | None]:
-        """The observation and action space of a policy; None if no policy has one, ConfigError if only others do."""
+        """The observation and action space of a policy; None if no policy has one.
+
+        Raises:
+            ConfigError: only other policies have one.
+        """
         known = {"observation_space": self.observation_spaces, "action_space": self.action_spaces}
         for name, by_policy in known.items():
             if by_policy and policy_id not in by_policy:
@@ -254,8 +258,8 @@ def warn_of_logp(path: Path, count: int) -> None:
     """Warns that the log-probabilities of `count` trajectories were left out of a file, if there are any."""
     if count:
         log.warning(
-            "%s: the log-probabilities of %d trajectories are left out: the format cannot store them, or they are "
-            "not those of the actions that the environment received. Importance sampling reads them; rollax's own "
+            "%s: the log-probabilities of %d trajectories are left out: the format cannot store them, or they do "
+            "not belong to the actions that the environment received. Importance sampling reads them; rollax's own "
             "format keeps them.",
             *(path, count),
         )

@@ -140,7 +140,7 @@ class CsvReader(FormatReader):
     def _finished(
         self, rows: Mapping[str, list[_Line]], episode: str, path: Path, *, continues: bool, cut: bool = False
     ) -> Iterator[RecordedTrajectory]:
-        """The trajectories of an episode's rows; `continues` and `cut`: a line before or after them was skipped."""
+        """The trajectories of an episode's rows; `continues`: a line before them was skipped; `cut`: the line after."""
         for agent, lines in rows.items():
             try:
                 made = self._trajectory(lines, path, (episode, agent, DEFAULT_POLICY), continues=continues, cut=cut)
@@ -212,7 +212,7 @@ class CsvReader(FormatReader):
     def _numbers(
         self, lines: list[_Line], names: Sequence[str], path: Path, *, scalar: bool, whole: bool = False
     ) -> np.ndarray:
-        """The numbers in some columns. `whole`: as integers if all are, because floats round integers above 2**53."""
+        """The numbers in some columns. `whole`: as integers if all are integers (floats round integers above 2**53)."""
         values: list[float] = []
         for line, row in lines:
             for name in names:

@@ -242,7 +242,7 @@ def _has_timeouts(path: Path) -> bool:
 def opened(path: Path) -> Iterator[Any]:
     """An open HDF5 file; every error in the block becomes a DatasetError, because h5py raises many types of errors.
 
-    Files with links to other files or with objects are refused.
+    Files with links, with data in other files, or with objects are refused.
     """
     with decoding("an HDF5 file", path), h5py.File(path, "r") as file:
         _refuse(file, path, set())

@@ -60,7 +60,7 @@ class Assembler:
             columns: columns of equal length, including `obs`.
             ends: (terminated, truncated) after the last row.
             new_obs: the observations after the rows; None: unknown.
-            continues: whether earlier steps are missing, if these rows begin a trajectory.
+            continues: whether steps before these rows are missing; read only if the rows begin a trajectory.
         """
         found = self._open.setdefault(key, _Open(where, continues))
         found.parts.append(columns)

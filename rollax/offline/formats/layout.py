@@ -227,7 +227,7 @@ def plain_infos(infos: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 
 def bytes_of_info(info: Any) -> int:
-    """About the memory of an info dict from `plain_infos`."""
+    """The approximate memory of an info dict from `plain_infos`, in bytes."""
     size = _BYTES_OF_OBJECT
     if isinstance(info, Mapping | list):
         return size + sum(map(bytes_of_info, info.values() if isinstance(info, Mapping) else info))

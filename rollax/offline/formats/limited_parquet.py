@@ -127,7 +127,7 @@ class LimitedParquet:
             width = self.metadata.schema.column(where[1]).length
         if chunk.physical_type == _TEXT:
             # Other encodings share parts of texts, and lists of texts are not read as dictionaries; no value is longer
-            # than the stored bytes.
+            # than the pages without compression.
             once = _ONCE if is_nested else _ONCE | _DICTIONARY
             width = 0 if pages.encodings <= once else pages.size
         offsets = _OFFSETS if is_nested or chunk.physical_type == _TEXT else 0

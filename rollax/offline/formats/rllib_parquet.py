@@ -43,7 +43,7 @@ class RLlibParquetReader(FormatReader):
     The rows of an episode are joined in the order of `t`, or of the rows if there is no `t`; also over files, which
     must be in time order. The trajectories of an episode are adjacent, unless an agent joins in a later file, after all
     others of the episode have ended. Rows after missing rows (see `Assembler`) are a trajectory that continues another
-    one. Without `t`, this also applies to the first episode after a skipped file. With `t`, it applies to the rows of a
+    one. Without `t`, the first episode after a skipped file is such a trajectory too. With `t`, so are the rows of a
     single agent (without `agent_id`) that begin at t > 0. Files of whole episodes as bytes
     (`output_write_episodes=True`) contain pickles and are refused.
 
@@ -91,7 +91,7 @@ class RLlibParquetReader(FormatReader):
     ) -> Iterator[tuple[tuple[Any, ...], bool]]:
         """The rows of each trajectory, and whether earlier rows are missing if these rows are its first.
 
-        `late` has the first `t` of trajectories in earlier files that begin after t = 0.
+        `late` has the first `t` of each trajectory that began in an earlier file at t > 0.
         """
         table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
