@@ -44,7 +44,7 @@ def direction(seed: int, generation: int, index: int, size: int) -> NDArray[np.f
 
 
 def action_stream(seed: int, generation: int, index: int, part: int) -> np.random.Generator:
-    """Returns the generator for the actions of one episode; `part` numbers the episodes of both sides of `index`."""
+    """Returns the generator for an episode's actions; `part` numbers the episodes of direction `index`, both sides."""
     return random_stream(seed, _ACTIONS, generation, index, part)
 
 
@@ -61,7 +61,7 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
         ranks. The authors' code ranks them by position, so that θ moves even if all returns are equal. Values with a
-        relative difference below 1e-12 count as equal: sums of the same rewards in another order may differ so much.
+        relative difference below 1e-12 count as equal: sums of the same rewards in another order may differ as much.
         NaN and infinite values, of both signs, share one rank below all other values.
 
     Args:
@@ -238,7 +238,7 @@ def tell(search: Search, returns: ArrayLike) -> Search:
     """
     if np.shape(returns) != (search.num_directions, 2):
         raise ShapeError(
-            "The returns are not those of the candidates.", "tell(search, returns)", np.shape(returns)
+            "The returns do not have one number for each candidate.", "tell(search, returns)", np.shape(returns)
         ).expected((search.num_directions, 2), "return one number for each candidate of ask(search)")
     both = np.asarray(returns, np.float64)
     if not np.isfinite(both).any():
