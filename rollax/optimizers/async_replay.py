@@ -111,7 +111,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
 
         Raises:
             CheckpointError: a shard's state does not fit, or the number of shards differs; nothing has changed then.
-            ConfigError: a buffer does not fit into the memory (nothing has changed then), or all together do not.
+            ConfigError: a buffer does not fit into the memory (nothing has changed then), or the sum of all does not.
             WorkerError: a shard cannot be called.
         """
         num_updates = read_count(state, "num_updates", "optimizer")

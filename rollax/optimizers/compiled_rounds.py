@@ -105,8 +105,8 @@ Call = Callable[[Variables, Carry, Any, Statistics, Round, np.int32, np.int32], 
 class CompiledRounds(ABC):
     """Samples and learns in compiled calls. A round samples T steps with the weights before the round, then learns.
 
-    With several devices, each steps its share of the sub-environments, and keeps their rows. The variables are on each
-    device, which computes the gradients of its share of the rows of a minibatch.
+    With several devices, each device steps its share of the sub-environments, and keeps their rows. Each device has
+    the variables, and computes the gradients of its share of the rows of a minibatch.
 
     Args:
         sampler: the sampler of the environment in JAX.
@@ -220,7 +220,7 @@ class CompiledRounds(ABC):
     def _traced_update(
         self, variables: Variables, stored: Any, statistics: Statistics, played: Played, drawn: Round, taken: jax.Array
     ) -> tuple[Statistics, tuple[Variables, Any, Learned, jax.Array]]:
-        """The running statistics with the rewards of a round, and `traced_learning` with their coefficients."""
+        """The running statistics after a round, and the result of `traced_learning` with coefficients from them."""
         own, (terminated, truncated) = self.compiled.statistics, self.traced_flags(played)
         statistics = own.seen(statistics, self.traced_rewards(played), terminated | truncated)
         coefficients = {**drawn.coefficients, **own.coefficients(statistics)}
@@ -320,7 +320,7 @@ def counted_steps(sampler: CompiledSampler, config: TrainerConfig) -> int:
 
 
 def rounds_at_once(config: TrainerConfig, steps: int, *most: int) -> int:
-    """How many rounds of `steps` counted steps a call makes: those of an iteration, at most the smallest of `most`."""
+    """How many rounds of `steps` counted steps a call makes: all of an iteration, at most the smallest of `most`."""
     return max(min(-(-config.timesteps_per_iteration // steps), *most), 1)
 
 

@@ -58,8 +58,9 @@ class DeviceBatches:
         """Learns from the train batches of an iteration, at most up to `stop_at`.
 
         Returns:
-            False if numbers are not finite. Earlier batches are learned from; the next batch, sampled on the host, has
-            the same random numbers and raises the error. With a simulator, it has fresh episodes, and may be finite.
+            False if numbers of a batch are not finite. Earlier batches are learned from; the next batch, sampled on the
+            host, has the same random numbers and raises the error. With a simulator, the next batch has fresh episodes,
+            and may be finite.
         Raises:
             OnlyOnHostError: the algorithm reads columns or returns statistics that are not on the device; nothing has
                 changed then.

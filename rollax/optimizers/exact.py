@@ -17,12 +17,12 @@ def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -
     """
     if remote.sample_in_background if remote else local.samples_in_background:
         raise inexact(
-            got="sample_async: a thread that samples while others learn",
+            got="sample_async: a thread that samples during learning",
             expected="sample_async=False: otherwise timing decides what a run learns from",
         )
     if remote and streams:
         raise inexact(
-            got=f"num_workers={len(remote)}, whose samples stream in while others are learned from",
+            got=f"num_workers={len(remote)}, whose samples arrive during learning",
             expected="num_workers=0 for this algorithm: with workers, timing decides what a run learns from",
         )
     replies = remote.call_all("apply", _difference, raises=True).values() if remote else (_difference(local),)

@@ -100,7 +100,7 @@ class FreshRounds(CompiledRounds):
         return Steps(rewards, values, self._next_values(variables, values, following, over), terminated, over)
 
     def _next_values(self, variables: Variables, values: jax.Array, following: Any, over: jax.Array) -> jax.Array:
-        """The value after each step: that of the next row, but of `following` where an episode or a fragment ends."""
+        """The value after each step: of the next row, or of `following` where an episode or a fragment ends."""
 
         def values_of(obs: Any) -> jax.Array:
             return self.policy.actor.values(variables.params, variables.extra, {SampleBatch.OBS: obs})

@@ -20,7 +20,7 @@ class LearnerThread:
 
     While it is paused, as it is at first, the owner may read and write all state of learning. An exception of learning
     pauses the thread and is raised once in the owner's thread; the next `resume` continues with the next batch. The
-    thread starts with the first `resume`, also after `stop`. Up to `queue_size` batches wait.
+    thread starts with the first `resume`, and again with the first after `stop`. Up to `queue_size` batches wait.
     """
 
     def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:

@@ -54,8 +54,8 @@ class ReplayRounds(CompiledRounds):
 
     Args:
         sampler, policy: as for `CompiledRounds`.
-        config: of the run, for all but the policy's `n_step` and `gamma`. `buffer_size` is rounded down to whole
-            rounds, but at least the rows of `n_step` steps are stored.
+        config: the config of the run; `n_step` and `gamma` come from the policy's config. `buffer_size` is rounded down
+            to whole rounds, but at least the rows of `n_step` steps are stored.
         updates: U, the largest number of updates of a round.
     Attributes:
         taken: the number of steps of each sub-environment that were stored so far, the overwritten ones included.
@@ -99,7 +99,7 @@ class ReplayRounds(CompiledRounds):
         return self._ring.drawable(self.taken + (number + 1) * self.length) > 0
 
     def draw(self, updates: int, number: int) -> Round:
-        """Draws the numbers of the round that is `number` rounds after the next one, with this number of updates.
+        """Draws the numbers of the round that is `number` rounds after the next one, with `updates` updates.
 
         `Round.learning` is `(updates, drawn, noise)`, in which only the first `updates` · B rows count. `drawn` are
         steps and trajectories [U · B, 2]; with priorities, they are numbers [U · B] for `RingPriorities.drawn`. `noise`
@@ -122,7 +122,7 @@ class ReplayRounds(CompiledRounds):
 
         Args:
             rounds: at most `at_once` of them.
-            at_once: the number for which the call is compiled.
+            at_once: the number of rounds for which the call is compiled.
         Raises:
             EnvError: observations or rewards are not finite, or an action mask allows no action.
             NonFiniteError: outputs of the model, a loss, a gradient or a new parameter are not finite. The updates
@@ -132,7 +132,7 @@ class ReplayRounds(CompiledRounds):
         stored: Stored = jax.jit(self._traced_empty)() if self._stored is None else self._stored
         self._stored, self.taken = None, 0  # the call donates the memory of the rows
         try:
-            if before and not (self.sampler.runs and self.compiled.inputs is self._inputs):  # others sampled
+            if before and not (self.sampler.runs and self.compiled.inputs is self._inputs):  # sampled elsewhere since
                 stored = stored._replace(rows=self._cut(stored.rows, np.int32(before)))
             found = self.called(stored, rounds, before, at_once)
         except BaseException:

@@ -51,7 +51,7 @@ class ReplayShards(ActorPool):
         self.choices = np.random.default_rng(seed)
         self._arrived: list[Drawn] = []
         self._lost_draws = 0
-        advice = "look for a machine that swaps: lower buffer_size; or raise sample_timeout_s"
+        advice = "lower buffer_size if a machine swaps memory to disk, or raise sample_timeout_s"
         failures = Failures(rules, "replay shard", advice)
         super().__init__(actors, range(1, count + 1), failures, state=_Shard)
 

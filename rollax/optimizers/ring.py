@@ -118,7 +118,7 @@ class Ring:
         return max(taken - first - self.n_step + 1, 0)
 
     def transitions(self, rows: Rows, step: jax.Array, place: jax.Array) -> Columns:
-        """B transitions from their numbers of steps [B] and trajectories [B]; traced by JAX.
+        """B transitions from their step numbers [B] and trajectories [B]; traced by JAX.
 
         Returns:
             `obs`, `actions`; `rewards`, the sum of γ^k · r_k over n steps or up to the end of the episode; `new_obs`,
@@ -144,7 +144,7 @@ class Ring:
         }
 
     def draw(self, rng: np.random.Generator, taken: int, count: int, places: int) -> np.ndarray:
-        """[count, 2] numbers of steps and trajectories, drawn uniformly from the drawable rows after `taken` steps."""
+        """[count, 2] step numbers and trajectories, drawn uniformly from the drawable rows after `taken` steps."""
         index = rng.integers(self.drawable(taken) * places, size=count)
         return np.stack([self.first_drawable(taken) + index // places, index % places], axis=1).astype(np.int32)
 

@@ -103,7 +103,7 @@ class Frames(NamedTuple):
         ages: [C, R] the number of earlier frames of the episode, at most k - 1.
         next_age: [R] the age of the next step.
         ended: [] the number of episodes that have ended, modulo a large multiple of E.
-        ended_before: [C] the same before each step.
+        ended_before: [C] `ended` before each step.
         first: [] the first step since which all last frames are kept.
     """
 
@@ -129,7 +129,7 @@ class ObservationsOnce:
         length: T, the number of steps that are put at a time. It divides C.
         n_step: the number of steps of a window.
         count: k, the number of frames in an observation.
-        space: of one frame, where observations are stacks as `rollax.env.stacking` makes them; otherwise None.
+        space: the space of one frame, if observations are stacks of `rollax.env.stacking`; otherwise None.
     """
 
     steps: int
@@ -152,7 +152,7 @@ class ObservationsOnce:
 
     @property
     def _counted(self) -> int:
-        """The modulus of `ended`: more than all episodes of the ring, and sums of int32 do not overflow."""
+        """The modulus of `ended`: above the number of episodes in the ring, and low enough for sums in int32."""
         return self.last_ones * (2**30 // self.last_ones)
 
     def empty(self, like: Any) -> Frames:

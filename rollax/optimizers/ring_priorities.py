@@ -111,7 +111,7 @@ class RingPriorities:
         powers = jnp.where(drawable[:, None], priorities.powers, 0.0).reshape(-1)
         sums = jnp.cumsum(powers)
         at = jnp.searchsorted(lax.cummax(sums), numbers * sums[-1], side="right")
-        # Rounding of sums must not select a row whose priority is 0: the row before it, or else the first one.
+        # If rounding selects a row of priority 0, the last earlier row with a priority counts, else the first such row.
         index = jnp.arange(len(powers))
         before = lax.cummax(jnp.where(powers > 0, index, -1))[jnp.minimum(at, len(powers) - 1)]
         at = jnp.where(before >= 0, before, jnp.argmax(powers > 0))
