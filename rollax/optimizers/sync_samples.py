@@ -34,7 +34,7 @@ class SyncSamplesOptimizer(Optimizer):
     gives_fragments = True
 
     rounds: CompiledRounds | None = None
-    """The compiled calls, with an environment in JAX whose train batches can stay on the device."""
+    """The compiled calls; None unless the environment is in JAX and the train batches can stay on the device."""
 
     def _set_up(self) -> None:
         self._on_device: DeviceBatches | None = None

@@ -21,7 +21,7 @@ class UpdatesDue:
     training_intensity: float
     stored: int = field(init=False)  # steps so far
     before: float = field(init=False)  # updates due when `since` steps were stored
-    since: int = field(init=False)  # steps stored before the first one that makes a further update due
+    since: int = field(init=False)  # each stored step after this number of steps makes further updates due
 
     def __post_init__(self) -> None:
         self.begin(0)

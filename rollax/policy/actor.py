@@ -78,7 +78,7 @@ class Actor:
     def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> trees.Tree | None:
         """The greedy actions of the first `rows` rows, for a model without memory.
 
-        None if the outputs of one of them, for example NaN, define no action.
+        None if the outputs of one of these rows define no action, for example because they are NaN.
         """
         actions = self._modes(params, extra, {SampleBatch.OBS: obs})
         if isinstance(actions, jax.Array):  # the common case

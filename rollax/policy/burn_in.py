@@ -15,7 +15,7 @@ from rollax.policy.sequences_as_rows import BurnIn
 
 
 def after_burn_in(model: Any, columns: Columns) -> Columns:
-    """Returns the columns of a batch with `state_in` as the model's state after the burn-in, a constant.
+    """Returns the columns of a batch without the burn-in; `state_in` is the state after it, without a gradient.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
         section 3: each network computes its own state from the stored state.
@@ -26,8 +26,8 @@ def after_burn_in(model: Any, columns: Columns) -> Columns:
     graph, arrays = nnx.split(model)
 
     def step(state: Any, row: BurnIn) -> tuple[Any, None]:
-        # A new module for each step, because a step must not change the state of a module outside of the loop, such as
-        # random streams.
+        # A new module for each step, because a step must not change the state, such as random streams, of a module
+        # outside of the loop.
         out = run_model(nnx.merge(graph, lax.stop_gradient(arrays)), {**row.inputs, SampleBatch.STATE_IN: state})
 
         def advanced(new: jax.Array, old: jax.Array) -> jax.Array:

@@ -287,13 +287,13 @@ def td_error_of(statistics: Mapping[str, Any], rows: int, where: str) -> Any:
 def misshapen_statistic(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> ShapeError:
     """Returns the error for a statistic that is neither a number nor a column with one number for each row."""
     return ShapeError("A statistic by row has the wrong shape.", f"statistic {name!r} of the loss", got).expected(
-        f"{expected}: one number for each row of the minibatch, with memory for each sequence",
+        f"{expected}: one number for each row of the minibatch, or for each sequence if the model has memory",
         "return its mean, or with memory one number for each sequence",
     )
 
 
 def check_dtypes(name: str, values: trees.Tree, column: trees.Tree) -> None:
-    """Raises PolicyError if the values of a poll cannot be stored in the dtype of their column, that of the first poll.
+    """Raises PolicyError if the values of a poll cannot be stored in the dtype that the first poll gave their column.
 
     Assigned to a column of integers, fractions would be cut off.
     """

@@ -16,7 +16,7 @@ from rollax.policy.update_plan import part_of
 
 def adam(config: Any, *, b1: float = 0.9) -> optax.GradientTransformation:
     """Returns Adam without a learning rate, with the config's `adam_epsilon`."""
-    # `identity` keeps the names in earlier checkpoints, where Adam is the second element of the chain.
+    # With `identity`, Adam is the second element of the chain, as the names in earlier checkpoints require.
     return optax.chain(optax.identity(), optax.scale_by_adam(b1, eps=config.adam_epsilon))
 
 

@@ -24,7 +24,7 @@ class GroupMaskChecks:
         self._masked, self._filtered = masked, filtered
 
     def check(self, obs: Any, policy_id: str) -> None:
-        """Raises EnvError if a present member has a mask of zeros, or if all members have one."""
+        """Raises EnvError if the mask of a present member, or of all members, has no entry above 0."""
         if not self._masked:
             return
         nothing = np.stack([~(member[ACTION_MASK] > 0).any(axis=1) for member in obs], axis=1)

@@ -92,7 +92,7 @@ def _check_space(space: Space, width: int, action_space: Space) -> None:
     if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape != (width,):
         raise SpaceError("The action mask has the wrong width.", where, space_text(space)).expected(
             f"MultiBinary({width}), or a Box of that shape: one entry for each choice of the actions",
-            "give the mask one entry for each choice, those of several actions one after another",
+            "give the mask one entry for each choice; the entries of several actions follow one another",
         )
 
 

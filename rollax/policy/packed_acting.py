@@ -40,7 +40,7 @@ class _Form(NamedTuple):
     width: int = 0
 
     def actions_in(self, columns: np.ndarray) -> np.ndarray:
-        """The actions [N, *shape] in joined columns [N, W], which share their memory."""
+        """The actions [N, *shape], as a view of joined columns [N, W]."""
         actions = columns[:, : self.width] if self.shape else columns[:, 0]
         if self.dtype is not _INT32:
             actions = actions.view(self.dtype)
@@ -192,7 +192,7 @@ def _act(
     noise: Any = None,
     noise_seed: Any = None,
 ) -> tuple[Any, jax.Array]:
-    """Actions and fetched columns; with the `shape` of an observation, `obs` has observations and noise."""
+    """Actions and fetched columns. If `shape` is not None, `obs` joins observations of this shape with noise."""
     params = params if isinstance(params, Mapping) else _split(actor, params)
     if shape is not None:
         width = int(np.prod(shape, dtype=np.int64))

@@ -17,8 +17,8 @@ TRANSITION = (
     *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS),
     SampleBatch.NEW_OBS,
 )
-"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`: for each row, the position in its
-sequence of the observation to bootstrap from. A loss reads `target_rows`, the positions in its whole batch."""
+"""The columns of transitions. Instead of `new_obs`, sequences have `target_steps`: for each row, the observation to
+bootstrap from, as a position in the row's sequence. A loss reads `target_rows`, the positions in its whole batch."""
 TRANSITION_SAMPLED = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID)
 """The sampled columns that transitions are computed from, which every replay buffer stores."""
 

@@ -65,7 +65,7 @@ class RunningReturns(RunningMoments):
         self._sums |= dict(zip(slots[ends].tolist(), latest, strict=True))
 
     def latest(self, slots: NDArray[np.integer], trajectories: NDArray[np.integer]) -> NDArray[np.float64]:
-        """[N] the latest sum of the trajectory that each of N slots has; 0 if it has no rewards so far."""
+        """[N] the latest sum of each slot; 0 if the slot, or its trajectory if `episodic`, has no rewards so far."""
         streams = trajectories if self.episodic else slots
         found = [self._sums.get(slot, (-1, 0.0)) for slot in slots.tolist()]
         return np.array([total if stream == own else 0.0 for own, (stream, total) in zip(streams, found, strict=True)])

@@ -127,7 +127,7 @@ def weights_in(state: Any) -> Mapping[str, Any]:
 
 @contextmanager
 def models_as_large_as(weights: Iterable[Mapping[str, Any]]) -> Iterator[None]:
-    """A context in which `check_model_size` refuses models that are much larger than all of these weights together.
+    """A context in which `check_model_size` refuses models that together are much larger than all of these weights.
 
     Args:
         weights: for each policy, name -> array.

@@ -90,7 +90,7 @@ class Minibatches:
 
         Args:
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
-            in_order: do not shuffle. If a replayed batch has a transition twice, the last one then sets its priority.
+            in_order: do not shuffle. If a replayed batch has a transition twice, its last row then sets the priority.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size

@@ -54,6 +54,6 @@ def check_columns(columns: Columns, where: str) -> None:
                 raise BatchError(
                     "An integer of a column that the loss reads needs more than 32 bits.",
                     f"{where}, column {name!r}",
-                    f"numbers from {leaf.min()} to {leaf.max()}, as ids of remote workers have",
+                    f"numbers from {leaf.min()} to {leaf.max()}, such as ids that remote workers assign",
                     expected=f"numbers from {limits.min} to {limits.max}",
                 ).fix("number the ids in loss_columns: np.unique(ids, return_inverse=True)[1]; or return floats")
