@@ -35,7 +35,7 @@ except ImportError as error:
     raise not_installed("Ray Tune", error, where="import rollax.ray_tune", package=package, extra="ray-tune") from error
 
 _EVALUATION, _MOST_BYTES = "evaluation.json", 64 << 20
-"""The last evaluation, which is repeated in the results until the next one."""
+"""The file of the last evaluation, which the results repeat until the next one, and the most bytes that are read."""
 _LEAST = {"CPU": 0.001}
 _TOO_LARGE = {"CPU": 0.002}
 """The bundle of a trial that would reserve more than the cluster has; that trial only raises an error."""
@@ -137,8 +137,9 @@ def _refuse_lacking(request: PlacementGroupFactory) -> None:
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
     """Returns a `Trainable` for `ray.tune.Tuner`, named after the algorithm.
 
-    `algorithm` is the name of a built-in algorithm, or a trainer class. A trial's config is the trainer's, plus `env`.
-    Environments that were registered before, with rollax or Gymnasium, are available in the processes of the trials.
+    `algorithm` is the name of a built-in algorithm, or a trainer class. A trial's config is the trainer's config, with
+    the key `env`. Environments that were registered before, with rollax or Gymnasium, are available in the processes of
+    the trials.
     """
     trainer_class = get_trainer_class(algorithm) if isinstance(algorithm, str) else algorithm
     registered = registrations(cloudpickle.dumps)  # pyright: ignore[reportPrivateImportUsage]

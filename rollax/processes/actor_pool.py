@@ -32,7 +32,7 @@ class Call:
     lost: bool = False  # the actor has failed
     value: Any = None
     error: Exception | None = None
-    state: Any = None  # state of the actor that it was sent to
+    state: Any = None  # the state of the actor to which the call was sent
 
     def __str__(self) -> str:
         return f"{self.method}({', '.join(map(repr, self.arguments))})"
@@ -153,7 +153,7 @@ class ActorPool:
         return call
 
     def ready(self, timeout_s: float = _FOREVER, others_s: float = 0.0) -> list[Call]:
-        """Returns the finished calls of `send`, and waits for the first while any is pending.
+        """Returns the finished calls of `send`; if none has finished but some are pending, waits for the first.
 
         Args:
             timeout_s: seconds to wait for the first call.
@@ -179,7 +179,7 @@ class ActorPool:
         self._over = []
 
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
-        """Index -> result of a method of each actor; waits for all. Actors that fail, or are due to restart, have none.
+        """Index -> result of a method of each actor; waits for all. Actors that fail or await a restart have no entry.
 
         With `raises`, an exception of the method is raised here; otherwise it is a failure of the actor.
         """
@@ -335,7 +335,7 @@ class ActorPool:
         """Handles a failure; all calls of the actor are lost."""
         error.add_note(self._note(actor))
         index = actor.index
-        # First, and until it is restarted, so that an interrupt does not leave the actor out.
+        # Set first, and removed after the restart, so that an interrupt does not leave the actor out.
         restart = self._restarts[index] = _Restart(time.monotonic())
         calls, actor.calls = actor.calls, {}
         for call in calls.values():

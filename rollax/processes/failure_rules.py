@@ -23,7 +23,7 @@ class FailureRules:
     """How failures are handled; see `WorkerFields`."""
 
     restart: bool = False
-    ignore: bool = False  # continue without actors that have failed, at the start or if `restart` is false
+    ignore: bool = False  # leave failed actors out: at the start, and later if `restart` is false
     max_restarts: int = 1000  # the most restarts of all actors together
     tolerance: int = 3  # the most failures in a row of one actor that still lead to a restart
     delay_s: float = 1.0  # delay before the second restart in a row; it doubles with each further one

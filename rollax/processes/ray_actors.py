@@ -73,7 +73,7 @@ class RayActors:
             return ProcessLostError(_reason(details), details)
         except errors.RayError as error:
             cause = getattr(error, "cause", None)
-            # Callers treat outcomes that are an Exception as errors, so another BaseException is replaced by one.
+            # Callers treat outcomes that are an Exception as errors, so any other BaseException is replaced.
             if not isinstance(cause, Exception) or isinstance(cause, errors.RayError):
                 cause = _unpicklable(error)
             cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))

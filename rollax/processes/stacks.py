@@ -114,7 +114,7 @@ def _dump_of(error: BaseException) -> str:
 
 
 def writing_stacks(cls: type) -> type:
-    """A subclass of an actor's class whose process writes its stacks, if it is made with `stacks`, a `StackFile`."""
+    """A subclass of an actor's class; with the argument `stacks`, a `StackFile`, the process writes its stacks."""
 
     class Writing(cls):
         def __init__(self, *args: Any, stacks: StackFile | None = None, **kwargs: Any) -> None:
