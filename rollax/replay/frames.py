@@ -83,7 +83,7 @@ class StackedFrames:
         return goes_on, images
 
     def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
-        """Writes the observations of a fragment: the newest image of each stack to its slot, further images before."""
+        """Writes the observations of a fragment: the newest image of each stack to its slot, others to slots before."""
         frames = at(stored, self.path)
 
         def put_leaf(array: NDArray, leaf: NDArray) -> None:

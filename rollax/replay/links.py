@@ -127,7 +127,7 @@ class Links:
         """Removes a fragment that is only partly stored; returns the slots that are empty now."""
         self.taken = added.taken
         slots = np.union1d(added.overwritten, (added.taken - 1 - np.arange(added.needed)) % self.size)
-        ends = added.slots[~added.fresh]  # open slots that it continued from
+        ends = added.slots[~added.fresh]  # open slots from which the fragment continued
         gone = np.zeros(self.size, np.bool_)
         gone[slots] = True
         for links in (self.following, self.preceding):
@@ -185,7 +185,7 @@ class Links:
         return np.asarray(newest - (newest - slots) % self.size, np.int64)
 
     def slots_of(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """[K] the slots of these indices, and whether they still have these contents."""
+        """[K] the slots of these indices, and whether each slot still has the contents of its index."""
         named = indices.astype(np.int64)
         return named % self.size, (named >= self.taken - self.filled) & (named < self.taken)
 

@@ -134,14 +134,14 @@ class PrioritizedReplay(UniformReplay):
         return largest, priorities
 
     def _restore_priorities(self, priorities: NDArray[np.float64]) -> None:
-        """Sets [slots] priorities p_i^α of transitions that have the initial priority."""
+        """Sets the priorities of transitions from [slots] p_i^α; where p_i^α is 0, the initial priority stays."""
         # Transitions that became drawable by a shorter window keep the initial priority.
         slots = np.flatnonzero(self._drawable[: len(priorities)] & (priorities > 0))
         if len(slots):
             self._tree.set(slots, priorities[slots])
 
     def _make_room(self) -> None:
-        self._tree = SumTree(self.capacity)  # first: `_drawable` shows that all is allocated
+        self._tree = SumTree(self.capacity)  # first: `_drawable`, made last, shows that all is allocated
         super()._make_room()
 
     def _begin(self, slots: NDArray[np.int64]) -> None:

@@ -163,7 +163,7 @@ class StoredRows:
                 raise CheckpointError(f"The saved replay buffer has a different {what}.", self._where, stored).expected(
                     own,
                     f"restore with the {what} of the saved run (config keys: {keys}); to continue with another, pass "
-                    "its weights to a new trainer: new.set_weights(restored.get_weights())",
+                    "the saved weights to a new trainer: new.set_weights(restored.get_weights())",
                 )
         where = {name: f"{self._where}, column {name!r}" for name in columns}
         empty = self._empty({name: read_value(columns[name], "like", where[name]) for name in columns})

@@ -83,7 +83,7 @@ class SumTree:
 def _descend(
     level: NDArray[np.float64], nodes: NDArray[np.int64], rest: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The child of each node that contains `rest`, counted from the node's beginning, and the rest inside the child."""
+    """For each node, the child that contains `rest`, counted from the node's beginning, and the rest in that child."""
     sums = np.zeros((_FAN_OUT + 1, len(nodes)))
     sums[1:] = np.take(level, nodes, axis=0).T
     # Child by child: NumPy adds along the long axis of the samples many times faster than along the short axis.

@@ -182,7 +182,7 @@ class UniformReplay(Replay):
     def _complete(self, rows: NDArray[np.int64], trajectories: NDArray[np.int64]) -> None:
         """Stores the complete windows of rows; the others wait."""
         links = self._rows.links
-        # A window up to the end of its trajectory is computed only then: long trajectories would take quadratic time.
+        # A window up to the end of its trajectory is computed only at the end: earlier attempts take quadratic time.
         running = links.is_running(trajectories) if self.n_step is None else np.zeros(len(rows), np.bool_)
         tried = rows[~running]
         windows = links.windows(tried, self._rows.rewards, self.n_step, self.gamma)
