@@ -135,7 +135,7 @@ class BackgroundSampling(SamplingOnRequest):
         self._waiting: deque[Rollout] = deque()
         # The steps and episodes of dropped fragments, which the next fragment that is taken reports:
         self._dropped, self._episodes = 0, EpisodeList()
-        self._statistics: Rollout | None = None  # the last dropped one, without rows, with the statistics of all
+        self._statistics: Rollout | None = None  # the last dropped fragment, without rows, with the statistics of all
         self._thread: threading.Thread | None = None
         self._halting = False
         self._error: BaseException | None = None

@@ -46,7 +46,7 @@ class Callbacks:
         """
 
     def on_restore(self, *, trainer: Trainer, state: Mapping[str, Any]) -> None:
-        """The trainer has restored a state; `state` has what `on_save` put into it when that state was collected."""
+        """The trainer has restored a state; `state` has what `on_save` stored when that state was collected."""
 
 
 class SeveralCallbacks(Callbacks):
@@ -73,9 +73,9 @@ def states_of(callbacks: Callbacks, trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def restore_states(callbacks: Callbacks, trainer: Trainer, stored: Sequence[Any] | Mapping[str, Any]) -> None:
-    """Calls `on_restore` of each class with what `states_of` returned for the class of that name; {} without one.
+    """Calls `on_restore` of each class with the state that `states_of` returned under its name; {} if there is none.
 
-    The classes may be others than those of the saved trainer. A mapping, of an earlier version, is for all classes.
+    The classes may differ from the classes of the saved trainer. A mapping, of an earlier version, is for all classes.
     """
     left = [] if isinstance(stored, Mapping) else list(stored)
     for one in _instances(callbacks):

@@ -64,9 +64,10 @@ class JointRows:
     ) -> dict[str, tuple[trees.Tree, trees.Tree]]:
         """Policy id -> joint columns of its rows, and joint columns one step after each of its segments.
 
-        The columns after a segment have the agent's own next observation. For every other agent they have its
-        observation and action one env step after the segment's last row. If it has no row at that step, they have its
-        latest action and the observation that led to it, or the one after it if its segment ends there.
+        The columns after a segment have the agent's own next observation. For every other agent, they have the
+        observation and action of its row one env step after the segment's last row. If there is no such row, they have
+        the action of its latest row, and the observation of that row, or the observation after it if the row ends a
+        segment.
 
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.

@@ -156,7 +156,7 @@ class CompiledPolicy:
             carry: the carry before the step.
             decided: the policy's outputs in the step.
             outcome: the outcome of the step.
-            begun: the observations to act on next; where an episode has ended, that of the next episode.
+            begun: the observations to act on next: after the end of an episode, the first of the next episode.
             over: [N] whether an episode has ended and a new one begun.
             learns: whether the filter learns.
         """

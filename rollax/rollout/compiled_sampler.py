@@ -259,7 +259,7 @@ class CompiledSampler(Sampler):
     ) -> tuple[dict[str, PolicyCarry], Rows]:
         """The carries of the policies after a step, and the rows of the step; traced by JAX.
 
-        `begun` has the observations to act on next; where an episode has ended, that of the next episode.
+        `begun` has the observations to act on next: after the end of an episode, the first of the next episode.
         """
         over = outcome.terminated | outcome.truncated
         carries, columns = {}, {}

@@ -126,7 +126,7 @@ def make_sampling(worker: RolloutWorker, env: BaseEnv | None, *, record: bool) -
             "The policy cannot act while it learns.", "config key 'sample_async'", f"true, with {', '.join(others)}"
         ).expected(
             "policies with acts_while_learning=True",
-            "set it if threads may act during learn_on_batch, or leave sample_async out",
+            "set acts_while_learning if threads may act during learn_on_batch, or leave sample_async out",
         )
     from rollax.rollout.background_sampling import BackgroundSampling  # loaded only where it is used
 

@@ -77,7 +77,7 @@ class FinishedEpisodes:
         self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
 
     def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
-        """The metrics of the episodes, which are removed; `policy_ids` are indexed by the numbers of policies."""
+        """Removes the episodes and returns their metrics; `policy_ids` are indexed by the numbers of policies."""
         by_episode: dict[int, dict[str, list[float]]] = {}
         trajectories, episodes = _joined(self._trajectories), _joined(columns for columns, _ in self._episodes)
         still: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
@@ -126,7 +126,7 @@ class EpisodeWindow:
         return [[e.reward, e.length, e.policy_rewards, e.custom_metrics] for e in self._episodes]
 
     def set_state(self, state: Iterable[Sequence[Any]]) -> None:
-        """Restores a state from `state`."""
+        """Restores what `state` returned."""
         self._episodes = deque(EpisodeMetrics(*values) for values in state)
 
 

@@ -18,7 +18,7 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
     """The user's function as a `PolicyMapping`; None for a single policy without a function.
 
     Raises:
-        ConfigError: there is no function for several policies, or it takes other arguments.
+        ConfigError: several policies have no function, or the function takes other arguments.
     """
     if function is not None:
         return PolicyMapping(function, policy_ids)
@@ -94,7 +94,7 @@ def space_of_agents(
     kind: str,
     declared: Iterable[Hashable] = (),
 ) -> Space | None:
-    """The common space of all agents of a policy; None if the environment has none.
+    """The common space of all agents of a policy; None if `spaces` is empty.
 
     Args:
         spaces: agent id -> its space.
