@@ -95,7 +95,7 @@ def cpu_beside_gpu() -> Any:
 
 
 class Copies:
-    """Copies of trees on a device, made again only if one of the trees is a new object: arrays never change in place."""
+    """Copies of trees on a device, made again only if a tree is a new object: arrays never change in place."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
