@@ -164,7 +164,7 @@ class EpisodeTable(Table):
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
         """Stores infos in `last_infos` of the episodes, for the rows in the mask `noted`."""
         chosen = noted.nonzero()[0]
-        chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # ends after starts: the info of an end is kept
+        chosen = chosen[np.argsort(~rows.starts[chosen], kind="stable")]  # ends after starts: an end's info is kept
         for row, info in zip(chosen.tolist(), rows.infos_of(chosen), strict=True):
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = info
 

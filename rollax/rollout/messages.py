@@ -20,7 +20,7 @@ class Update:
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its running statistics: of its observation filter, and of its algorithm.
-        filters_set: policy id -> how often `set_filters` replaced its statistics; a new number makes workers replace theirs.
+        filters_set: policy id -> how often `set_filters` replaced its statistics; with a new number, workers do too.
     """
 
     version: int
