@@ -20,7 +20,8 @@ class Update:
         timestep: steps trained on so far.
         weights: policy id -> weights.
         filters: policy id -> state of its running statistics: of its observation filter, and of its algorithm.
-        filters_set: policy id -> how often `set_filters` replaced its statistics; with a new number, workers do too.
+        filters_set: policy id -> how often `set_filters` replaced its statistics. A worker with another number
+            replaces its own statistics, too.
     """
 
     version: int
