@@ -60,7 +60,7 @@ def picked(column: Any, rows: np.ndarray | None) -> Any:
 
 
 def turns_replaced(observed: list[PolicyRows], started: Rows, begun: list[PolicyRows]) -> list[PolicyRows] | None:
-    """The `observed` rows of each policy; `begun` trajectories have their first observations instead of the final ones.
+    """The `observed` rows of each policy, with the first observations of `begun` trajectories in place of final ones.
 
     None if an agent now has another policy.
     """

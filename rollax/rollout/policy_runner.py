@@ -31,7 +31,7 @@ class PolicyRunner(OtherNamesOfRunner):
         action_map: maps the policy's actions to the environment's.
         learns: whether the policy is trained; otherwise sampling does not change its running statistics.
         accepts_off_policy: whether samples may hold actions that the policy has not chosen.
-        clip_rewards: True keeps only the signs of the policy's rewards; a number bounds them.
+        clip_rewards: True keeps only the signs of the policy's rewards; a number bounds rewards to ± this number.
     Attributes:
         running_statistics: the statistics of the filter and of the policy together.
     """
@@ -55,7 +55,7 @@ class PolicyRunner(OtherNamesOfRunner):
         own = policy.running_statistics
         for moments in own.values():
             moments.frozen = not learns
-        # No leaf of a filter has a prefix with "~/".
+        # The prefixes of a filter's leaves never contain "~/".
         self.running_statistics = RunningStatistics(
             {**observation_filter.moments, **{f"~/{name}/": moments for name, moments in own.items()}}
         )
@@ -87,7 +87,7 @@ class PolicyRunner(OtherNamesOfRunner):
 
     @property
     def columns_of_trajectories(self) -> frozenset[str]:
-        """Of the columns that sampling always records, those that the policy's batches keep."""
+        """The columns that sampling always records and that the policy's batches keep."""
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
@@ -101,7 +101,7 @@ class PolicyRunner(OtherNamesOfRunner):
         return {**self.reward_map.settings, **self.action_map.settings}
 
     def store(self, names: frozenset[str]) -> None:
-        """Also stores these columns, which another policy reads."""
+        """Stores these columns too, for example because another policy reads them."""
         if self.columns is not None:
             self.columns = self.columns | names
             self.stores_more = not self.columns.isdisjoint(_STORED_IF_READ)
@@ -155,9 +155,9 @@ class PolicyRunner(OtherNamesOfRunner):
         Batches are padded to a power of two, so batches of up to N observations compile at most 1 + ⌈log2 N⌉ versions.
 
         Args:
-            observations: a list of N observations as the environment returns them (with the config key `frame_stack`,
-                of N stacks of them), or columns of these: an array [N, ...], for a Dict or Tuple space a dict or tuple
-                of arrays.
+            observations: a list of N observations as the environment returns them, or N observations as columns: an
+                array [N, ...], for a Dict or Tuple space a dict or tuple of arrays. With the config key `frame_stack`,
+                each observation is a stack.
             states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
                 the start of all N episodes.
             explore: False for greedy actions.

@@ -222,8 +222,8 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
         worker_class: `RolloutWorker` or a subclass.
         arguments: arguments of its constructor, without `worker_index` and `restarts`.
     Raises:
-        ConfigError: Ray does not start; the arguments cannot be pickled; or the cluster is this machine alone, which
-            lacks CPUs, GPUs, resources or memory.
+        ConfigError: Ray does not start; the arguments cannot be pickled; or the cluster is only this machine, and CPUs,
+            GPUs, resources or memory are lacking.
     """
     from rollax.processes.cluster import check_processes_fit, refuse_lacking, started_here, started_ray
     from rollax.processes.ray_actors import RayActors, stored

@@ -335,7 +335,7 @@ class RowSampler(Sampler):
                     self._final_memories[policy_id] = last, memory.inputs(rows.slots[last])
 
     def _turns_of(self, rows: Rows, observed: list[PolicyRows]) -> list[PolicyRows]:
-        """The rows with an observation that act next, by policy."""
+        """The rows that act next, with their observations, by policy."""
         turns = [turn for one in observed if (turn := one.acting(rows)) is not None]
         if self.record and rows.given_actions:
             chosen_elsewhere = rows.off_policy() & rows.training()

@@ -47,8 +47,8 @@ class Sampler(ABC):
         env: the environment.
         runners: policy id -> policy, with its observation filter and action map.
         episodes: the running episodes.
-        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode, by a `CompiledSampler` at each
-            compiled call; None for a single policy.
+        policy_of: `(agent_id, episode) -> policy id`; None for a single policy. It is called once per agent and
+            episode, but a `CompiledSampler` calls it for each agent at each compiled call.
         fragment_length: the least number of environment steps in a fragment, divided by the number of sub-environments.
         complete_episodes: whether a fragment has only whole episodes.
         record: keep trajectories; false if only metrics are read, as in evaluation.
@@ -84,7 +84,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Acts and observes, for evaluation, in one step or more; after an interrupted call, fresh episodes begin."""
+        """Plays one or more steps of an evaluation; after an interrupted call, fresh episodes begin."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -173,7 +173,7 @@ def warn_of_interruption(steps: int) -> None:
 class SamplingOnRequest:
     """Samples a fragment whenever one is taken. `BackgroundSampling` samples them in a thread.
 
-    After `ended`, `take` and `halted` raise a RollaxError.
+    `take` and `halted` raise a RollaxError after `ended`.
 
     Args:
         sample: returns the next fragment.
@@ -194,7 +194,7 @@ class SamplingOnRequest:
         return [self._sample()]
 
     def note_dropped(self, steps: int) -> None:
-        """Counts steps that were dropped elsewhere; a background thread reports them in `Rollout.dropped_steps`."""
+        """Does nothing; `BackgroundSampling` adds steps that were dropped elsewhere to `Rollout.dropped_steps`."""
 
     def turn(self) -> AbstractContextManager[Any]:
         """Context of reads and writes of the sampling state."""

@@ -105,7 +105,7 @@ class SimulatorSampler(CompiledSampler):
         carry, row = self._traced_row(carry, decided, received, learning)
 
         def put(column: jax.Array, part: jax.Array) -> jax.Array:
-            """The column [R · T, ...] of R trajectories, with `part` [R, ...] written at the step of each."""
+            """The column [R · T, ...] of R trajectories, with `part` [R, ...] written at this step of each."""
             by_step = column.reshape(len(part), -1, *part.shape[1:])
             return by_step.at[:, step].set(part).reshape(column.shape)
 

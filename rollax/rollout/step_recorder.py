@@ -77,7 +77,7 @@ class StepRecorder(Protocol):
         ...
 
     def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
-        """Records the episodes that end with this poll, without episodes that do not count."""
+        """Records the ends of episodes at this poll; drops episodes whose `counted` is false."""
         ...
 
     def polled(self) -> None:

@@ -38,8 +38,8 @@ class WorkerPolicies(dict[str, Policy]):
         joint_rows: joins the rows of all agents for a centralized critic; None without one.
         shared_variables: as `multiagent.shared_variables`.
     Attributes:
-        filters_set: policy id -> how often `set_filters` has set its running statistics; an update of the driver brings
-            the driver's counts.
+        filters_set: policy id -> how often `set_filters` has set its running statistics; with each update it is
+            replaced by the driver's counts.
     Raises:
         ConfigError, PolicyError: the policies cannot share these variables.
     """
@@ -138,8 +138,8 @@ class WorkerPolicies(dict[str, Policy]):
     ) -> None:
         """Sets the states of running statistics, and keeps the statistics that are not sent yet.
 
-        With `learning` false, policies that learn here keep their statistics. A policy whose number in `filters_set` is
-        new always gets the new statistics, and drops the statistics that are not sent yet.
+        With `learning` false, policies that learn here keep their statistics. A policy whose count in `filters_set` has
+        changed always gets the new statistics, and drops its statistics that are not sent yet.
         """
         for policy_id, state in states.items():
             runner = self.runners[policy_id]
