@@ -79,7 +79,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def compared_by(groups: Sequence[Group]) -> str:
-    """Returns the quantity that all runs have, greedy evaluations before training episodes; RollaxError without one."""
+    """Returns a quantity that all runs have, preferably of greedy evaluations; RollaxError if there is none."""
     for quantity in QUANTITIES:
         if all(curve(results, quantity)[1] for group in groups for results in group.runs):
             return quantity
@@ -89,7 +89,7 @@ def compared_by(groups: Sequence[Group]) -> str:
 
 
 def drawn_by(groups: Sequence[Group]) -> str:
-    """Returns the quantity of the curves: `compared_by`, but if a run has one value of it, another one with several.
+    """Returns the quantity of the curves: the first of `QUANTITIES` with several values in each run, or `compared_by`.
 
     By default the only greedy evaluation of a run is at its end.
     """
@@ -187,7 +187,7 @@ def draw(groups: Sequence[Group], quantity: str, out: Path) -> None:
 
 
 def curves(group: Group, quantity: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns steps [P] that all runs of a group have reached, and their values there [runs, P], linear in between."""
+    """Returns steps [P] that all runs of a group have reached, and interpolated values of the runs there, [runs, P]."""
     points = [curve(results, quantity) for results in group.runs]
     first, last = max(steps[0] for steps, _ in points), min(steps[-1] for steps, _ in points)
     at = np.linspace(min(first, last), last, _POINTS if last > first else 1)
@@ -213,10 +213,10 @@ def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yields a label of each group, by its first run.
+    """Yields a label of each group, from the first run of the group.
 
-    It is the algorithm, or the name of the folder if others have the same algorithm and environment, or the path if
-    others in the environment have a folder of this name.
+    The label is the algorithm, or the name of the folder if other groups have the same algorithm and environment, or
+    the path if other groups in the environment have a folder of this name.
     """
     kinds = Counter((experiment["run"], experiment["env"]) for _, experiment in firsts)
     names = [(run.name.startswith(SEED_FOLDER) and run.parent.name) or run.name for run, _ in firsts]

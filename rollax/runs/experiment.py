@@ -45,9 +45,9 @@ class Experiment:
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """Returns the experiment of a YAML or JSON file; without `trust_code`, it imports only rollax's own policies.
+    """Returns the experiment of a YAML or JSON file; imports only rollax's own policies unless `trust_code`.
 
-    Other code that the file names is then `StoredCode`, or a plain string, which is not imported either.
+    Other code that the file names is not imported then: it is a `StoredCode` or a plain string.
     """
     content, where = _read_sections(path), str(path)
     refuse_two_envs(content.get("env"), content.get("config"), f"{where}: env, config.env")

@@ -121,7 +121,7 @@ def fit(
                 folder.save(trainer)
                 folder.interrupted = not ended_by
         signalled = None if ended_by else request.signal
-        # Not after a goal that was reached by the model before the last iteration, which is saved as the best one.
+        # A greedy goal needs no other evaluation: the model that reached it, which may be older, is saved as the best.
         evaluated = ended_by == "evaluation_reward_mean" or (not parallel and result.get("evaluation") is not None)
         if ended_by and evaluate and trainer.can_evaluate and not evaluated:
             signalled = _evaluate_at_end(trainer, result, folder, display)
@@ -215,7 +215,7 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 def _run_folder(
     trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
-    """Returns the folder of a new run, or of the run that the trainer comes from, continued after its iteration."""
+    """Returns the folder of a new run, or of the trainer's own run, continued after the iteration of the trainer."""
     config = trainer.config.to_json()
     del config["env"]  # which may be code without an import path
     experiment = {"run": run, "env": name_of_env(trainer.config.env), "config": config, "stop": stop}
@@ -258,9 +258,9 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 
 
 def _episodes_end(trainer: Trainer, result: TrainResult) -> bool:
-    """Returns whether an episode has ended or is known to end, or training steps another environment or none.
+    """Returns whether an episode has ended or is known to end, or training does not step the evaluation environment.
 
-    The mean length is of the last episodes of the whole run, the iterations before a checkpoint included.
+    The mean length in the result also covers iterations before the checkpoint from which the run continues.
     """
     config = trainer.config
     if number_in(result, "episode_len_mean") is not None or not config.steps_the_env:

@@ -92,7 +92,7 @@ def no_lost_interrupts() -> Iterator[None]:
     """Raises the signal of a dropped KeyboardInterrupt again.
 
     Python drops exceptions in `__del__` and in callbacks of the garbage collector. Signals often interrupt JAX's
-    callback, which is often the first Python code after long C code.
+    callback of the garbage collector, because this is often the first Python code after long C code.
     """
     before = sys.unraisablehook
 

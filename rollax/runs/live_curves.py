@@ -93,7 +93,7 @@ class LiveCurves:
 
 
 def draw_groups(groups: Mapping[str, Sequence[Curve]], quantity: str, out: Path, title: str = "") -> None:
-    """Draws the interquartile mean of each group over environment steps, and the single runs of the only group.
+    """Draws the interquartile mean of each group over environment steps; if there is one group, also its single runs.
 
     At each number of steps, the mean and its bootstrap interval are of the runs that have reached it.
     """

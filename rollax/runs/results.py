@@ -18,7 +18,7 @@ from rollax.errors import RollaxError
 
 RESULTS_NAME = "result.jsonl"
 SEED_FOLDER = "seed-"
-"""The name of a run folder in the folder of several seeds, before the seed."""
+"""The prefix of the names of the run folders in a folder of several seeds; the seed follows it."""
 _MOST_BYTES = 1 << 30  # a line has some kB
 WHERE_IN_RESULT = {
     "episode_reward_mean": ("episode_reward_mean",),
@@ -66,7 +66,7 @@ def results_until(run: Path, iteration: int) -> list[dict[str, Any]]:
 
 
 def seeds_in(folder: Path) -> list[Path]:
-    """Returns the run folders in a folder of several seeds, by seed, or of a sweep; none for other folders."""
+    """Returns the run folders in a folder of several seeds, sorted by seed, or in a folder of a sweep; else none."""
     if os.path.exists(folder / RESULTS_NAME) or not os.path.isdir(folder):
         return []
     names = os.listdir(folder)

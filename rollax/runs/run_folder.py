@@ -176,7 +176,7 @@ class RunFolder:
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
         if score is not None and score > self._best_score:
             self._check_there()
-            # The newest counts as the best: a run that is killed between these lines leaves two.
+            # A run that is killed before `_keep_newest` leaves two checkpoints; the newest counts as the best.
             best = self.path / BEST
             self._best = _saved(trainer, best) if candidate is None else _moved(candidate, best)
             self._best_score = score
@@ -193,7 +193,7 @@ class RunFolder:
         return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
 
     def _is_there(self) -> bool:
-        """Whether the file of results still has its name; otherwise the folder was removed or another run has it."""
+        """Whether the open file of results is still in its place; else the folder was removed or another run has it."""
         try:
             return os.path.samestat(self._opened, os.stat(self.path / RESULTS_NAME, follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
@@ -308,7 +308,9 @@ def is_continued(path: Path, recorded_in: tuple[Path, int] | None, iteration: in
             "The run in the folder has a later checkpoint, and continuing would drop its later results.",
             _WHERE,
             f"{newest}, and a trainer at iteration {iteration}",
-        ).expected("a trainer from the newest checkpoint, or a new folder", "restore it, or choose another folder")
+        ).expected(
+            "a trainer from the newest checkpoint, or a new folder", "restore that checkpoint, or choose another folder"
+        )
     return True
 
 

@@ -31,7 +31,8 @@ DONE = "done"
 def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> dict[str, float]:
     """Returns the conditions that are set, goals before limits; None means not set.
 
-    `where` is the section, or the option of each condition, in the ConfigError for an unknown condition or wrong value.
+    Raises ConfigError for an unknown condition or wrong value. `where` names its place: a section, or condition ->
+    option.
     """
     if not isinstance(values, Mapping):
         steps = values if is_number(values) else 10_000

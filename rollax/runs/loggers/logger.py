@@ -69,4 +69,4 @@ class Logger(abc.ABC):
         """
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027
-        """Completes the record: the run ended as planned, by a signal, or by an error."""
+        """Completes the record; `outcome`: the run ended as planned, by a signal, or by an error."""

@@ -25,7 +25,8 @@ def make_loggers(given: Any, where: str, *, trusted: bool) -> list[Logger]:
     """Returns the loggers of a list.
 
     Args:
-        given: each is a name of `LOGGERS` or "module:Class", alone or as `{name: {setting: value}}`, or a logger.
+        given: a list; each item is a logger, or a name, alone or as `{name: {setting: value}}`. A name is a key of
+            `LOGGERS` or "module:Class".
         where: the place of the list, for errors.
         trusted: whether the caller wrote the names, or trusts the file with them; otherwise "module:Class" is refused.
     Raises:

@@ -32,7 +32,7 @@ _MANY, _FEW = 4.0, 1 / 64
 
 
 def updates_per_step(run: RunStatistics) -> Iterator[Finding]:
-    """Updates per environment step are above 4 without normalization or more than two critics, or below 1/64.
+    """Updates per environment step are below 1/64, or above 4 with at most two critics and no normalization.
 
     Source: Above: Chen et al. (2021), arXiv:2101.05982, and D'Oro et al. (2023), "Sample-efficient
     reinforcement learning by breaking the replay ratio barrier": SAC stops gaining, or fails, without ensembles, resets

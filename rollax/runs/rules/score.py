@@ -50,7 +50,7 @@ def score_fell(run: RunStatistics) -> Iterator[Finding]:
 
 
 def evaluation_is_worse(run: RunStatistics) -> Iterator[Finding]:
-    """Greedy evaluations are far below the training episodes: by half of what training gained, in 3 evaluations.
+    """The mean of the last 3 greedy evaluations is below the training score by more than half of the gain in training.
 
     Source: Greedy actions of a policy that learned well score about as its samples do, or better; half of the gain is a
     choice.

@@ -162,7 +162,7 @@ class RunStatistics:
     def value_scale(self) -> float:
         """Approximately the largest value of a state: the largest |reward| of an episode, and more for a large γ.
 
-        If 1 / (1 - γ) exceeds the length of the shortest mean episode, the reward is multiplied by their ratio.
+        If 1 / (1 - γ) exceeds the smallest mean episode length, the reward is multiplied by the ratio of the two.
         """
         extremes = [self.series(f"episode_reward_{name}").values for name in ("max", "min")]
         largest = max((float(np.abs(values).max()) for values in extremes if len(values)), default=0.0)
