@@ -1,7 +1,7 @@
 """ARS: augmented random search.
 
 Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Candidates θ ± ν δ_k are played, with the returns r_k⁺ and r_k⁻.
-The b directions with the best candidates move the parameters; σ_R is the standard deviation of their returns:
+The b directions with the best candidates move the parameters; σ_R is the standard deviation of their 2b returns:
     θ ← θ + α / (b σ_R) Σ_k (r_k⁺ - r_k⁻) δ_k
 V1 acts on observations as they are, V2 (`observation_filter="MeanStdFilter"`) standardizes them by statistics that
 change between iterations, and the variants V1-t and V2-t use b < N directions. Deviations: both candidates of a

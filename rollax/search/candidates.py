@@ -154,7 +154,7 @@ class CandidatePlayer:
         self._waiting = self._observe(self._env.poll_rows())
 
     def _begin_episodes(self, slots: NDArray) -> Rows | None:
-        """Gives these slots the next tasks; returns their first rows, or None if none come with the resets."""
+        """Gives these slots the next tasks; returns their first rows, or None if the resets return no rows."""
         tasks = self._progress.begin(len(slots))
         begun, idle = slots[: len(tasks)], slots[len(tasks) :]
         self._task_of[begun], self._task_of[idle] = tasks, _IDLE

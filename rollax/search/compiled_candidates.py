@@ -151,7 +151,7 @@ def _joined(played: list[tuple[EpisodeState, _Played]], before: EpisodeState) ->
 
 
 def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
-    """The player of candidates of a worker, which is made once; see `make_candidate_player`."""
+    """The candidate player of a worker, made at the first call; see `make_candidate_player`."""
     if _PLAYER not in worker.kept:
         worker.kept[_PLAYER] = make_candidate_player(worker.sampler, worker.worker_index)
     return worker.kept[_PLAYER]

@@ -257,7 +257,7 @@ class League(Callbacks):
 
 
 def policy_of_seat(agent_id: Hashable, episode: Episode) -> str:
-    """The policy that a league has chosen for an agent; the learner in an episode that no league has begun."""
+    """The policy that a league has chosen for an agent; the learner in an episode without chosen seats."""
     return episode.user_data.get(_SEATS, {}).get(agent_id, LEARNER)
 
 

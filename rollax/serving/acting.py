@@ -41,7 +41,7 @@ class AgentMemory:
         self.reward = 0.0
 
     def take_reward(self) -> float:
-        """Returns the reward of the previous action, an input of the next action, and resets it to 0."""
+        """Returns `reward`, which is an input of the next action, and resets it to 0."""
         reward, self.reward = self.reward, 0.0
         return reward
 
@@ -50,8 +50,8 @@ class Actor:
     """A policy that acts for many agents at once, exploring or greedily.
 
     Attributes:
-        recurrent: whether the policy has memory.
-        remembers: whether actions depend on the memory of an agent.
+        recurrent: whether the policy has a recurrent state.
+        remembers: whether actions depend on the `AgentMemory`: the state, or the previous action and reward.
     """
 
     def __init__(self, runner: PolicyRunner, explore: bool) -> None:

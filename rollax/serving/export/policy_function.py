@@ -99,7 +99,7 @@ class PolicyFunction:
         taken: set[str] = set()
         for path, leaf in leaves(space):
             name = ".".join([prefix, *map(str, path)])
-            while name in taken:  # keys with dots, such as "a.b" beside "b" in "a"
+            while name in taken:  # keys with dots: "a.b", and "b" inside "a"
                 name += "_"
             taken.add(name)
             dtype = np.dtype(leaf.dtype)
