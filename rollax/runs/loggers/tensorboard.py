@@ -62,7 +62,7 @@ class TensorBoardLogger(Logger):
         if self._writer is None:
             with _without_torch():
                 from tensorboardX.event_file_writer import EventsWriter
-            # The name has the time in seconds: without a suffix, a run continued in the same second replaces the file.
+            # The name has the time in seconds: without a suffix, a run continued in the same second would replace it.
             suffix = f".{sum(1 for _ in self._folder.glob(EVENTS))}"
             self._writer, self._flushed = EventsWriter(str(self._folder / "events"), suffix), time.monotonic()
         return self._writer
