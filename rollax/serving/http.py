@@ -183,7 +183,7 @@ class HttpApp:
         return response
 
     def _reached(self, address: str, headers: Headers) -> str:
-        """An address of a server of the run; if it listens on all addresses, with the host that the client has used."""
+        """The `address` of a server of the run; the host of the client's request replaces 0.0.0.0 or [::]."""
         scheme, _, place = address.partition("://")
         name, _, port = place.rpartition(":")
         if name not in ("0.0.0.0", "[::]"):

@@ -25,9 +25,9 @@ class Limits:
         idle_timeout_s: an episode is dropped this many seconds after its last response.
         retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
         largest_number: the largest absolute value of a number that a server learns from: of rewards, and of floats in
-            observations and actions (unless a bound of their space is higher). The default is so small that its fourth
-            power, the squared gradient of a squared error, is finite in float32, and larger than the seconds since
-            1970. A server that does not learn accepts all finite numbers.
+            observations and actions (unless a bound of their space is higher). The default is larger than the seconds
+            since 1970, and its fourth power, the squared gradient of a squared error, is finite in float32. A server
+            that does not learn accepts all finite numbers.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.

@@ -95,7 +95,7 @@ class LocalEpisode:
         if not self.is_running(agent_id):
             expected = f"one of {[name for name, other in self.agents.items() if not other.ended]}"
             raise RequestError(
-                f"{what} is of an agent that has not acted, or has ended.", f"episode {self.id!r}", agent_id, status=409
+                f"{what} is for an agent that has not acted or has ended.", f"episode {self.id!r}", agent_id, status=409
             ).expected(expected, "call get_action or log_action first")
         return self.agents[agent_id]
 

@@ -276,7 +276,7 @@ class LocalInference:
         return agent, agent.actor.reader.observation(obs, f"observation of {episode.id!r}, {agent_id!r}")
 
     def _end(self, episode: LocalEpisode, last: Mapping[str, Any], truncated: bool) -> None:
-        """Ends agents with their last observations, or None; if one observation is wrong, no agent ends."""
+        """Ends agents with their last observations, which may be None; if one observation is wrong, no agent ends."""
         rows: dict[LocalAgent, Any] = {}
         for agent_id, obs in last.items():
             agent, where = episode.running(agent_id, "The end"), f"observation of {episode.id!r}, {agent_id!r}"

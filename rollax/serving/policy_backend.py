@@ -83,7 +83,7 @@ class PolicyBackend(Backend):
 
         Args:
             policy_mapping: agent id -> policy id, as a dict or a function; None: the mapping in the checkpoint.
-            multi_agent: whether the environment has several agents; None: whether there is a `policy_mapping`, or the
+            multi_agent: whether the environment has several agents; None: True if there is a `policy_mapping`, or the
                 checkpoint has `multiagent` policies.
             explore: False for greedy actions.
             trainer_class, custom_model, trust_code: as for `load_policy`.

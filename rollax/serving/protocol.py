@@ -85,7 +85,7 @@ class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         obs: [T + 1] observations; the last one follows the last action.
         actions: [T] actions, as sent to the environment.
         rewards: [T] reward of each action.
-        terminated, truncated: how the trajectory ended; at most one is true, and neither counts as truncated.
+        terminated, truncated: how the trajectory ended; at most one is true; if both are false, it counts as truncated.
         action_logp: [T] log-probability of each action under the policy that chose it.
         t: [T] number of the environment step of each action in its episode; None: 0, 1, 2, ...
         infos: [T] info dicts.
@@ -188,7 +188,7 @@ class Started(msgspec.Struct):
 
 
 class Action(msgspec.Struct):
-    """The answer to get_action, and the version of the weights that chose it."""
+    """The answer to get_action: the action, and the version of the weights that chose it."""
 
     action: Any
     version: int
@@ -202,7 +202,7 @@ class Actions(msgspec.Struct):
 
 
 class Submitted(msgspec.Struct):
-    """The answer to submit_episodes: the numbers of accepted episodes and of those dropped by `max_policy_lag`."""
+    """The answer to submit_episodes: the numbers of accepted episodes and of episodes dropped by `max_policy_lag`."""
 
     accepted: int
     too_old: int

@@ -21,7 +21,7 @@ _MOST_SPACES = 1_000
 
 
 class Readers:
-    """Reads the values of requests for a backend with this `hello`, which has the flags `learns` and `multi_agent`."""
+    """Reads the values of requests to `backend`, whose `hello` has the flags `learns` and `multi_agent`."""
 
     def __init__(self, backend: Backend, limits: Limits, hello: Hello) -> None:
         self._backend, self._limits = backend, limits
@@ -88,7 +88,7 @@ class Readers:
     def reward_and_info(self, session: Session, waiting: frozenset[str], reward: Any, info: Any) -> tuple[Any, Any]:
         """Checks a reward and an info, and returns both.
 
-        Only agents that have acted, or that wait for an action, have a reward; for others a reward of 0 is ignored.
+        Agents that are not running and do not wait for an action may have only a reward of 0, which is ignored.
         """
         where = f"reward of {session.id!r}"
         if info is not None and self._learns:
@@ -114,7 +114,7 @@ class Readers:
         return rewards, info
 
     def ended_agents(self, session: Session, observations: Any) -> dict[str, Any]:
-        """Agent id -> last observation, or None, of running agents."""
+        """Agent id -> last observation or None, for the running agents that end."""
         if self._only is not None:
             raise InvalidRequestError(
                 "end_agents is for several agents, but the server has one.", f"end_agents of {session.id!r}"

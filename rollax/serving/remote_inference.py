@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_lists(episode: Any) -> Any:
-    """An episode, a struct or a dict, as dicts whose columns are lists of rows."""
+    """An episode (a struct or a dict) as dicts whose columns are lists of rows."""
     episode = _fields(episode)
     if not isinstance(episode, Mapping) or not isinstance(agents := episode.get("agents"), Mapping):
         return episode
@@ -207,7 +207,7 @@ def of_space(space: Mapping[str, Any]) -> Convert:
 
 
 def _number_dtype(name: Any) -> np.dtype:
-    """The dtype of numbers with this name; ValueError for others, such as strings of any size."""
+    """The numeric dtype with this name; ValueError for other dtypes, such as strings of any size."""
     dtype = np.dtype(name) if isinstance(name, str) else np.dtype(object)
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {name!r}")

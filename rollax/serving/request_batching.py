@@ -58,7 +58,8 @@ class RequestBatcher:
     are called in the thread of the event loop.
 
     Attributes:
-        actions, batches: number of rows in all forward passes, with logged actions; number of turns with passes.
+        actions: number of rows in all forward passes, including the rows of logged actions.
+        batches: number of turns with forward passes.
     """
 
     def __init__(self, *, remembers: bool) -> None:
@@ -152,7 +153,7 @@ class RequestBatcher:
                 log.exception("A request could not be answered.")
 
     def _act_on_each(self, actor: Actor, parts: list[Part], failed: dict[Part, Exception]) -> None:
-        """One pass of all parts; if it fails, one of each, so that a request does not fail by the values of another."""
+        """One pass of all parts; if it fails, one pass of each part, so that a request fails only by its own values."""
         try:
             self._act(actor, parts)
         except Exception as error:

@@ -234,7 +234,7 @@ class PolicyServer:
 async def _readable(waiting: socket.socket) -> None:
     """Returns when a connection can be accepted.
 
-    `loop.sock_accept` is not used: a connection that arrives just before its cancellation would stay open and be lost.
+    `loop.sock_accept` is not used: if it is cancelled just after a connection arrived, the connection is never closed.
     """
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(waiting, arrived.set)
@@ -286,7 +286,7 @@ def _uvicorn_config(service: Service, access: Access, pages: Mapping[str, Any] |
 def _listen(host: str, port: int) -> socket.socket:
     try:
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:  # getaddrinfo accepts more
-            raise OSError("no port from 0 to 65535")
+            raise OSError("not a port from 0 to 65535")
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
@@ -303,7 +303,7 @@ def _tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ssl.SSLError) as error:
-        fix = "check the paths, and that the key is that of the first certificate in the chain"
+        fix = "check the paths, and that the key belongs to the first certificate in the chain"
         raise ConfigError(
             "The TLS certificate cannot be loaded.", "certificate, key", f"{certificate}, {key} ({error})"
         ).expected("files in PEM format: the certificate chain, and its private key without a password", fix) from error

@@ -239,7 +239,7 @@ class Service:
         key, known, named = None, None, self._key(request)
         self._check_count(request.episodes)
         if named is not None:
-            # The key includes the content, because without an episode other clients may use the same id.
+            # Other clients may use the same id, because it belongs to no episode. So the key includes the content.
             key = named[1], _fingerprint(request.episodes)
             known = self._submitted.get(key)
         if known is None:

@@ -133,7 +133,7 @@ class Sessions:
         return RequestError(what, "episode_id", episode_id, status=status).expected("the id of a running episode", fix)
 
     def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
-        """Removes a running episode; a repetition of the request `key`, if any, gets `response`, others error 410."""
+        """Removes a running episode; a repetition of the request `key` gets `response`, other requests an error 410."""
         del self._running[session.id]
         self.waiting.pop(session.id, None)
         self._by_client[session.client] -= 1
@@ -156,8 +156,8 @@ class Sessions:
     def started_by(self, request_id: str) -> str | None:
         """The id of the episode that this request started.
 
-        None without a running episode of this request. None too if it has acted or waits for an action: its client
-        has the response then, so that another client has sent the same id by chance.
+        None if no such episode is running. None too if an agent of the episode has acted or waits for an action: its
+        client has the response then, so this request is from another client that uses the same id by chance.
         """
         session = self._running.get(self._started.get(request_id, ""))
         return None if session is None or session.acted or session.id in self.waiting else session.id

@@ -194,7 +194,7 @@ class TrainingBackend(Backend):
         if policy_id is not None and {policy_id} != learning:
             what = "The server maps the agent to another policy than the one that acted."
             got = f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(learning)))}"
-            expected = "the same policy_mapping_fn here and on the server, which is not random"
+            expected = "the same policy_mapping_fn here and on the server, and a mapping that is not random"
             fix = "pass the server's mapping to the client; use remote inference if the mapping is random"
             raise InvalidRequestError(what, where, got).expected(expected, fix)
 
@@ -213,14 +213,14 @@ class TrainingBackend(Backend):
     def _check_off_policy(self, policies: Iterable[str]) -> None:
         for policy_id in self._on_policy(policies):
             what = "The policy learns only from its own actions, but got a logged one."
-            got = "an action that the policy has not chosen, or without action_logp and policy_version"
+            got = "an action that the policy has not chosen, or one without action_logp or policy_version"
             fix = "use get_action, start the episode with training_enabled false, or serve an algorithm such as DQN"
             raise InvalidRequestError(what, f"policy {policy_id!r}", got).expected("actions of this policy", fix)
 
     # Episodes played elsewhere.
 
     def _is_too_old(self, episode: Episode, learning: Mapping[str, frozenset[str]]) -> bool:
-        """Whether an on-policy algorithm drops the episode as too old; InvalidRequestError if it cannot learn from it.
+        """Whether an episode is too old for an on-policy algorithm; InvalidRequestError if it has logged actions.
 
         `learning` is agent id -> the policies that may learn from it.
         """

@@ -205,12 +205,12 @@ def _gather(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
 
 
 def _in_same_order(of_indices: Any, batched: tuple[int, ...], indices: Value) -> bool:
-    """Whether indices and operand have the same batch axes, so that look-ups replace the axis of the table."""
+    """Whether the batch axes are at the same positions in indices and operand, as `GatherElements` requires."""
     return tuple(of_indices) == batched and len(indices.full) in (len(batched) + 1, len(batched) + 2)
 
 
 def _without_last(graph: Graph, indices: Value, axis: int) -> str:
-    """The indices without their last axis, that of index vectors; a missing look-up axis gets length 1."""
+    """The indices without their last axis, the axis of index vectors; a missing look-up axis gets length 1."""
     dims = list(indices.full[:-1])
     if len(dims) == axis:
         dims.insert(axis, 1)
