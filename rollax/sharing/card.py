@@ -81,7 +81,7 @@ Mean reward **{score}** (standard deviation) over {len(score.rewards)} greedy ep
 
 
 def commands_for(source: str, code: NeededCode, options: Iterable[str], packages: Iterable[str]) -> str:
-    """Returns the lines that install rollax, play a shared run, get its files and train on.
+    """Returns the lines that install rollax, play a shared run, get its files and continue its training.
 
     Args:
         source: the argument of `rollax play`: `hub:ORG/NAME`, or the name of a folder or zip file.

@@ -35,7 +35,7 @@ PATTERNS = (*_MOST_BYTES, f"{CHECKPOINTS}/*", f"{BEST}/*")
 
 
 def limit_of(name: str) -> int | None:
-    """Returns the largest size in bytes of a file of a shared run; None for a name that is not such a file.
+    """Returns the largest size in bytes of a file of a shared run; None for other names.
 
     Args:
         name: the path in the run folder, with slashes.
@@ -61,7 +61,7 @@ def refuse_large(sizes: Mapping[str, int], where: str, folder: Path) -> None:
         if limit is None or size > limit:
             raise CheckpointError(
                 "A file of the shared run is too large.", f"{where}: {name}", f"{size} bytes"
-            ).expected(f"at most {limit} bytes", "use another copy, and look at what this one is")
+            ).expected(f"at most {limit} bytes", "use another copy, and check where this file comes from")
     total, free = sum(sizes.values()), shutil.disk_usage(folder).free
     if total > min(free, available_memory_bytes()):
         raise CheckpointError("The shared run does not fit on this machine.", where, gib(total)).expected(

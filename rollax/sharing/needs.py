@@ -59,7 +59,7 @@ class NeededCode:
         return [f"{_OPTIONS[key]}={path or _EXAMPLES[key]}" for key, path in self.paths.items()]
 
     def without(self, *keys: str) -> NeededCode:
-        """The rest of the code, if the caller passes the code of these keys."""
+        """The code of all other keys; the caller passes the code of `keys` itself."""
         return NeededCode({key: path for key, path in self.paths.items() if key not in keys})
 
     def with_paths(self, paths: Mapping[str, str]) -> NeededCode:
@@ -85,7 +85,7 @@ def code_in(checkpoint: Path) -> NeededCode:
 
 
 def arguments_of_load_policy(trainer: Trainer, checkpoint: Path) -> str:
-    """Returns the arguments of `load_policy` after the path: a policy that learns, and trust if it needs some."""
+    """Returns the arguments of `load_policy` after the path: a policy id and `trust_code=True`, each if required."""
     policies = sorted(trainer.worker.policies)
     learning = trainer.config.multiagent.policies_to_train or policies
     policy_id = DEFAULT_POLICY if DEFAULT_POLICY in policies else learning[0]
@@ -98,7 +98,7 @@ def arguments_of_load_policy(trainer: Trainer, checkpoint: Path) -> str:
 
 
 def packages_for(trainer: Trainer, source: str) -> list[str]:
-    """Returns what pip must install to play a run, to record it and to train on: rollax with extras, and others.
+    """Returns what pip must install to play, record and continue a run: rollax with extras, and other packages.
 
     Args:
         trainer: the trainer of the run.
