@@ -41,8 +41,8 @@ def torch_algorithm(
         name: the name of the class, which must equal the variable's name: `A = torch_algorithm(loss, name="A")`;
             checkpoints and other processes import the class from the calling module by this name.
     Raises:
-        PolicyError: a string in place of a list of names; or a `name` that is no identifier, or is already the name of
-            an object other than a class in the calling module, such as the loss.
+        PolicyError: a string in place of a list of names; or a `name` that is no identifier, or that names an object
+            of the calling module that is not a class, such as the loss.
     """
     for argument, names in (("reads", reads), ("statistics", statistics)):
         if isinstance(names, str):

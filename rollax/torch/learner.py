@@ -83,7 +83,7 @@ class Learner:
             update = self._run(batch, plan, coefficients, where, careful=False)
             if update is None:
                 self._restore(before)
-                before = self._snapshot()  # the optimizer has taken the tensors of the first one
+                before = self._snapshot()  # the optimizer now holds the tensors of the first snapshot
                 update = self._run(batch, plan, coefficients, where, careful=True)
         except BaseException:
             self._restore(before)

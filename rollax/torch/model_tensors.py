@@ -105,7 +105,7 @@ class ModelTensors:
             where,
             unknown,
         ).expected(
-            "the layers that make_model returned, with their buffers, and requires_grad as it was there",
+            "the layers that make_model returned, with their buffers, and requires_grad as make_model set it",
             "create them in make_model, and copy values into them (load_state_dict without assign=True); to train "
             "parameters later, leave them trainable there, and set requires_grad=False until then",
         )
@@ -172,7 +172,7 @@ class ModelTensors:
                         tensor.copy_(before[name])
 
     def copies(self) -> Copies:
-        """All tensors with copies, which require gradients if they do, for `restore`."""
+        """Each tensor with a copy, which requires gradients if the tensor does; for `restore`."""
         tensors = [*self.params.values(), *self.extra.values()]
         if self.target_model is not None:
             tensors += [*self.target_model.parameters(), *self.target_model.buffers()]

@@ -66,7 +66,7 @@ def _check_parts(optimizer: torch.optim.Optimizer, rates: Mapping[str, float], w
 
 
 def _check_rates(optimizer: torch.optim.Optimizer, used: Iterable[float], where: str) -> None:
-    """Raises PolicyError for several rates, or for one that is not 0, the default or in `used`: it has no effect."""
+    """Raises PolicyError for rates without effect: several, or one other than 0, the default and those in `used`."""
     parameter = inspect.signature(type(optimizer)).parameters.get("lr")
     default = 0.0 if parameter is None else parameter.default
     accepted = {float(np.float32(rate)) for rate in (0.0, default, *used)}  # rates may be tensors, of 32 bits
@@ -118,7 +118,7 @@ def check_optimizer_arrays(
     # Modules are not compared: a class that a script defines is in `__main__` only when this script runs.
     if stored_class is not None and stored_class.partition(":")[2] != own.partition(":")[2]:
         raise CheckpointError("The state is that of a different optimizer.", where, stored_class).expected(
-            own, "restore with the policy class that the checkpoint was made with: its make_optimizer chooses it"
+            own, "restore with the policy class of the checkpoint, whose make_optimizer chooses the optimizer"
         )
     _states_of(optimizer, parameters, arrays, where)
 
@@ -147,7 +147,7 @@ def _states_of(
 
 
 def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
-    """Whether state of `shape` fits a parameter of shape `of`: with another rank, or axes of length 1 (Adafactor)."""
+    """Whether state of `shape` fits a parameter of shape `of`; another rank or axes of length 1 fit too (Adafactor)."""
     return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
 
 

@@ -117,8 +117,8 @@ def check_sizes_known(model: nn.Module, where: str) -> None:
             f"{where}, make_model",
             f"parameters without a shape: {names}",
         ).expected(
-            "a model whose parameters have shapes; the check of outputs calls it once, but not if the "
-            "algorithm overrides forward",
+            "a model whose parameters have shapes; the check of outputs calls the model once, which sets "
+            "the shapes, but is left out if the algorithm overrides forward",
             "use layers with sizes (nn.Linear for nn.LazyLinear), or call the model once in make_model",
         )
 

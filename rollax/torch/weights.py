@@ -55,7 +55,7 @@ def extra_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
-    """The tensor as an array, on the CPU without a copy; bfloat16, which NumPy lacks, becomes float32."""
+    """The tensor as an array, without a copy if it is on the CPU; bfloat16, which NumPy lacks, becomes float32."""
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.float()
     return tensor.detach().cpu().numpy()
@@ -67,14 +67,14 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
-    """A tensor of an array or tensor, on the CPU without a copy, except for arrays that are read-only or reversed."""
+    """An array or tensor as a tensor; on the CPU, only arrays that are read-only or reversed are copied."""
     if isinstance(array, np.ndarray) and (not array.flags.writeable or min(array.strides, default=0) < 0):
         array = np.array(array, order="C")  # PyTorch cannot share such memory
     return torch.as_tensor(array, device=device)
 
 
 def to_tensors(tree: trees.Tree, device: torch.device) -> trees.Tree:
-    """Columns as tensors on a device, without a copy on the CPU; float64 becomes float32, as in JAX."""
+    """Columns as tensors on a device, by `as_tensor`; float64 becomes float32, as in JAX."""
 
     def tensor(leaf: np.ndarray) -> Tensor:
         leaf = np.asarray(leaf)
