@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def labels(self) -> tuple[str | int | float | bool | None, ...]:
-        """A name for each value: scalars stand for themselves, classes for their paths, lists and dicts as JSON."""
+        """A label for each value: a scalar itself, the path of a class, a list or dict as JSON."""
         return tuple(_label(value) for value in self.values)
 
     def value_of(self, label: Any) -> Any:
@@ -50,7 +50,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included: all, whole ones, in steps from `low`, or log-uniform."""
+    """The numbers from `low` to `high`, both included; optionally whole ones, in steps from `low`, or log-uniform."""
 
     low: float
     high: float
@@ -126,7 +126,7 @@ def parse_distribution(words: Any, where: str) -> Distribution:
 def _choice(values: Any, where: str) -> Choice:
     if not isinstance(values, list | tuple) or len(values) < 2:
         raise ConfigError.is_not("The choice", "a list of values", where, values).expected(
-            "two values or more", "list them, as in {choice: [0.9, 0.99]}; a fixed value belongs into config"
+            "two values or more", "list them, as in {choice: [0.9, 0.99]}; a fixed value belongs in config"
         )
     choice = Choice(tuple(values))
     twice = [label for label in choice.labels if choice.labels.count(label) > 1]  # 1, 1.0 and true are equal

@@ -108,7 +108,7 @@ class Record:
 
     @property
     def begun(self) -> int:
-        """The number of trials that have ended or run; interrupted trials, which are repeated, do not count."""
+        """The number of trials that have ended or are running; interrupted trials, which are repeated, do not count."""
         return sum(trial.state != TrialState.WAITING for trial in self._counted())
 
     def begin(self) -> tuple[int, dict[str, Any]]:
@@ -135,7 +135,7 @@ class Record:
         self._study.tell(self._running.pop(number), state=TrialState.PRUNED)
 
     def fail(self, number: int, reason: str, *, by_settings: bool) -> None:
-        """Ends a trial that has no score; a sampler avoids the values only of a failure `by_settings`."""
+        """Ends a trial that has no score; a sampler avoids its values only if the failure is `by_settings`."""
         trial = self._running.pop(number)
         trial.set_user_attr(_FAILURE, reason)
         self._study.tell(trial, state=TrialState.PRUNED if by_settings else TrialState.FAIL)
@@ -230,7 +230,7 @@ def _sampler(sampler: Sampler, seed: int) -> Any:
         case "tpe":
             return optuna.samplers.TPESampler(seed=seed)
         case "cmaes":
-            # Choices and the first values are random: they have no covariance.
+            # Choices, which have no covariance, and the values of the first trials are random.
             return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
         case "random" | "grid":
             return optuna.samplers.RandomSampler(seed=seed)

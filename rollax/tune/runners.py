@@ -160,7 +160,7 @@ class _Process:
 
 
 def _run_trials(pipe: Connection, task: Task, registered: Registrations) -> None:
-    """Runs trials in a new process until the pipe is closed. It gets signals from its parent only."""
+    """Runs trials in a new process until the pipe is closed. Ctrl-C does not reach its process group."""
     os.setpgrp()
     register_all(registered)
     with suppress(EOFError, OSError):

@@ -201,7 +201,7 @@ def write_settings(folder: Path, settings: Settings) -> None:
     sections = settings.experiment(settings.config)
     written = {
         OPTIONS: json.dumps(dataclasses.asdict(settings.options), indent=2) + "\n",
-        EXPERIMENT: as_yaml({**sections, "search": search}),  # last: a folder that has it has both
+        EXPERIMENT: as_yaml({**sections, "search": search}),  # written last: a folder with this file has both files
     }
     if not (folder / EXPERIMENT).exists():
         check_empty(folder, "--study", "", held=True)

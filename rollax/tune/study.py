@@ -127,8 +127,8 @@ def run_study(
         config: config keys that are not searched; they replace keys of the file.
         stop: stop conditions, at least one limit; they replace conditions of the file.
         search: config key -> distribution in words, such as `{"lr": {"log": [1e-5, 1e-2]}}`; the keys of parts have
-            dots, as in `model.fcnet_hiddens`. The keys replace keys in the section `search` of the file. Without both,
-            a default space of the algorithm is searched.
+            dots, as in `model.fcnet_hiddens`. The keys replace keys in the section `search` of the file. If
+            neither is given, a default space of the algorithm is searched.
         trials: how many trials the study has in the end, earlier ones included; by default 20, all points of a grid,
             or no limit if `time_s` is given.
         time_s: seconds after which this call begins no further trial.
@@ -140,12 +140,12 @@ def run_study(
         evaluations: number of evaluations of a trial, at equal shares of its limit; 5 by default.
         score: "evaluation" (the default) for greedy episodes, "training" for the training episodes.
         study: a new folder, or the folder of a study with the same settings, which goes on; None: nothing is written.
-        jobs: number of trials that run at the same time, each in a process of its own if it is more than one.
+        jobs: number of trials that run at the same time, each in a process of its own if `jobs` exceeds 1.
         trust_code: import the classes and functions that the file names.
         show: called with a text about the search space, and with one about each trial that has ended.
     Raises:
         ConfigError: a setting is wrong, another process uses the folder, or the extra `tune` is not installed.
-        RollaxError: the first five trials, or more that ran at the same time, all failed.
+        RollaxError: five trials or more have ended, and all of them failed.
     """
     for name, value in (("trials", trials), ("jobs", jobs)):
         if value is not None and not (is_whole(value) and value > 0):
@@ -265,4 +265,4 @@ class _Loop:
         if len(over) >= _MOST_FAILED and all(trial.state == "failed" for trial in over):
             raise RollaxError(
                 f"The first {len(over)} trials failed.", str(self._folder or "run_study"), ended.reason
-            ).expected("trials with a score", "correct what the last one says, or search in another range")
+            ).expected("trials with a score", "correct the error of the last trial, or search in another range")
