@@ -19,7 +19,7 @@ _OF_TAGS = {
     "pettingzoo": "pettingzoo",
     "torch": "torch",
 }
-"""Tag of an entry -> package whose version decides what happens in the environment."""
+"""Tag of an entry -> further package whose version can change the results."""
 _VECTORS = ("avx512f", "avx2", "avx", "sve", "asimd")  # widest first, as XLA chooses
 _FLAGS_OF_XLA = "XLA_FLAGS"
 

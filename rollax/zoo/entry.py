@@ -56,8 +56,8 @@ class Published(_Part):
 class About(_Part):
     """What the author of an entry writes about it.
 
-    `target` is what the best evaluation of a seed must reach, on average over the seeds; in the curves of the docs it
-    is the dashed line.
+    `target` is the reward that the best evaluations of the seeds must reach on average; it is the dashed line in the
+    curves of the docs.
     """
 
     tags: tuple[str, ...] = Field(min_length=1)

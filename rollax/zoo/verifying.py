@@ -71,7 +71,7 @@ def verify_first(entry: Entry, seeds: int | None = None, show: Show = print) -> 
         seeds: the number of its seeds to train; None for all.
         show: prints a line for each seed.
     Raises:
-        ConfigError: the entry has not been measured with these settings, or has fewer seeds.
+        ConfigError: the entry has not been measured with these settings, or has too few measured seeds.
     """
     measured, different = entry.figures, _different(entry)
     chosen = _chosen(entry, seeds)
@@ -102,7 +102,7 @@ def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, s
         folder: the folder in which the run folders are created; None uses a temporary folder.
         show: prints a line for each seed.
     Raises:
-        ConfigError: the entry has not been measured with these settings, or has fewer seeds.
+        ConfigError: the entry has not been measured with these settings, or has too few measured seeds.
     """
     if folder is None:
         with TemporaryDirectory(prefix="rollax-zoo-") as temporary:
@@ -130,7 +130,7 @@ def verify(entry: Entry, seeds: int | None = None, folder: Path | None = None, s
 def _chosen(entry: Entry, seeds: int | None) -> Sequence[SeedResult]:
     found = entry.figures.seeds
     if len(found) < _FEWEST or (seeds is not None and not 1 <= seeds <= len(found)):
-        raise ConfigError("The entry has fewer measured seeds.", f"{entry.path}: measured.seeds", len(found)).expected(
+        raise ConfigError("The entry has too few seeds.", f"{entry.path}: measured.seeds", len(found)).expected(
             f"at least {max(_FEWEST, seeds or 0)}",
             f"measure more: rollax zoo measure {shlex.quote(str(entry.path))} --seeds {max(_FEWEST, seeds or 0)}",
         )
