@@ -162,7 +162,7 @@ class Recorder:
             trajectories.drop(episodes)
 
     def end(self, episodes: np.ndarray, lengths: np.ndarray, counted: np.ndarray) -> None:
-        """Records the episodes that end with this poll, without episodes that do not count."""
+        """Records the ends of episodes at this poll; drops episodes that do not count."""
         if not counted.all():
             self.drop(episodes[~counted])
         self._finished.append(episodes[counted])

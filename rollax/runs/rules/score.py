@@ -144,12 +144,11 @@ def score_flat(run: RunStatistics) -> Iterator[Finding]:
     """
     if len(run.score) < _FLAT or not run.has_score or run.has_improved or run.is_solved:
         return
-    values = run.score.values
     yield Finding(
         severity="note",
         what="The score has not risen since the beginning.",
-        quantity="score of the last fifth, less the first one",
-        number=float(values[-len(values) // 5 :].mean() - values[0]),
+        quantity="mean score of the last fifth, less that of the first tenth",
+        number=run.gain,
         limit=0.25 * run.first_spread,
         where=run.score.where(),
         key="lr",

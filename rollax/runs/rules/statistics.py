@@ -141,13 +141,17 @@ class RunStatistics:
         return float(self.series("episodes_this_iter").values.sum()) >= EPISODES
 
     @cached_property
-    def has_improved(self) -> bool:
-        """Whether the last fifth of the scores exceeds the first tenth by a quarter of the first episodes' spread."""
+    def gain(self) -> float:
+        """The mean score of the last fifth of the run, less that of the first tenth; 0 with fewer than two scores."""
         values = self.score.values
         if len(values) < 2:
-            return False
-        first, last = values[: max(1, len(values) // 10)].mean(), values[-max(1, len(values) // 5) :].mean()
-        return bool(last - first > 0.25 * self.first_spread)
+            return 0.0
+        return float(values[-max(1, len(values) // 5) :].mean() - values[: max(1, len(values) // 10)].mean())
+
+    @property
+    def has_improved(self) -> bool:
+        """Whether the gain exceeds a quarter of the first episodes' spread."""
+        return self.gain > 0.25 * self.first_spread
 
     @cached_property
     def is_solved(self) -> bool:

@@ -230,6 +230,12 @@ def test_a_solved_environment_needs_no_better_value_function():
     assert not findings_of([BY_NAME["explained-variance"]], run)
 
 
+def test_the_number_of_a_flat_score_is_the_one_that_was_compared():
+    """The first of 40 scores is 0, the others are 20: the mean of the first tenth is 15."""
+    (finding,) = findings_of([BY_NAME["score-flat"]], made(40, {}, score=lambda i: 20.0 if i > 1 else 0.0, spread=80.0))
+    assert finding.number == 5.0 < finding.limit
+
+
 def test_each_policy_makes_the_updates_of_a_run():
     run = made(20, {}, replay={"num_updates": lambda i: 6000 * i}, **LEVEL)
     for result in run.results:
