@@ -180,8 +180,8 @@ def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) 
             middle, (low, high) = interquartile_mean(np.concatenate(by_env)), bootstrap_interval(by_env)
             yield ""
             yield (
-                f"{method}, {len(pairs)} environment{'s' * (len(pairs) > 1)}: the interquartile mean of rollax's scores is {middle:.2f} of "
-                f"the other side's mean (95 %: {low:.2f} to {high:.2f})."
+                f"{method}, {len(pairs)} environment{'s' * (len(pairs) > 1)}: the interquartile mean of rollax's "
+                f"scores is {middle:.2f} of the other side's mean (95 %: {low:.2f} to {high:.2f})."
             )
 
 
