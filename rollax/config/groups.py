@@ -43,7 +43,7 @@ class CentralizedCriticFields(FieldGroup):
 
 
 def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
-    """The space of a centralized critic's observations, None without one; ConfigError if a trainer did not fill it."""
+    """The space of a centralized critic's observations, None without such a critic; ConfigError if it is unset."""
     if not getattr(config, "centralized_critic", False):
         return None
     space = getattr(config, "critic_space", None)

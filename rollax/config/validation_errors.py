@@ -63,7 +63,7 @@ class _Mistake(NamedTuple):
 
 
 def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
-    """The key at pydantic's location, through nested models, without pydantic's names of union members."""
+    """The mistake at pydantic's location, with its key; names of union members are left out."""
     owner, field, name, key = config_class, None, "", ""
     inside: type[BaseModel] | None = config_class
     entries: type[BaseModel] | None = None  # the values of a dict with arbitrary keys
@@ -125,7 +125,7 @@ def belonging(config_class: type[BaseModel], name: str) -> str:
     for key in (name, *(key for found, _ in counterparts(name) for key in found.keys)):
         owners = {owner for names in FINDERS_OF_ALGORITHMS for owner in names(key)}
         if owners:
-            few = sorted(owners, key=lambda owner: (len(owner), owner))[:_MOST_OWNERS]  # the best known are short
+            few = sorted(owners, key=lambda owner: (len(owner), owner))[:_MOST_OWNERS]  # short names: best known
             others = f" and {len(owners) - len(few)} others" if len(owners) > len(few) else ""
             belongs = "it is" if key == name else f"{key!r} is"
             return f"{advice or 'leave it out'}; {belongs} a key of {', '.join(few)}{others}"

@@ -39,12 +39,12 @@ def random_stream(seed: int, purpose: int, generation: int, index: int, part: in
 
 
 def direction(seed: int, generation: int, index: int, size: int) -> NDArray[np.float32]:
-    """[size] ε_k: the standard normal direction number `index` of a generation."""
+    """[size] ε_k, a vector of standard normal numbers; k is `index` in the generation."""
     return random_stream(seed, _DIRECTIONS, generation, index).standard_normal(size, np.float32)
 
 
 def action_stream(seed: int, generation: int, index: int, part: int) -> np.random.Generator:
-    """Returns the generator for an episode's actions; `part` numbers the episodes of direction `index`, both sides."""
+    """Returns the generator for an episode's actions; `part` is its number among both sides of direction `index`."""
     return random_stream(seed, _ACTIONS, generation, index, part)
 
 
@@ -284,7 +284,7 @@ def _check_sign(optimizer: optax.GradientTransformation, zeros: NDArray[np.float
         raise ConfigError(
             "The optimizer reverses the sign of the gradient, so the search would minimize the returns.",
             "start_search(optimizer)",
-            f"a step of {step.mean():.3g} for a gradient of 1, as of optax.adam(lr)",
+            f"a step of {step.mean():.3g} for a gradient of 1, like optax.adam(lr)",
         ).expected("a step along the gradient", "pass optax.scale_by_adam() or the like; `lr` is the size of a step")
 
 

@@ -281,7 +281,7 @@ class BaseAlgorithm(ABC):
         return SINGLE_ROWS
 
     def learning_rates(self, lr: float) -> Any:
-        """Returns the learning rate: a number, or a dict with one for each part of the model with its own optimizer.
+        """Returns the learning rate: a number, or a dict, part of the model -> its learning rate.
 
         `lr` is the current value of the config key `lr`, which may have a schedule.
         """

@@ -236,7 +236,7 @@ class GradientSteps:
 
 
 def _like(new: Any, old: Any) -> Any:
-    """`new` in the shape and dtype of `old`: a model may assign state in others, such as a mean in float16."""
+    """Casts `new` to the shape and dtype of `old`: a model may assign others, such as a mean in float16."""
     if (new.shape, new.dtype) == (old.shape, old.dtype):
         return new
     return jnp.broadcast_to(new, old.shape).astype(old.dtype)

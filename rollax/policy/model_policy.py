@@ -183,11 +183,11 @@ class ModelPolicy(Policy):
         return {"running_statistics": summaries} if summaries else {}
 
     def learning_rates(self) -> Any:
-        """The current learning rate: a number, or a dict with one for each part of the model with its own optimizer."""
+        """The current learning rate: a number, or a dict, part of the model -> its learning rate."""
         return self.algorithm.learning_rates(self.scheduled("lr"))
 
     def reported_lr(self) -> float:
-        """The statistic `cur_lr`: the learning rate of the model; with a rate for each part, the config key `lr`."""
+        """The statistic `cur_lr`: the learning rate; if parts have their own, the current `lr` of the config."""
         rates = self.learning_rates()
         return self.scheduled("lr") if isinstance(rates, Mapping) else rates
 
@@ -203,7 +203,7 @@ class ModelPolicy(Policy):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        # Without the exploration state, which is optional in `compute_actions`.
+        # The exploration state is left out: it is optional in `compute_actions`.
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.memory.initial_state]
         return super().memory_of(rows, states, prev_actions, prev_rewards)
@@ -292,7 +292,7 @@ class ModelPolicy(Policy):
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         """[N] or [N, H] state values for columns of N observations.
 
-        `memory` has the columns that a policy with memory requires, as in `Fragment.after`, or `critic_obs`.
+        `memory` has `critic_obs`, or the columns that a policy with memory requires, as in `Fragment.after`.
         """
 
     def _inputs_of_values(self, obs_batch: Any, memory: Mapping[str, Any]) -> dict[str, Any]:

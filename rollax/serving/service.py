@@ -239,7 +239,7 @@ class Service:
         key, known, named = None, None, self._key(request)
         self._check_count(request.episodes)
         if named is not None:
-            # Other clients may use the same id, because it belongs to no episode. So the key includes the content.
+            # The id belongs to no episode, so other clients may use it too: the key also includes the content.
             key = named[1], _fingerprint(request.episodes)
             known = self._submitted.get(key)
         if known is None:
@@ -308,4 +308,4 @@ def _fingerprint(episodes: Any) -> int:
     try:
         return hash(msgspec.msgpack.encode(episodes))
     except (TypeError, ValueError, OverflowError):
-        return 0  # the episodes have values of no space, and are refused later
+        return 0  # the episodes have values that fit no space; refused later

@@ -35,7 +35,7 @@ PATTERNS = (*_MOST_BYTES, f"{CHECKPOINTS}/*", f"{BEST}/*")
 
 
 def limit_of(name: str) -> int | None:
-    """Returns the largest size in bytes of a file of a shared run; None for other names.
+    """Returns the size limit in bytes of a file of a shared run; None for other names.
 
     Args:
         name: the path in the run folder, with slashes.
@@ -82,7 +82,7 @@ def chosen_checkpoint(run: str | Path) -> Path:
 
 
 def newest_in(run: Path) -> Path:
-    """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or for links."""
+    """Returns the newest checkpoint of a run folder; CheckpointError if there is none, or if it has links."""
     found = newest_checkpoint(run)
     links = [path for path in (found, *found.iterdir()) if path.is_symlink()]
     if links or found.parent.is_symlink():

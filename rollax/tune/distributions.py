@@ -1,4 +1,4 @@
-"""Distributions of a search in words, such as `{log: [1e-5, 1e-2]}`, as the section `search` of a file has them."""
+"""Distributions of a search, written as in the section `search` of a file, such as `{log: [1e-5, 1e-2]}`."""
 
 from __future__ import annotations
 
