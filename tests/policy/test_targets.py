@@ -51,7 +51,7 @@ def test_parts_without_an_update_are_refused():
             return replace(super().make_plan(), updated_targets=polyak_average(TAU, (*PARTS, "critic")))
 
     policy = WithoutUpdates.make_policy(SEEN, CHOICES, SMALL)
-    with pytest.raises(PolicyError, match=r"never change(.|\n)*got: +\['critic'\](.|\n)*value_trunk"):
+    with pytest.raises(PolicyError, match=r"got: +\['critic'\](.|\n)*value_trunk"):
         policy.learn_on_batch(experience(policy, 24))
 
 

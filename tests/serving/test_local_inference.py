@@ -255,7 +255,7 @@ def test_wrong_calls_are_refused_at_once_and_change_nothing(discrete, server):
         client.start_episode("e")
         refused("The episode is already running", client.start_episode, "e")
         client.log_returns("e", 0.0)
-        refused("A reward is of an agent that has not acted", client.log_returns, "e", 1.0)
+        refused("that has not acted", client.log_returns, "e", 1.0)
         refused("unknown", client.get_action, "nobody", SEEN[0])
         refused("not finite", client.get_action, "e", [np.nan, 0.0])
         refused(r"wrong shape(.|\n)*observation of 'e'", client.get_action, "e", [0.0])

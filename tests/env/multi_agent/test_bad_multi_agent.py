@@ -208,7 +208,7 @@ class TestDictView:
             def try_reset(self, env_id=None):
                 return result
 
-        says = "try_reset did not...Other.try_reset(0)...sub-environment 0"
+        says = "try_reset did not...Other.try_reset(0)...the key 0"
         refused(EnvError, play, Other(FixedSteps(FINE)), 1, says=says)
 
 
