@@ -73,7 +73,7 @@ METHODS = {
         by_env=_LONGEST_SIGHTED,
     ),
     "PPO without a config": Method("PPO", {}, ("stable_baselines3", "PPO"), budget=1_000_000),
-    "SAC": Method("SAC", _STARTS, ("stable_baselines3", "SAC"), {"learning_starts": 10_000}, by_env=_LONG_SIGHTED),
+    "SAC": Method("SAC", _STARTS, ("sbx", "SAC"), {"learning_starts": 10_000}, by_env=_LONG_SIGHTED),
     "SAC without a config": Method("SAC", {}, ("stable_baselines3", "SAC")),
     "DQN without a config": Method("DQN", {}, ("stable_baselines3", "DQN"), budget=100_000),
     "TD3": Method(
@@ -83,6 +83,7 @@ METHODS = {
         {"learning_starts": 10_000},  # its action noise is set by the side
         by_env=_LONGEST_SIGHTED,
     ),
+    "TQC": Method("TQC", _STARTS, ("sbx", "TQC"), {"learning_starts": 10_000}, by_env=_LONG_SIGHTED),
 }
 
 

@@ -267,7 +267,7 @@ def greedy_curve(
     model.learn(budget, BeforeRollouts())
     evaluate_if_due()
     seconds = time.perf_counter() - start - evaluating
-    installed = versions(library.replace("_", "-"), "torch", "gymnasium", "mujoco", "numpy")
+    installed = versions("stable-baselines3", "sb3-contrib", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
     link.send(answer={"curve": curve, "seconds": seconds, "peer_versions": installed})
 
 
