@@ -71,7 +71,7 @@ class Categorical(OneChoice, TorchDistribution):
 
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         self._check("actions", actions, inputs.shape[:1])
-        return _choice_logp(inputs, as_tensor(actions, inputs.device) - self.start)
+        return _choice_logp(inputs, as_tensor(actions, inputs.device).to(torch.int64) - self.start)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
         return _entropy(inputs)
@@ -98,7 +98,8 @@ class MultiCategorical(Choices, TorchDistribution):
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        choices = as_tensor(actions, inputs.device).reshape(rows, len(self.nvec))
+        # torch.uint16 and torch.uint32 have no subtraction.
+        choices = as_tensor(actions, inputs.device).to(torch.int64).reshape(rows, len(self.nvec))
         return _choice_logp(self._padded(inputs), choices - choices.new_tensor(self.start)).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
@@ -250,9 +251,8 @@ def _masked(logits: Tensor, valid: Tensor) -> Tensor:
 def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:
     """Log-probability of each choice; MASKED_LOGIT for a choice out of range."""
     size = logits.shape[-1]
-    places = choices.to(torch.int64)
-    inside = (places >= 0) & (places < size)
-    logp = logits.log_softmax(dim=-1).gather(-1, places.clamp(0, size - 1)[..., None])[..., 0]
+    inside = (choices >= 0) & (choices < size)
+    logp = logits.log_softmax(dim=-1).gather(-1, choices.clamp(0, size - 1)[..., None])[..., 0]
     return torch.where(inside, logp, MASKED_LOGIT)
 
 

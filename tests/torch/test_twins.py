@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 from typing import get_args
 
@@ -86,6 +87,13 @@ class TestDistributions:
         if ours.num_mask:
             mask = np.random.default_rng(3).integers(0, 2, (B, ours.num_mask)).astype(np.int8)
             both(lambda x: ours.mask(x, jnp.asarray(mask)), lambda x: twin.mask(x, torch.tensor(mask)), inputs)
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+    @pytest.mark.parametrize("kind", [spaces.Discrete, spaces.MultiDiscrete])
+    def test_recorded_actions_have_the_dtype_of_their_space(self, kind, dtype):
+        space = kind(2, start=4, dtype=dtype) if kind is spaces.Discrete else kind([2], start=[4], dtype=dtype)
+        logp = distributions.make_distribution(space).logp(torch.zeros(1, 2), np.full((1, *space.shape), 5, dtype))
+        assert logp.item() == pytest.approx(-math.log(2))
 
     @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
     def test_no_rows(self, space):
