@@ -148,6 +148,8 @@ class RecordedEnv(EnvWrapper):
         for env_id in ended:
             self._end(env_id, whole=True)
         for env_id in rows.dropped_envs.tolist():
+            if env_id in self._running:
+                self._begun[env_id] -= 1  # a lost episode does not count: the next one has its number
             self._end(env_id, whole=False)
         if np.count_nonzero(rows.starts):
             self._begin(set(rows.env_index[rows.starts].tolist()) - self._running)

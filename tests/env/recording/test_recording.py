@@ -184,7 +184,7 @@ class FilmLater(Film):
 
 
 def test_the_settings_of_environments_apply(tmp_path):
-    """The film of the lost episode is deleted at once."""
+    """The film of the lost episode is deleted at once, and the next episode has its number."""
     creator = record_env(FilmLater, tmp_path, episodes=lambda episode: True)
     spaces = {"observation_space": Film.observation_space, "action_space": Film.action_space}
     base = make_base_env(creator, EnvContext(), 1, EnvSettings(restart_failed_sub_environments=True, **spaces))
@@ -196,7 +196,7 @@ def test_the_settings_of_environments_apply(tmp_path):
         assert not (len(polled.dropped_envs) and base._videos)
         rows = base.reset_rows(polled.over_envs()) if len(polled.over_envs()) else polled
     base.stop()
-    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000002.mp4"]
+    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000001.mp4"]
     assert sorted(tmp_path.iterdir()) == sorted(base.paths)
 
 
