@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
 import gymnasium as gym
 
 from rollax.core import trees
 from rollax.env import checks
-from rollax.env.adapters import JAX_ENV_CLASS, adapted, has_base
+from rollax.env.adapters import JAX_ENV_CLASS, adapted, has_base, is_stepped
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, space_of
@@ -19,6 +20,8 @@ from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agen
 from rollax.env.registrations import Registrations, register_all
 from rollax.env.vector import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError, text_of
+
+AttributeKind = Literal["method", "env", "value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +88,32 @@ class EnvHost:
     def render(self) -> Any:
         return self._attempt("render()", lambda: frame_of(self._env))
 
-    def look_up(self, name: str) -> tuple[bool, Any]:
-        """`(True, None)` for a method of the user's environment, `(False, value)` for any other attribute."""
+    # Names are attributes of the user's environment, or of environments in it, as in "unwrapped.level".
 
-        def found() -> tuple[bool, Any]:
+    def look_up(self, name: str) -> tuple[AttributeKind, Any]:
+        """`("value", the value)` of an attribute; for a method or an environment without the value."""
+
+        def found() -> tuple[AttributeKind, Any]:
             try:
-                value = getattr(self._as_written, name)
+                value = self._at(name)
             except AttributeError as error:
                 raise NoAttributeError(
                     "The environment does not have this attribute.", self._where, text_of(error)
                 ).expected("an attribute or a method of the user's environment", "correct the name") from error
-            return (True, None) if callable(value) else (False, value)
+            if is_stepped(value) and not isinstance(value, type):
+                return "env", None  # a copy would be another environment
+            return ("method", None) if callable(value) else ("value", value)
 
         return self._attempt(name, found)
 
     def assign(self, name: str, value: Any) -> None:
-        """Sets an attribute of the user's environment."""
-        self._attempt(f"setting {name}", lambda: setattr(self._as_written, name, value))
+        """Sets an attribute."""
+        owner, _, last = name.rpartition(".")
+        self._attempt(f"setting {name}", lambda: setattr(self._at(owner), last, value))
 
     def call(self, name: str, arguments: tuple, keywords: dict) -> Any:
-        """Calls a method of the user's environment, and returns its result."""
-        return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))
+        """Calls a method, and returns its result."""
+        return self._attempt(f"{name}()", lambda: self._at(name)(*arguments, **keywords))
 
     def close(self) -> None:
         self._attempt("close()", self._close)
@@ -113,6 +121,9 @@ class EnvHost:
     @property
     def _as_written(self) -> Any:
         return getattr(self._env, "as_written", self._env)
+
+    def _at(self, name: str) -> Any:
+        return attrgetter(name)(self._as_written) if name else self._as_written
 
     def _close(self) -> None:
         env, self._env = self._env, None

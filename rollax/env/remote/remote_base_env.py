@@ -236,21 +236,27 @@ class RemoteEnvs(ActorPool):
 
 
 class RemoteSubEnvironment:
-    """Proxy of an environment in another process: attributes are read and set, and methods called, in that process."""
+    """Proxy of an environment in another process: attributes are read and set, and methods called, in that process.
 
-    def __init__(self, envs: RemoteEnvs, index: int) -> None:
-        self.__dict__.update(_envs=envs, _index=index)
+    An attribute that is an environment, such as `unwrapped`, is a proxy too; `_path` leads to it, as in "unwrapped.".
+    """
+
+    def __init__(self, envs: RemoteEnvs, index: int, path: str = "") -> None:
+        self.__dict__.update(_envs=envs, _index=index, _path=path)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._envs.result_of(self._index, "assign", name, value)
+        self._envs.result_of(self._index, "assign", self._path + name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        is_method, value = self._envs.result_of(self._index, "look_up", name)
-        if not is_method:
+        path = self._path + name
+        kind, value = self._envs.result_of(self._index, "look_up", path)
+        if kind == "env":
+            return RemoteSubEnvironment(self._envs, self._index, f"{path}.")
+        if kind == "value":
             return value
-        return lambda *arguments, **keywords: self._envs.result_of(self._index, "call", name, arguments, keywords)
+        return lambda *arguments, **keywords: self._envs.result_of(self._index, "call", path, arguments, keywords)
 
 
 def ray_envs(copies: EnvCopies, timeout_s: float, ray_address: str | None = None) -> RayActors:

@@ -16,7 +16,7 @@ from rollax.env.registrations import Registrations
 from rollax.env.registry import env_creator
 from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvFacts, EnvHost
-from rollax.env.remote.remote_base_env import RemoteBaseEnv
+from rollax.env.remote.remote_base_env import RemoteBaseEnv, RemoteSubEnvironment
 from rollax.processes.actors import LocalActors
 from tests.env.jax.worlds import JaxClock
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue
@@ -36,10 +36,23 @@ def test_facts():
     assert EnvHost(0, lambda index: Party()).make() == party
     old = EnvHost(0, lambda index: OldClock())
     assert old.make() == EnvFacts("OldClock", False, OBS_SPACE, ACTION_SPACE)
-    assert old.look_up("seed_to_come") == (False, None)
-    assert old.look_up("seed") == (True, None)
+    assert old.look_up("seed_to_come") == ("value", None)
+    assert old.look_up("seed") == ("method", None)
     assert old.call("seed", (5,), {}) is None
-    assert old.look_up("seed_to_come") == (False, 5)
+    assert old.look_up("seed_to_come") == ("value", 5)
+
+
+def test_attributes_that_are_environments_are_proxies(monkeypatch):
+    """A pickled copy of `unwrapped` could be changed without an effect on the environment."""
+    wrapped = gym.wrappers.TimeLimit(Clock(), 9)
+    local = lambda copies, *_: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
+    monkeypatch.setattr(remote_base_env, "ray_envs", local)
+    (proxy,) = RemoteBaseEnv(EnvCopies((), lambda index: wrapped, 1)).get_sub_environments()
+    assert isinstance(proxy.unwrapped, RemoteSubEnvironment)
+    proxy.unwrapped.level = 3
+    assert (proxy.env.unwrapped.level, wrapped.unwrapped.level) == (3, 3)
+    proxy.unwrapped.reset(seed=1)
+    assert (proxy.unwrapped.count, hasattr(proxy.unwrapped, "no_such_thing")) == (0, False)
 
 
 @pytest.mark.parametrize("cls", [Dance, Queue])
