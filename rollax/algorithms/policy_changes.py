@@ -134,10 +134,13 @@ def _remake(
 
 def _whole_state(trainer: Trainer) -> dict[str, Any]:
     """The trainer's state with its replay buffers, which a checkpoint may leave out."""
-    optimizer = trainer.optimizer
-    if hasattr(optimizer.config, "store_buffer_in_checkpoints"):
-        optimizer.config = optimizer.config.model_copy(update={"store_buffer_in_checkpoints": True})
-    return trainer.get_state()
+    optimizer, config = trainer.optimizer, trainer.optimizer.config
+    try:
+        if hasattr(config, "store_buffer_in_checkpoints"):
+            optimizer.config = config.model_copy(update={"store_buffer_in_checkpoints": True})
+        return trainer.get_state()
+    finally:
+        optimizer.config = config
 
 
 def _begin_again(trainer: Trainer, config: TrainerConfig, state: Mapping[str, Any], copies: Mapping[str, str]) -> None:

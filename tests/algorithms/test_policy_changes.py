@@ -188,6 +188,17 @@ def test_replay_buffers_are_kept_where_checkpoints_do_not_store_them():
         trainer.train()
 
 
+def test_after_a_change_that_failed_checkpoints_have_no_buffers():
+    class Fails(Callbacks):
+        def on_save(self, *, trainer, state):
+            raise OSError("a callback that fails")
+
+    with DQNTrainer(TwoAgents, {**REPLAY, "store_buffer_in_checkpoints": False, "callbacks": Fails}) as trainer:
+        with pytest.raises(OSError):
+            trainer.add_policy("third", policy_mapping_fn=third_for_right)
+        assert "buffers" not in trainer.optimizer.get_state()
+
+
 @pytest.mark.long
 def test_with_a_replay_shard():
     with get_trainer_class("APEX")(TwoAgents, {**REPLAY, "num_workers": 0}) as trainer:
