@@ -152,11 +152,12 @@ class QMIX(ReplayLearning):
         actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
         # Unmasked, because a recorded action may be one that the action mask forbids.
         values = out.aux.get(UNMASKED, out.policy).reshape(*actions.shape, -1).astype(jnp.float32)
-        joint = model.joint(chosen(values, actions), obs)
+        learned = self.learned_rows(batch, mask)
+        # Other rows of a sequence have no action, so their values may be NaN, and the mixer's gradient would be too.
+        joint = model.joint(jnp.where(learned[:, None] > 0, chosen(values, actions), 0.0), obs)
         errors = joint - target
         if self.config.mixer is None:
             errors = errors * self.view.present(obs)
-        learned = self.learned_rows(batch, mask)
         loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
         sizes = jnp.abs(errors).mean(axis=-1)
         return loss, {

@@ -140,10 +140,10 @@ class AtOnce(QMIX):
 class TestLossOfSequences:
     table = [[0.0, 0.5], [1.0, 0.0], [0.0, 2.0]]
 
-    def drawn(self, batch, **options):
-        """The errors of all sequences, the loss, and the policy."""
+    def drawn(self, batch, acted=TWO, **options):
+        """The statistics of an update with all sequences."""
         model = {"custom_model": RunningOfMembers, "max_seq_len": 4, **options.pop("model", {})}
-        policy = AtOnce.make_policy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
+        policy = AtOnce.make_policy(LINE, acted, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
         weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
         policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})
         replayed = policy.replayed
@@ -203,6 +203,13 @@ class TestLossOfSequences:
         # Errors: 22 - (1 + 27 / 2), 25 - (2 + 32 / 2), 28 - 3
         stats = self.drawn(trajectory(first_state=(10.0, 10.0)))
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square([7.5, 7.0, 25.0])), rtol=1e-5)
+
+    def test_numbers_of_actions_may_begin_anywhere(self):
+        # All weights are 0, so Q_tot is 0, and the targets are the rewards. The last observation has the "action" 0.
+        batch = trajectory(end="truncated")
+        batch["actions"] = tuple(column + 9 for column in batch["actions"])
+        stats = self.drawn(batch, spaces.Tuple([spaces.Discrete(2, start=9)] * 2), mixer="qmix")
+        np.testing.assert_allclose(stats["q_loss"], (1 + 4 + 9) / 3, rtol=1e-5)
 
 
 class TestRefuses:
