@@ -9,6 +9,9 @@ from typing import Any
 
 from rollax.core.stored_values import read_count, read_number
 
+_ROUNDING = 1e-6
+"""Updates; in float64 100 steps times 0.29 are a little less than 29."""
+
 
 @dataclass
 class UpdatesDue:
@@ -29,7 +32,7 @@ class UpdatesDue:
     @property
     def updates(self) -> int:
         """All updates due since the run began, including those already made."""
-        return int(self._exactly(self.training_intensity))
+        return int(self._exactly(self.training_intensity) + _ROUNDING)
 
     def begin(self, made: int, *, stored: int = 0) -> None:
         """Begins again with `stored` steps: nothing is due beyond the updates already made."""
@@ -67,5 +70,5 @@ class UpdatesDue:
             self.begin(made + most, stored=stored)
 
     def _exactly(self, training_intensity: float) -> float:
-        # A product: a running sum of fractions would not reach whole numbers exactly.
+        # A product: rounding errors of a running sum of fractions would add up.
         return self.before + max(self.stored - self.since, 0) * training_intensity

@@ -30,9 +30,10 @@ def test_by_hand():
     assert after(UpdatesDue(10, 0.25), 4, 4, 4, 4, 4, 4) == [0, 0, 0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("intensity", [0.1, 0.3, 0.7, 1 / 3, 2.5])
-def test_fractions_add_up_exactly(intensity):
-    assert after(UpdatesDue(7, intensity), *[1] * 500) == [int(max(k - 7, 0) * intensity) for k in range(1, 501)]
+@pytest.mark.parametrize(("updates", "steps"), [(1, 10), (29, 100), (57, 100), (7, 10), (1, 3), (5, 2)])
+def test_fractions_add_up_exactly(updates, steps):
+    expected = [max(k - 7, 0) * updates // steps for k in range(1, 501)]
+    assert after(UpdatesDue(7, updates / steps), *[1] * 500) == expected
 
 
 @pytest.mark.parametrize("stop", range(0, 60, 7))
