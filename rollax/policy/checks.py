@@ -299,10 +299,13 @@ def check_dtypes(name: str, values: trees.Tree, column: trees.Tree) -> None:
     """
     if isinstance(column, np.ndarray) and values.dtype == column.dtype:
         return
-    for new, stored in zip(trees.leaves(values), trees.leaves(column), strict=True):
+
+    def check(new: np.ndarray, stored: np.ndarray) -> None:
         if not np.can_cast(new.dtype, stored.dtype, "same_kind"):
             raise PolicyError(
                 "The dtype of a policy's column differs from that of its first rows.",
                 f"column {name!r} of compute_actions",
                 str(new.dtype),
             ).expected(str(stored.dtype), "return the same dtype at every call, such as floats where fractions follow")
+
+    trees.tree_map(check, values, column)  # by key: Dicts may have their keys in another order

@@ -32,6 +32,15 @@ def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
     trajectories.set_final_inputs(at, {"obs": {"x": np.array(obs, np.float32)}})
 
 
+def test_dicts_with_their_keys_in_another_order_are_stored_by_key():
+    t, whole, half = empty(), np.array([3]), np.array([0.5])
+    for number, obs in enumerate(({"n": whole, "x": half}, {"x": half, "n": whole})):
+        t.append(slots(0), np.array([number]), np.array([7]), {"obs": obs, "actions": whole})
+        record_outcomes(t, slots(0), [1.0], term=[True])
+    obs = t.cut(Waiting())["obs"]
+    assert (obs["n"].tolist(), obs["x"].tolist()) == ([3, 3], [0.5, 0.5])
+
+
 class Waiting:
     """The pending observations of trajectories; records the requested trajectories."""
 
