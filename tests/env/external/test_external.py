@@ -51,38 +51,8 @@ class TestOneEpisode:
             assert base.env.actions == (1, 2)
             assert [type(action) for action in base.env.actions] == [int, int]
 
-    def test_episodes_with_training_disabled(self):
-        def script(env):
-            served, other = env.start_episode("served", training_enabled=False), env.start_episode("other")
-            env.get_actions({served: seen(1), other: seen(2)})
-            env.get_action("served", seen(3))
-
-        with playing(script) as base:
-            rows = base.poll_rows()
-            assert rows.trains.tolist() == [False, True]
-            answer(base, rows)
-            assert base.poll_rows().trains.tolist() == [False]
-
 
 class TestManyEpisodes:
-    def test_all_waiting_episodes_are_rows_of_one_poll(self):
-        def script(env):
-            ids = [env.start_episode() for _ in range(5)]
-            env.answers = env.get_actions({episode: seen(n) for n, episode in enumerate(ids)})
-            env.get_actions({})
-            env.get_action(ids[0], seen(0))
-
-        with playing(script) as base:
-            rows = base.poll_rows()
-            assert numbers(rows) == [0, 1, 2, 3, 4]
-            assert rows.env_index.tolist() == [1, 2, 3, 4, 5]
-            # The actions come in parts and out of order, as those of several policies would.
-            base.send_rows(rows, np.array([4, 2]), np.array([4, 2]))
-            base.send_rows(rows, np.array([0, 1, 3]), np.array([0, 1, 3]))
-            base.poll_rows()
-            assert list(base.env.answers.values()) == [0, 1, 2, 3, 4]
-            assert len(set(base.env.answers)) == 5
-
     def test_episodes_of_many_threads_are_rows_of_one_poll(self):
         """One poll returns all 64 episodes, once all wait."""
         results: dict[int, list[int]] = {}
@@ -158,22 +128,21 @@ class TestLoggedActions:
             assert base.env.answer == 4
 
     def test_parallel_episodes_keep_their_order(self):
+        logged = threading.Event()
+
         def script(env):
             for n in range(4):
                 env.start_episode(n)
                 for step in range(3):
                     env.log_action(n, seen(10 * n + step), 0)
                 env.end_episode(n, seen(10 * n + 3))
-            env.logged.set()
+            logged.set()
 
-        env = Scripted(script)
-        env.logged = threading.Event()
-        base = to_base_env(env)
-        base.reset_rows(np.arange(1))
-        assert env.logged.wait(60)
-        for step in range(4):
-            assert numbers(base.poll_rows()) == [step, 10 + step, 20 + step, 30 + step]
-        base.stop()
+        with playing(script) as base:
+            base.reset_rows(np.arange(1))
+            assert logged.wait(60)
+            for step in range(4):
+                assert numbers(base.poll_rows()) == [step, 10 + step, 20 + step, 30 + step]
 
 
 class TestSpaces:
@@ -203,18 +172,6 @@ class TestSpaces:
             first, second = base.env.actions.values()
             assert (first[0], second[0]) == (0, 1)
             np.testing.assert_array_equal(second[1], np.array([0.3, 0.4], np.float32))
-
-    def test_discrete_spaces(self):
-        def script(env):
-            env.start_episode(0)
-            env.get_action(0, 2)
-            env.get_action(0, np.int32(1))
-
-        with playing(script, Scripted, spaces.Discrete(3), ACTION_SPACE) as base:
-            rows = base.poll_rows()
-            assert (rows.obs.tolist(), rows.obs.dtype) == ([2], np.int64)
-            base.send_rows(rows, None, np.array([0]))
-            assert base.poll_rows().obs.tolist() == [1]
 
     def test_attributes_of_the_base_env(self):
         env = Scripted(lambda env: None)

@@ -47,6 +47,11 @@ def check_beside_an_episode(check, kind=Scripted, *of_kind, good=GOOD):
             answer(base, rows)
 
 
+def beside_an_episode(kind=Scripted):
+    """Makes a test of a function `check(env)`."""
+    return lambda check: lambda: check_beside_an_episode(check, kind)
+
+
 def running_episode(env, episode="mine"):
     """A running episode in which one action was taken."""
     env.start_episode(episode)
@@ -135,15 +140,13 @@ def test_rewards(reward, says):
     check_beside_an_episode(check)
 
 
-def test_infos_and_flags():
-    def check(env):
-        running_episode(env)
-        refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info is not a dict...'mine'...list")
-        refused(EnvError, env.end_episode, "mine", seen(1), 1, says="truncated flag...'mine'...int: 1...True or False")
-        refused(EnvError, env.start_episode, "other", None, says="training_enabled flag...start_episode...None")
-        env.end_episode("mine", seen(1), np.bool_(True))
-
-    check_beside_an_episode(check)
+@beside_an_episode()
+def test_infos_and_flags(env):
+    running_episode(env)
+    refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info is not a dict...'mine'...list")
+    refused(EnvError, env.end_episode, "mine", seen(1), 1, says="truncated flag...'mine'...int: 1...True or False")
+    refused(EnvError, env.start_episode, "other", None, says="training_enabled flag...start_episode...None")
+    env.end_episode("mine", seen(1), np.bool_(True))
 
 
 @pytest.mark.parametrize(
@@ -168,79 +171,64 @@ def test_logged_actions(space, action):
     check_beside_an_episode(check, Scripted, OBS_SPACE, space, good=(seen(1), space.sample()))
 
 
-class TestEpisodes:
-    """Unknown, ended and duplicate ids; a start and an end without an action."""
+@beside_an_episode()
+def test_unknown_episodes(env):
+    for call, *arguments in (
+        (env.get_action, "unknown", seen(1)),
+        (env.get_actions, {"unknown": seen(1)}),
+        (env.log_action, "unknown", seen(1), 1),
+        (env.log_returns, "unknown", 1.0),
+        (env.end_episode, "unknown", seen(1)),
+    ):
+        refused(EnvError, call, *arguments, says="Unknown episode...Scripted...unknown...start_episode first")
 
-    def test_unknown(self):
-        def check(env):
-            for call in (
-                lambda: env.get_action("unknown", seen(1)),
-                lambda: env.get_actions({"unknown": seen(1)}),
-                lambda: env.log_action("unknown", seen(1), 1),
-                lambda: env.log_returns("unknown", 1.0),
-                lambda: env.end_episode("unknown", seen(1)),
-            ):
-                refused(EnvError, call, says="Unknown episode...Scripted...unknown...start_episode first")
 
-        check_beside_an_episode(check)
+@beside_an_episode()
+def test_ended_episodes(env):
+    env.end_episode(running_episode(env), seen(2))
+    refused(EnvError, env.get_action, "mine", seen(1), says="has ended...mine...start another")
+    refused(EnvError, env.end_episode, "mine", seen(1), says="has ended")
+    running_episode(env)  # the id is free again
 
-    def test_ended(self):
-        def check(env):
-            env.end_episode(running_episode(env), seen(2))
-            refused(EnvError, env.get_action, "mine", seen(1), says="has ended...mine...start another")
-            refused(EnvError, env.end_episode, "mine", seen(1), says="has ended")
-            running_episode(env)  # the id is free again
 
-        check_beside_an_episode(check)
+@beside_an_episode()
+def test_an_id_that_is_running(env):
+    running_episode(env)
+    refused(EnvError, env.start_episode, "mine", says="already running...start_episode...mine")
+    env.log_action("mine", seen(2), 1)
 
-    def test_duplicate(self):
-        def check(env):
-            running_episode(env)
-            refused(EnvError, env.start_episode, "mine", says="already running...start_episode...mine")
-            env.log_action("mine", seen(2), 1)
 
-        check_beside_an_episode(check)
+@beside_an_episode()
+def test_invalid_ids(env):
+    refused(EnvError, env.start_episode, ["mine"], says="episode id is not hashable...list")
+    refused(EnvError, env.log_returns, {}, 1.0, says="episode id is not hashable...dict")
 
-    def test_invalid_ids(self):
-        def check(env):
-            refused(EnvError, env.start_episode, ["mine"], says="episode id is not hashable...list")
-            refused(EnvError, env.log_returns, {}, 1.0, says="episode id is not hashable...dict")
 
-        check_beside_an_episode(check)
+@beside_an_episode()
+def test_an_end_without_an_action_is_refused_and_the_episode_dropped(env):
+    env.start_episode("mine")
+    env.log_returns("mine", 0.0)
+    refused(EnvError, env.end_episode, "mine", seen(1), says="without an action...dropped...'mine'")
+    refused(EnvError, env.log_returns, "mine", 1.0, says="has ended")
+    running_episode(env)
 
-    def test_an_end_without_an_action_is_refused_and_the_episode_dropped(self):
-        def check(env):
-            env.start_episode("mine")
-            env.log_returns("mine", 0.0)
-            refused(EnvError, env.end_episode, "mine", seen(1), says="without an action...dropped...'mine'")
-            refused(EnvError, env.log_returns, "mine", 1.0, says="has ended")
-            running_episode(env)
 
-        check_beside_an_episode(check)
+def test_a_second_call_while_one_waits():
+    """Refused in the thread that makes it; the first call is answered as usual."""
 
-    def test_a_second_call_while_one_waits(self):
-        """Refused in the thread that makes it; the first call is answered as usual."""
+    def script(env):
+        env.start_episode("good")
+        env.answer = env.get_action("good", seen(1))
+        env.get_action("good", seen(3))
 
-        def check(env):
-            for call in (
-                lambda: env.get_action("good", seen(2)),
-                lambda: env.log_action("good", seen(2), 1),
-                lambda: env.end_episode("good", seen(2)),
-            ):
-                refused(EnvError, call, says="still waits for an action...'good', agent 'agent0'")
-            env.log_returns("good", 2.0)  # belongs to the action that is awaited
-
-        def script(env):
-            env.start_episode("good")
-            env.answer = env.get_action("good", seen(1))
-            env.get_action("good", seen(3))
-
-        with playing(script) as base:
-            rows = base.poll_rows()
-            check(base.env)
-            answer(base, rows)
-            assert base.poll_rows().rewards.tolist() == [2.0]
-            assert base.env.answer == 1
+    with playing(script) as base:
+        rows, env = base.poll_rows(), base.env
+        for call, *arguments in ((env.get_action, seen(2)), (env.log_action, seen(2), 1), (env.end_episode, seen(2))):
+            refused(EnvError, call, "good", *arguments, says="still waits for an action...'good', agent 'agent0'")
+        env.log_returns("good", 2.0)  # belongs to the action that is awaited
+        answer(base, rows)
+        assert base.poll_rows().rewards.tolist() == [2.0]
+        assert env.answer == 1
 
 
 class TestSampler:
@@ -281,78 +269,63 @@ class TestSpaces:
         assert caplog.text.count("outside its space") == 1
 
 
-class TestAgents:
-    def check(self, script, kind=ScriptedAgents):
-        def whole(env):
-            env.start_episode("mine")
-            env.log_action("mine", {"a": seen(1), "b": seen(1)}, {"a": 1, "b": 1})
-            script(env)
+def running_agents(env):
+    """A running episode in which two agents have acted."""
+    env.start_episode("mine")
+    env.log_action("mine", BOTH, {"a": 1, "b": 1})
 
-        check_beside_an_episode(whole, kind)
 
-    def test_rewards_for_agents_that_are_not_running(self):
-        def script(env):
-            says = "has ended or has never acted...'mine'...{'c': 2.0}...['a', 'b']"
-            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0, "c": 2.0}, says=says)
-            env.end_agents("mine", {"a": seen(2)})
-            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...{'a': 1.0}")
-            env.log_returns("mine", {"a": 0.0, "c": 0, "b": 1.0})
-            env.log_action("mine", {"a": seen(3)}, {"a": 1})
-            env.log_returns("mine", {"a": 1.0})
+BOTH = {"a": seen(1), "b": seen(1)}
+CALLS_FOR_AGENTS = [
+    (EnvError, "get_action", ({"a": seen(1), "b": NAN},), "NaN...'mine', agent 'b'"),
+    (EnvError, "log_returns", ({"a": 1.0, "b": "2"},), "not a real number...'mine'"),
+    (EnvError, "log_returns", ({"a": 1.0}, {"a": 1}), "info is not a dict...'mine'"),
+    (EnvError, "end_agents", ({"a": seen(1)}, 0), "truncated flag"),
+    (EnvError, "end_agents", ({"a": NAN},), "NaN...agent 'a'"),
+    (MultiAgentError, "get_action", (seen(1),), "obs is not a dict...'mine'...ndarray"),
+    (MultiAgentError, "log_action", ({"a": seen(1)}, 1), "actions is not a dict"),
+    (MultiAgentError, "log_returns", (1.0,), "rewards is not a dict...float: 1.0"),
+    (MultiAgentError, "log_returns", ({}, [1]), "infos is not a dict"),
+    (MultiAgentError, "end_episode", (None,), "obs is not a dict"),
+    (MultiAgentError, "get_action", ({},), "observations are empty...'mine'...at least one agent"),
+    (MultiAgentError, "log_action", (BOTH, {"a": 1}), "not of the same agents...['a']...['a', 'b']"),
+    (MultiAgentError, "log_action", ({"a": seen(2)}, {"a": 1, "b": 1}), "not of the same agents"),
+    (MultiAgentError, "end_agents", ({"c": seen(1)},), "not running...['c']...['a', 'b']"),
+    (MultiAgentError, "log_returns", ({"a": 1.0, "c": 2.0},), "has never acted...'mine'...{'c': 2.0}...['a', 'b']"),
+]
 
-        self.check(script)
 
-    def test_bad_values(self):
-        def script(env):
-            refused(EnvError, env.get_action, "mine", {"a": seen(1), "b": NAN}, says="NaN...'mine', agent 'b'")
-            refused(EnvError, env.log_returns, "mine", {"a": 1.0, "b": "2"}, says="not a real number...'mine'")
-            refused(EnvError, env.log_returns, "mine", {"a": 1.0}, {"a": 1}, says="info is not a dict...'mine'")
-            refused(EnvError, env.end_agents, "mine", {"a": seen(1)}, 0, says="truncated flag")
-            refused(EnvError, env.end_agents, "mine", {"a": NAN}, says="NaN...agent 'a'")
+@beside_an_episode(ScriptedAgents)
+def test_calls_for_several_agents(env):
+    running_agents(env)
+    for error, call, arguments, says in CALLS_FOR_AGENTS:
+        refused(error, getattr(env, call), "mine", *arguments, says=says)
+    refused(MultiAgentError, env.get_actions, {"mine": {}}, says="observations are empty")
 
-        self.check(script)
 
-    def test_values_that_are_no_dicts_and_empty_dicts(self):
-        def script(env):
-            refused(MultiAgentError, env.get_action, "mine", seen(1), says="obs is not a dict...'mine'...ndarray")
-            refused(MultiAgentError, env.log_action, "mine", {"a": seen(1)}, 1, says="actions is not a dict")
-            refused(MultiAgentError, env.log_returns, "mine", 1.0, says="rewards is not a dict...float: 1.0")
-            refused(MultiAgentError, env.log_returns, "mine", {}, [1], says="infos is not a dict")
-            refused(MultiAgentError, env.end_episode, "mine", None, says="obs is not a dict")
-            refused(
-                MultiAgentError, env.get_action, "mine", {}, says="observations are empty...'mine'...at least one agent"
-            )
-            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="observations are empty")
+@beside_an_episode(ScriptedAgents)
+def test_agents_that_have_ended(env):
+    running_agents(env)
+    env.end_agents("mine", {"a": seen(2)})
+    refused(MultiAgentError, env.end_agents, "mine", {"a": seen(1)}, says="not running...['a']...['b']")
+    refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...{'a': 1.0}")
+    env.log_returns("mine", {"a": 0.0, "c": 0, "b": 1.0})
+    env.log_action("mine", {"a": seen(3)}, {"a": 1})
+    env.log_returns("mine", {"a": 1.0})
 
-        self.check(script)
 
-    def test_actions_of_other_agents(self):
-        def script(env):
-            log, obs = env.log_action, {"a": seen(2), "b": seen(2)}
-            refused(MultiAgentError, log, "mine", obs, {"a": 1}, says="not of the same agents...['a']...['a', 'b']")
-            refused(MultiAgentError, log, "mine", {"a": seen(2)}, {"a": 1, "b": 1}, says="not of the same agents")
+class Declares(ScriptedAgents):
+    possible_agents = ("a", "b")
 
-        self.check(script)
 
-    def test_the_end_of_agents_that_are_not_running(self):
-        def script(env):
-            refused(MultiAgentError, env.end_agents, "mine", {"c": seen(1)}, says="not running...['c']...['a', 'b']")
-            env.end_agents("mine", {"a": seen(1)})
-            refused(MultiAgentError, env.end_agents, "mine", {"a": seen(1)}, says="not running...['a']...['b']")
-
-        self.check(script)
-
-    def test_undeclared_agents(self):
-        class Declares(ScriptedAgents):
-            possible_agents = ("a", "b")
-
-        def script(env):
-            for call in (
-                lambda: env.get_action("mine", {"a": seen(1), "z": seen(1)}),
-                lambda: env.log_action("mine", {"z": seen(1)}, {"z": 1}),
-                lambda: env.log_returns("mine", {"z": 0.0}),
-                lambda: env.log_returns("mine", {"a": 0.0}, {"z": {}}),
-            ):
-                refused(MultiAgentError, call, says="not declared by the environment...'mine'...z...['a', 'b']")
-
-        self.check(script, Declares)
+@beside_an_episode(Declares)
+def test_undeclared_agents(env):
+    running_agents(env)
+    says = "not declared by the environment...'mine'...z...['a', 'b']"
+    for call, *arguments in (
+        (env.get_action, {"a": seen(1), "z": seen(1)}),
+        (env.log_action, {"z": seen(1)}, {"z": 1}),
+        (env.log_returns, {"z": 0.0}),
+        (env.log_returns, {"a": 0.0}, {"z": {}}),
+    ):
+        refused(MultiAgentError, call, "mine", *arguments, says=says)

@@ -143,6 +143,7 @@ def test_many_episodes_in_one_call_and_by_several_policies():
         ids = [env.start_episode(n, training_enabled=n != 1) for n in range(3)]
         questions = {n: {agent: seen(n + i) for i, agent in enumerate("ab"[: n + 1])} for n in ids}
         env.answers = env.get_actions(questions)
+        assert env.get_actions({}) == {}
         env.get_actions(questions)
 
     with playing(script, ScriptedAgents) as base:

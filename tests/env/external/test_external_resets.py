@@ -4,8 +4,7 @@ import threading
 
 import numpy as np
 
-from rollax import to_base_env
-from tests.env.external.worlds import Scripted, answer, numbers, playing, seen
+from tests.env.external.worlds import answer, numbers, playing, seen
 from tests.waiting import LONG, until
 
 
@@ -33,52 +32,50 @@ def test_a_pending_request_starts_a_new_trajectory():
 
 
 def test_the_end_of_a_discarded_trajectory_is_skipped():
+    end, following = threading.Event(), threading.Event()
+
     def script(env):
         for episode in ("forgotten", "next"):
             env.start_episode(episode)
             env.get_action(episode, seen(1))
             env.log_returns(episode, 1.0)
-            env.end.wait()
+            end.wait()
             env.end_episode(episode, seen(2))
-            env.next.wait()
+            following.wait()
 
-    env = Scripted(script)
-    env.end, env.next = threading.Event(), threading.Event()
-    base = to_base_env(env)
-    answer(base, base.poll_rows())
-    base.reset_rows(np.arange(1))
-    env.end.set()
-    queue, polled = env._external_episodes.queue, []
-    until(lambda: queue._ready)
-    poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
-    poll.start()
-    until(lambda: queue._awaited and not queue._ready)  # it has skipped the end, and waits for more
-    env.next.set()
-    poll.join(LONG)
-    (rows,) = polled
-    assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [1], [])
-    base.stop()
+    with playing(script) as base:
+        answer(base, base.poll_rows())
+        base.reset_rows(np.arange(1))
+        end.set()
+        queue, polled = base.env._external_episodes.queue, []
+        until(lambda: queue._ready)
+        poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
+        poll.start()
+        until(lambda: queue._awaited and not queue._ready)  # it has skipped the end, and waits for more
+        following.set()
+        poll.join(LONG)
+        (rows,) = polled
+        assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [1], [])
 
 
 def test_an_episode_between_requests_continues_as_a_new_trajectory():
+    go = threading.Event()
+
     def script(env):
         env.start_episode("silent")
         env.get_action("silent", seen(1))
         env.log_returns("silent", 5.0)
-        env.go.wait()
+        go.wait()
         env.log_returns("silent", 6.0)
         env.get_action("silent", seen(2))
         env.log_returns("silent", 7.0)
         env.end_episode("silent", seen(3))
 
-    env = Scripted(script)
-    env.go = threading.Event()
-    base = to_base_env(env)
-    answer(base, base.poll_rows())
-    base.reset_rows(np.arange(1))
-    env.go.set()
-    rows = base.poll_rows()
-    assert (rows.starts.tolist(), rows.rewards.tolist()) == ([True], [0.0])
-    answer(base, rows)
-    assert base.poll_rows().rewards.tolist() == [7.0]
-    base.stop()
+    with playing(script) as base:
+        answer(base, base.poll_rows())
+        base.reset_rows(np.arange(1))
+        go.set()
+        rows = base.poll_rows()
+        assert (rows.starts.tolist(), rows.rewards.tolist()) == ([True], [0.0])
+        answer(base, rows)
+        assert base.poll_rows().rewards.tolist() == [7.0]

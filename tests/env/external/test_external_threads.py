@@ -236,12 +236,17 @@ class TestBackPressure:
             assert raised.is_set()
 
 
+def episodes_of_a_sampler() -> ExternalEpisodes:
+    """The episodes of an environment, without its thread."""
+    return ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+
+
 class TestGathering:
     """Players that were just answered may request again at once: a poll waits a little for them."""
 
     def two_players(self):
         """Two episodes whose requests were answered."""
-        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        episodes = episodes_of_a_sampler()
         players = [
             threading.Thread(target=episodes.request_actions, args=({n: {"agent0": seen(n)}},)) for n in range(2)
         ]
@@ -358,7 +363,7 @@ class TestTwoThreadsOfOneEpisode:
 
     def test_refused_until_the_first_has_read_its_answer(self):
         """The sampler has answered, but the first thread has not read the answer yet."""
-        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        episodes = episodes_of_a_sampler()
         episodes.start("mine", True)
         wait, answered, given, go_on = episodes.queue.wait, threading.Event(), [], threading.Event()
 
@@ -383,7 +388,7 @@ class TestTwoThreadsOfOneEpisode:
 
     def test_refused_while_a_log_waits_for_room(self, monkeypatch):
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 1)
-        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        episodes = episodes_of_a_sampler()
         episodes.start("mine", True)
         episodes.log("mine", {"agent0": seen(0)}, {"agent0": 0})
         second = threading.Thread(target=episodes.log, args=("mine", {"agent0": seen(1)}, {"agent0": 0}))

@@ -29,21 +29,8 @@ def numbers(rows) -> list[float]:
     return rows.obs[:, 0].tolist()
 
 
-class Scripted(ExternalEnv):
+class _RunsScript:
     """Its `run()` calls a given function with the environment."""
-
-    def __init__(
-        self, script: Callable[[Any], Any], observation_space: Any = OBS_SPACE, action_space: Any = ACTION_SPACE
-    ):
-        super().__init__(observation_space, action_space)
-        self.script = script
-
-    def run(self):
-        self.script(self)
-
-
-class ScriptedAgents(ExternalMultiAgentEnv):
-    """The same with many agents."""
 
     def __init__(self, script: Callable[[Any], Any], *spaces: Any):
         super().__init__(*spaces or (OBS_SPACE, ACTION_SPACE))
@@ -51,6 +38,14 @@ class ScriptedAgents(ExternalMultiAgentEnv):
 
     def run(self):
         self.script(self)
+
+
+class Scripted(_RunsScript, ExternalEnv):
+    """For one agent."""
+
+
+class ScriptedAgents(_RunsScript, ExternalMultiAgentEnv):
+    """For many agents."""
 
 
 @contextmanager
