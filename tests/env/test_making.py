@@ -98,14 +98,6 @@ def test_errors_of_a_creator(raises, index):
     assert refused(EnvError, made, creator, {}, 2, says=says).__cause__ is raises
 
 
-def test_a_module_that_exits(tmp_path, monkeypatch):
-    (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    says = "cannot be imported...exits_at_once:Env (SystemExit: 0)"
-    refused(ConfigError, env_creator, named_by_caller("exits_at_once:Env"), says=says)
-
-
 GOAL, GOALS = np.zeros(2), {"x": 1.0}
 
 

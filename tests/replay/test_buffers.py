@@ -295,18 +295,6 @@ def test_an_empty_batch_changes_nothing():
     assert len(buffer) == 2
 
 
-def test_a_batch_without_next_observations_is_refused():
-    buffer = UniformReplay(10)
-    with pytest.raises(BatchError, match=r"a SampleBatch without(.|\n)*Fragment"):
-        buffer.add(SampleBatch(rows("12").to_dict()))
-    with pytest.raises(BatchError, match="not a SampleBatch.\n(.|\n)*got: +dict"):
-        buffer.add(rows("12").to_dict())  # pyright: ignore[reportArgumentType]
-    fragment = rows("12", "34|")
-    fragment.after.clear()
-    with pytest.raises(BatchError, match=r"a Fragment without(.|\n)*`obs` after its segments"):
-        buffer.add(fragment)
-
-
 @pytest.mark.parametrize("flag", ["terminateds", "truncateds"])
 def test_a_trajectory_that_ends_inside_a_segment_is_refused(flag: str):
     fragment = rows("12|", "345|")

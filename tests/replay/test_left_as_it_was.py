@@ -11,6 +11,7 @@ from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, Sam
 from rollax.core import memory
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
+from tests.env.refused import refused
 from tests.replay.test_windows import rows
 
 BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
@@ -49,10 +50,12 @@ def test_infinite_observations_are_allowed(kind: type[UniformReplay]):
 
 
 @BUFFERS
-def test_a_first_batch_without_next_observations(kind: type[UniformReplay]):
-    buffer = kind(20)
-    with pytest.raises(BatchError, match="a SampleBatch without"):
-        buffer.add(SampleBatch(rows("12").to_dict()))
+def test_first_batches_without_next_observations(kind: type[UniformReplay]):
+    buffer, columns, fragment = kind(20), rows("12").to_dict(), rows("12", "34|")
+    fragment.after.clear()
+    refused(BatchError, buffer.add, SampleBatch(columns), says="a SampleBatch without...Fragment")
+    refused(BatchError, buffer.add, columns, says="not a SampleBatch.\n...got:      dict")
+    refused(BatchError, buffer.add, fragment, says="a Fragment without...`obs` after its segments")
     kind(20).set_state(buffer.get_state())
     buffer.add(rows("34|"))
     assert drawn(buffer) == {3, 4}

@@ -91,10 +91,6 @@ class TestStandardizing:
         filter_after(rows)
         np.testing.assert_array_equal(rows, copy)
 
-    def test_wrong_shape(self):
-        with pytest.raises(ShapeError, match=r"\(4, 2\)"):
-            MeanStdFilter(VECTOR)(np.zeros((4, 2), np.float32))
-
 
 class TestNested:
     def columns(self):

@@ -9,7 +9,6 @@ from rollax import (
     EnvError,
     Policy,
     PolicyError,
-    PPOConfig,
     RolloutWorker,
     TrainerConfig,
     VectorEnv,
@@ -61,9 +60,6 @@ class TestConfig:
 
         worker = RolloutWorker(Line, {"a": Tempered}, config={"temperature": 0.5})
         assert worker.get_policy("a").config.temperature == 0.5
-
-    def test_a_typed_config(self):
-        assert RolloutWorker(Line, Encode, config=PPOConfig(num_envs_per_worker=3)).env.num_envs == 3
 
     def test_a_worker_with_record_false_cannot_sample(self):
         with pytest.raises(ConfigError, match="record=False"):

@@ -133,9 +133,8 @@ def test_parts_that_are_no_dicts(before, part):
     refused(EnvError, play, to_base_env(FixedSteps(*before, tuple(step))), len(before) + 1, says=says)
 
 
-@pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
-def test_undeclared_agent(appears):
-    env = FixedSteps(FINE, first=({"a": OBS}, {})) if appears == "in an episode" else FixedSteps(FINE)
+def test_undeclared_agent_at_the_reset():
+    env = FixedSteps(FINE)
     env.possible_agents = ["a", "c"]
     says = "not declared by the environment...FixedSteps, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
     refused(MultiAgentError, play, to_base_env(env), 1, says=says)
