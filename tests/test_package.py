@@ -16,23 +16,20 @@ from pathlib import Path
 import pytest
 
 import rollax
+from tests.pages import REPOSITORY
+from tests.python_process import output_of
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 OF_DEVELOPERS = ("test", "learning", "lint", "bench", "docs")
 
 
-def test_importing_rollax_loads_nothing_heavy():
+FOR_ENVIRONMENTS = "BaseEnv, EnvContext, EnvError, MultiAgentEnv, SampleBatch, VectorEnv, register_env, to_base_env"
+
+
+@pytest.mark.parametrize("imports", ["import rollax, rollax.env", f"from rollax import {FOR_ENVIRONMENTS}"])
+def test_importing_loads_nothing_heavy(imports):
     heavy = ("jax", "flax", "ray", "torch", "matplotlib")
-    script = f"import sys, rollax, rollax.env; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_importing_names_for_environments_loads_nothing_heavy():
-    names = "BaseEnv, EnvContext, EnvError, MultiAgentEnv, SampleBatch, VectorEnv, register_env, to_base_env"
-    script = f"import sys; from rollax import {names}; print([name for name in ('jax', 'ray') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[]"
+    script = f"import sys; {imports}; print([name for name in {heavy} if name in sys.modules])"
+    assert output_of("-c", script).strip() == "[]"
 
 
 def test_policy_evaluator_is_the_rollout_worker():
@@ -73,12 +70,10 @@ for name in left_out:
     else:
         raise AssertionError(name)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
     of_torch = ["TorchAlgorithm", "TorchConfig", "TorchFields", "TorchPolicy", "torch_algorithm"]
     of_serving = ["MultiAgentPolicyServerEnv", "PolicyBackend", "PolicyServer", "PolicyServerEnv"]
     expected = sorted(["DatasetWriter", "to_pettingzoo", *of_serving, *of_torch])
-    assert done.stdout.strip() == str(expected)
+    assert output_of("-c", script).strip() == str(expected)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -15,6 +15,7 @@ import pytest
 
 from rollax import Callbacks, CheckpointError, ConfigError, PGTrainer, PPOTrainer, load_policy
 from tests.paying import EPISODE, SMALL, paying_env
+from tests.python_process import output_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # warnings of Ray's modules at import
@@ -51,8 +52,7 @@ class TestClass:
     @pytest.mark.long
     def test_importing_rollax_does_not_load_tune(self):
         script = "import sys, rollax.cli, rollax.algorithms.ppo; print('ray' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=True)
-        assert done.stdout.strip() == "False"
+        assert output_of("-c", script).strip() == "False"
 
     @pytest.mark.long
     def test_without_tune_the_error_has_the_command_to_install_it(self):

@@ -23,32 +23,22 @@ def trainer():
 
 
 @pytest.mark.parametrize(
-    ("name", "ours"),
+    ("kind", "name", "ours"),
     [
-        ("learn", "fit(stop={'timesteps_total': n})"),
-        ("predict", "compute_single_action(obs)"),
-        ("load", "PPOTrainer.from_checkpoint(path)"),
-        ("save_checkpoint", "save(directory)"),
+        ("PPOTrainer", "learn", "fit(stop={'timesteps_total': n})"),
+        ("PPOTrainer", "predict", "compute_single_action(obs)"),
+        ("PPOTrainer", "load", "PPOTrainer.from_checkpoint(path)"),
+        ("PPOTrainer", "save_checkpoint", "save(directory)"),
+        ("PolicyRunner", "predict", "compute_single_action(obs)"),
+        ("PolicyRunner", "learn", "from_checkpoint"),
+        ("PolicyRunner", "observation_space", "policy.observation_space"),
     ],
 )
-def test_methods_of_trainers(trainer, name, ours):
-    with pytest.raises(AttributeError, match=f"'PPOTrainer' object has no attribute '{name}'.*{re.escape(ours)}"):
-        getattr(trainer, name)
-    assert not hasattr(trainer, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        *(("predict", "compute_single_action(obs)"), ("learn", "from_checkpoint")),
-        ("observation_space", "policy.observation_space"),
-    ],
-)
-def test_methods_of_a_loaded_policy(trainer, name, ours):
-    runner = trainer.worker.runners["default_policy"]
-    with pytest.raises(AttributeError, match=f"'PolicyRunner' object has no attribute '{name}'.*{re.escape(ours)}"):
-        getattr(runner, name)
-    assert [name for name in RUNNER if hasattr(runner, name)] == []
+def test_methods_of_trainers_and_loaded_policies(trainer, kind, name, ours):
+    asked = trainer if kind == "PPOTrainer" else trainer.worker.runners["default_policy"]
+    with pytest.raises(AttributeError, match=f"'{kind}' object has no attribute '{name}'.*{re.escape(ours)}"):
+        getattr(asked, name)
+    assert not hasattr(asked, name)
 
 
 def test_methods_of_trainer_classes():
@@ -135,6 +125,7 @@ def test_classes_of_the_user_that_follow_the_trainers():
 def test_entries_are_not_names_of_rollax(trainer):
     """An entry that exists would never be shown."""
     assert [name for name in TRAINER if hasattr(trainer, name)] == []
+    assert [name for name in RUNNER if hasattr(trainer.worker.runners["default_policy"], name)] == []
     configs = [getattr(rollax, name) for name in rollax.__all__ if name.endswith("Config")]
     assert [name for name in CONFIG for kind in configs if hasattr(kind, name) or name in kind.model_fields] == []
     assert [name for name in PUBLIC if name in rollax.__all__] == []

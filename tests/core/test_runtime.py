@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 
 from rollax import ConfigError, PGTrainer
 from rollax.core import runtime
+from tests.python_process import output_of
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_process_forked_after_jax_has_started_raises_at_once():
             assert 'get_context("spawn")' in said, said
         runtime.refuse_forked()  # the process itself goes on
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)
+    output_of("-c", textwrap.dedent(code))
 
 
 class TestGPUs:

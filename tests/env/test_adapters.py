@@ -1,8 +1,6 @@
 """The table of environment kinds, and kinds that users add."""
 
 import pickle
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +11,7 @@ from rollax.env import adapters
 from rollax.env.registrations import register_all, registrations
 from tests.env.refused import refused
 from tests.env.worlds import Clock, Party
+from tests.python_process import output_of
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +111,7 @@ import rollax.env.recording
 RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
 print(*sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = set(output_of("-c", code).split())
     assert "rollax.env.vector.vector_base_env" in loaded
     kinds = ("external", "multi_agent", "remote", "legacy", "native", "sb3", "dm_environment", "dict_rows", "atari")
     of_kinds = [name for name in loaded if name.startswith("rollax.env.") and any(kind in name for kind in kinds)]

@@ -15,6 +15,8 @@ from rollax.env.jax.wrappers import TimeLimit
 from rollax.errors import CheckpointError, ConfigError, EnvError
 from rollax.runs.experiment import override, read_experiment
 from tests.algorithms.checkpoints import continue_training
+from tests.env.worlds import Counting
+from tests.env.wraps import Old
 
 SMALL = {
     "train_batch_size": 128,
@@ -76,18 +78,8 @@ def forgetful(env):
     env.reset(seed=0)
 
 
-class OldEnv:
-    """The old Gym interface."""
-
-    observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.Discrete(2)
-
-    def reset(self):
-        self.steps = 0
-        return np.zeros(1, np.float32)
-
-    def step(self, action):
-        self.steps += 1
-        return np.ones(1, np.float32), 1.0, self.steps == 4, {}
+class FourSteps(Counting):
+    length, paid = 4, 1.0
 
 
 @pytest.mark.parametrize(
@@ -183,7 +175,7 @@ def test_recorded_episodes_and_hindsight(tmp_path):
 
 
 def test_of_the_old_interface_and_of_environments_in_jax():
-    with PPOTrainer(OldEnv, {**SMALL, "env_wrappers": [Scaled]}) as trainer:
+    with PPOTrainer(lambda _: Old(FourSteps), {**SMALL, "env_wrappers": [Scaled]}) as trainer:
         assert trainer.train()["episode_reward_mean"] == 40
     with PPOTrainer("jax:CartPole-v1", {**SMALL, "env_wrappers": [[TimeLimit, {"max_episode_steps": 7}]]}) as trainer:
         assert trainer.train()["episode_len_mean"] <= 7

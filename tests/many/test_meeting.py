@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.many.meeting import Meeting, MeetingEndedError
+from tests import waiting
 
 
 def in_threads(count, target):
@@ -22,12 +23,7 @@ def in_threads(count, target):
         except BaseException as error:
             results[number] = error
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    waiting.in_threads(count, run)
     return results
 
 

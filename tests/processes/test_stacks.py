@@ -183,6 +183,20 @@ class TestReasonsOfRay:
         (found,) = RayActors(stand_in, lambda index, restarts: None).outcomes(["a reference"])
         return found
 
+    @pytest.mark.parametrize(
+        "cause", [GeneratorExit("closed"), SystemExit("left"), BaseException("own"), ValueError("no")]
+    )
+    def test_an_exception_that_is_no_exception_class_is_an_error_and_no_result(self, cause):
+        import ray
+
+        text = f"{type(cause).__name__}: {cause}"
+        found = self.outcome(ray.exceptions.RayTaskError("work", f"Traceback:\n{text}", cause))
+        if isinstance(cause, ValueError):
+            assert found is cause
+        else:
+            assert isinstance(found, rollax.WorkerError)
+            assert text in str(found)
+
     def test_the_exit_comes_before_rays_advice(self):
         import ray
 

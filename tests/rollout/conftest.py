@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.processes.pools import actor_pool_of, clock, pool
+from tests.processes.conftest import clock, pool
 
-__all__ = ["actor_pool_of", "clock", "pool"]
+__all__ = ["clock", "pool"]

@@ -11,16 +11,8 @@ from rollax.algorithms.ppo import PPO
 from rollax.core import trees
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
+from tests.rollout.compiled import LSTM, MODEL
 from tests.rollout.worlds import Encode, Line, Scripted, action_for, native_lines
-
-MEMORY = {
-    "use_lstm": True,
-    "lstm_cell_size": 4,
-    "fcnet_hiddens": (4,),
-    "lstm_use_prev_action": True,
-    "lstm_use_prev_reward": True,
-}
-SMALL = {"fcnet_hiddens": (4,)}
 
 
 def cartpoles(_) -> gym.vector.VectorEnv:
@@ -51,20 +43,20 @@ class Losing(VectorEnv):
 
 
 CASES = {
-    "copies": ("CartPole-v1", PPO, {"model": SMALL}),
-    "one": (Line, PPO, {"model": SMALL, "num_envs_per_worker": 1}),
-    "actions of floats": ("Pendulum-v1", PPO, {"model": SMALL, "clip_rewards": 1.0}),
-    "filter": ("CartPole-v1", PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
-    "memory": ("CartPole-v1", PPO, {"model": MEMORY, "observation_filter": "MeanStdFilter"}),
-    "greedy": ("CartPole-v1", PPO, {"model": SMALL, "explore": False}),
+    "copies": ("CartPole-v1", PPO, {"model": MODEL}),
+    "one": (Line, PPO, {"model": MODEL, "num_envs_per_worker": 1}),
+    "actions of floats": ("Pendulum-v1", PPO, {"model": MODEL, "clip_rewards": 1.0}),
+    "filter": ("CartPole-v1", PPO, {"model": MODEL, "observation_filter": "MeanStdFilter"}),
+    "memory": ("CartPole-v1", PPO, {"model": LSTM, "observation_filter": "MeanStdFilter"}),
+    "greedy": ("CartPole-v1", PPO, {"model": MODEL, "explore": False}),
     "large": ("CartPole-v1", PPO, {"model": {"fcnet_hiddens": (256, 200)}}),  # its parameters are not joined
-    "replay": ("CartPole-v1", DQN, {"config": DQNConfig, "model": SMALL}),
+    "replay": ("CartPole-v1", DQN, {"config": DQNConfig, "model": MODEL}),
     "every column": (Line, Encode, {}),
-    "next step": (cartpoles, PPO, {"model": SMALL, "observation_filter": "MeanStdFilter"}),
-    "next step, memory": (cartpoles, PPO, {"model": MEMORY}),
+    "next step": (cartpoles, PPO, {"model": MODEL, "observation_filter": "MeanStdFilter"}),
+    "next step, memory": (cartpoles, PPO, {"model": LSTM}),
     "next step, one": (native_lines(AutoresetMode.NEXT_STEP, 1), Encode, {}),
-    "same step": (native_lines(AutoresetMode.SAME_STEP), PPO, {"model": SMALL}),
-    "disabled": (native_lines(AutoresetMode.DISABLED), PPO, {"model": SMALL}),
+    "same step": (native_lines(AutoresetMode.SAME_STEP), PPO, {"model": MODEL}),
+    "disabled": (native_lines(AutoresetMode.DISABLED), PPO, {"model": MODEL}),
 }
 
 
@@ -134,7 +126,7 @@ def test_rows_of_lost_episodes_are_dropped():
 
 
 def test_outputs_that_are_not_finite_are_refused():
-    worker = make("CartPole-v1", PPO, model=SMALL)
+    worker = make("CartPole-v1", PPO, model=MODEL)
     policy = worker.get_policy()
     policy.set_weights({name: np.full_like(value, np.nan) for name, value in policy.get_weights().items()})
     with pytest.raises(NonFiniteError, match="default_policy"):
@@ -142,7 +134,7 @@ def test_outputs_that_are_not_finite_are_refused():
 
 
 def test_new_weights_are_used():
-    blocks, rows = (make("CartPole-v1", PPO, model=SMALL, sampler=it) for it in (None, RowSampler))
+    blocks, rows = (make("CartPole-v1", PPO, model=MODEL, sampler=it) for it in (None, RowSampler))
     for scale in (1.0, 2.0):
         for worker in (blocks, rows):
             policy = worker.get_policy()
@@ -190,6 +182,6 @@ def test_outputs_of_sub_environments_that_rest_are_not_read(monkeypatch):
             array.reshape(-1).view(np.uint8)[:] = 255  # NaN as a float
         return array
 
-    worker = make("CartPole-v1", PPO, model=SMALL, num_envs_per_worker=8)
+    worker = make("CartPole-v1", PPO, model=MODEL, num_envs_per_worker=8)
     monkeypatch.setattr(np, "empty", poisoned)
     assert len(worker.evaluate(5)) == 5

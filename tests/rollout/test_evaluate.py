@@ -2,34 +2,32 @@
 
 from collections import Counter
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from rollax import Callbacks, ConfigError, EnvContext, EnvError, RolloutWorker
 from rollax.rollout import whole_episodes
+from tests.env.worlds import Counting
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
 
 
-class ShortOrLong(gym.Env):
+class ShortOrLong(Counting):
     """Episodes of 1 step for reward 1 in sub-environment 0, of 10 steps for reward 10 in all others."""
 
-    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    observation_space, action_space, paid = OBS_SPACE, ACTION_SPACE, 1.0
 
     def __init__(self, context: EnvContext) -> None:
-        self.length, self.count = 1 if context.vector_index == 0 else 10, 0
+        self.length = 1 if context.vector_index == 0 else 10
         self.fail_after = context.get("fail_after", 10**9)
 
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return np.zeros(4, np.float32), {}
-
     def step(self, action):
-        self.count += 1
         self.fail_after -= 1
         if self.fail_after < 0:
             raise RuntimeError("out of order")
-        return np.full(4, self.count, np.float32), 1.0, self.count == self.length, False, {}
+        return super().step(action)
+
+    def obs(self):
+        return np.full(4, self.count, np.float32)
 
 
 def make(env=ShortOrLong, num_envs=2, **config) -> RolloutWorker:

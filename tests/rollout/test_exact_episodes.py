@@ -15,6 +15,7 @@ from rollax import EnvError, MultiAgentEnv, RolloutWorker, VectorEnv
 from rollax.env.remote import remote_base_env
 from rollax.env.remote.env_host import EnvHost
 from rollax.processes.actors import LocalActors
+from tests.env.worlds import ListVector
 from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode
 
 STEPS = 3
@@ -66,18 +67,9 @@ class ItemsOfAgents(MultiAgentEnv):
         return dict.fromkeys(actions, OBS), dict.fromkeys(actions, 1.0), {**ended, ALL: over}, {ALL: False}, {}
 
 
-class Batched(VectorEnv):
-    """The user's own class of vector environments."""
-
-    def __init__(self, context: Any, num_envs: int = 1) -> None:
-        super().__init__(OBS_SPACE, ACTION_SPACE, num_envs)
-        self.items = [Items(context) for _ in range(num_envs)]
-
-    def reset_at(self, index, seed=None, options=None):
-        return self.items[index].reset()
-
-    def vector_step(self, actions):
-        return tuple(zip(*(item.step(None) for item in self.items), strict=True))
+def batched(context: Any, num_envs: int = 1) -> VectorEnv:
+    """A user's vector environment."""
+    return ListVector(num_envs, lambda: Items(context))
 
 
 def native(mode: AutoresetMode) -> Callable[[Any], gym.vector.VectorEnv]:
@@ -92,7 +84,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any], tuple[int, ...]]] = {
     "remote agents": (ItemsOfAgents, {**REMOTE, "remote_env_batch_wait_ms": 1e4}, (1, 3, 8)),
     "next step": (native(AutoresetMode.NEXT_STEP), {}, (1,)),
     "disabled": (native(AutoresetMode.DISABLED), {}, (1,)),
-    "own vector": (Batched, {}, (1,)),
+    "own vector": (batched, {}, (1,)),
 }
 
 
@@ -141,7 +133,7 @@ def test_no_item_of_a_data_set_is_lost(make):
 
 def test_an_environment_that_steps_all_of_its_copies_resets_none_after_the_last_episode(make):
     log: Log = deque()
-    worker = make(lambda context: Batched(context, 3), 1, log)
+    worker = make(lambda context: batched(context, 3), 1, log)
     worker.evaluate(4)
     # All three copies step until the last episode has ended, the first copy's second one.
     assert log.count(("start", 0)) == log.count(("end", 0)) == 3

@@ -14,6 +14,7 @@ from rollax.core import trees
 from rollax.errors import PolicyError
 from tests.env.kinds import EXTERNAL, KINDS
 from tests.env.worlds import Clock, Counting, Party, action_for
+from tests.rollout.compiled import LSTM
 
 ALL_KINDS = {**KINDS, **EXTERNAL}
 ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-agent"}
@@ -222,14 +223,7 @@ def test_fractions_are_not_stored_in_an_initial_state_of_integers():
     assert set(averages.tolist()) == {0.0, 0.5, 0.75, 0.875}  # episodes have up to four steps
 
 
-LSTM = {
-    "use_lstm": True,
-    "lstm_cell_size": 3,
-    "fcnet_hiddens": (4,),
-    "lstm_use_prev_action": True,
-    "lstm_use_prev_reward": True,
-    "max_seq_len": 3,
-}
+MEMORY = {**LSTM, "max_seq_len": 3}
 SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, "clip_rewards": True}
 
 
@@ -259,7 +253,7 @@ class ByTrajectory(PPO):
 
 
 def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
-    config = PPOConfig(**{**SETTINGS, "model": LSTM, **settings})
+    config = PPOConfig(**{**SETTINGS, "model": MEMORY, **settings})
     worker = RolloutWorker(env, policy_class, config=config)
     worker.sample()  # so that trajectories continue in the next fragment
     batch = worker.sample()
@@ -316,7 +310,7 @@ def test_bootstrapping_by_trajectory_and_by_fragment_agree():
 def test_a_recurrent_and_a_stateless_policy_learn_together():
     worker = RolloutWorker(
         Party,
-        {"remembers": (PPO, None, None, {"model": LSTM}), "forgets": PPO},
+        {"remembers": (PPO, None, None, {"model": MEMORY}), "forgets": PPO},
         policy_mapping_fn=lambda agent: "remembers" if agent in "ac" else "forgets",
         config=PPOConfig(**{**SETTINGS, "model": {"fcnet_hiddens": (4,)}, "num_sgd_iter": 1}),
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from rollax import PPOTrainer
+from tests.python_process import output_of
 
 CONFIG = {
     "num_cpus_per_worker": 0,
@@ -56,6 +55,4 @@ with PPOTrainer.from_checkpoint({str(path)!r}) as trainer:
     trainer.train()
     print("digest", digest(trainer))
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert f"digest {expected}" in done.stdout.splitlines()
+    assert f"digest {expected}" in output_of("-W", "ignore", "-c", program).splitlines()

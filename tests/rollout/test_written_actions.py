@@ -20,13 +20,12 @@ from rollax import (
     PPOConfig,
     PPOTrainer,
     RolloutWorker,
-    VectorEnv,
     check_env,
     load_policy,
 )
 from rollax.core import trees
 from rollax.core.spaces import stack
-from tests.env.worlds import ALL, Counting, DictEnvs
+from tests.env.worlds import ALL, Counting, DictEnvs, ListVector
 
 OBS_SPACE = spaces.Box(-1, 1, (1,), np.float32)
 OBS = np.zeros(1, np.float32)
@@ -99,23 +98,6 @@ class Several(MultiAgentEnv):
         return dict.fromkeys(AGENTS, OBS), dict.fromkeys(AGENTS, 0.0), {ALL: self.t == STEPS}, NO, {}
 
 
-class Vector(VectorEnv):
-    observation_space, num_envs = OBS_SPACE, 2
-
-    def __init__(self, log: Writing) -> None:
-        self.action_space, self.envs = log.action_space, [Single(log), Single(log)]
-
-    def vector_reset(self, seeds=None):
-        firsts = [env.reset() for env in self.envs]
-        return [obs for obs, _ in firsts], [info for _, info in firsts]
-
-    def reset_at(self, index, seed=None):
-        return self.envs[index].reset()
-
-    def vector_step(self, actions):
-        return tuple(zip(*map(Single.step, self.envs, actions), strict=True))
-
-
 class External(ExternalEnv):
     def __init__(self, log: Writing) -> None:
         super().__init__(OBS_SPACE, log.action_space)
@@ -146,7 +128,7 @@ class ExternalAgents(ExternalMultiAgentEnv):
 KINDS: dict[str, Callable[[Writing], Any]] = {
     "single": Single,
     "single, two policies": Single,
-    "VectorEnv": Vector,
+    "VectorEnv": lambda log: ListVector(2, lambda: Single(log)),
     "native vector": lambda log: SyncVectorEnv([lambda: Single(log)] * 2),
     "multi-agent": Several,
     "dict view": lambda log: DictEnvs([Several(log)]),

@@ -106,68 +106,46 @@ def test_an_observation_that_is_no_number_is_named(infinite):
         env.poll_rows()  # the space has elements without bounds
 
 
-class Wrong(CartPole):
-    """A CartPole that returns something else in one place."""
-
-    def __init__(self, **wrong):
-        super().__init__()
-        self.wrong = wrong
-
-    def step(self, state, action, key):
-        return super().step(state, action, key)._replace(**self.wrong)
-
-
-class Branches(CartPole):
-    def step(self, state, action, key):
-        return super().step(-state if action else state, action, key)
-
-
-class FiveValues(CartPole):
-    def step(self, state, action, key):
-        return list(super().step(state, action, key))
-
-
-class OnlyObs(CartPole):
-    def reset(self, key):
-        return jnp.zeros(4)
-
-
-class OneMissing(JaxClocks):
-    def reset(self, key):
-        state, obs = super().reset(key)
-        return state, {"a": obs["a"]}
-
-
-class OneReward(JaxClocks):
-    def step(self, state, actions, key):
-        return super().step(state, actions, key)._replace(reward=1.0)
-
-
-def without(env: JaxEnv, **changed) -> JaxEnv:
-    vars(env).update(changed)
+def changed(env: JaxEnv, **attributes) -> JaxEnv:
+    vars(env).update(attributes)
     return env
+
+
+def returning(**parts) -> JaxEnv:
+    """A CartPole whose steps return something else in one place."""
+    return changed(CartPole(), step=lambda *given: CartPole().step(*given)._replace(**parts))
+
+
+def branching(state, action, key) -> Outcome:
+    return CartPole().step(-state if action else state, action, key)
 
 
 @pytest.mark.parametrize(
     ("env", "error", "says"),
     [
-        (Wrong(obs=jnp.zeros(3)), EnvError, "does not have the shape or dtype of its space...float32 (3,)"),
-        (Wrong(obs={"a": 1}), EnvError, "The observation does not have the structure"),
-        (Wrong(state=jnp.zeros(5)), EnvError, "a different structure than reset...float32 (5,)...float32 (4,)"),
-        (Wrong(state=(jnp.zeros(4), 1)), EnvError, "a state of a different structure than reset"),
-        (Wrong(reward=jnp.zeros(1)), EnvError, "reward is not a real number...float32 (1,)"),
-        (Wrong(reward=True), EnvError, "reward is not a real number"),
-        (Wrong(terminated=jnp.float32(1)), EnvError, "terminated is not a boolean"),
-        (Wrong(truncated=0), EnvError, "truncated is not a boolean"),
-        (Branches(), EnvError, "step() cannot be compiled...TracerBoolConversionError"),
-        (FiveValues(), EnvError, "did not return an Outcome"),
-        (OnlyObs(), EnvError, "reset() did not return (state, obs)"),
-        (without(JaxClocks(), agents=()), EnvError, "The agents do not have ids of their own"),
-        (without(JaxClocks(), agents=("a", "a")), EnvError, "The agents do not have ids of their own"),
-        (OneMissing(), EnvError, "not a dict by agent...reset(), obs...['c', 'a', 'b']"),
-        (OneReward(), EnvError, "not a dict by agent...step(), reward"),
-        (without(JaxClock(), action_space=None), SpaceError, "action_space"),
-        (without(Unlike(), action_spaces={"mover": spaces.Discrete(2)}), SpaceError, "action_space, agent 'turner'"),
+        (returning(obs=jnp.zeros(3)), EnvError, "does not have the shape or dtype of its space...float32 (3,)"),
+        (returning(obs={"a": 1}), EnvError, "The observation does not have the structure"),
+        (returning(state=jnp.zeros(5)), EnvError, "a different structure than reset...float32 (5,)...float32 (4,)"),
+        (returning(state=(jnp.zeros(4), 1)), EnvError, "a state of a different structure than reset"),
+        (returning(reward=jnp.zeros(1)), EnvError, "reward is not a real number...float32 (1,)"),
+        (returning(reward=True), EnvError, "reward is not a real number"),
+        (returning(terminated=jnp.float32(1)), EnvError, "terminated is not a boolean"),
+        (returning(truncated=0), EnvError, "truncated is not a boolean"),
+        (changed(CartPole(), step=branching), EnvError, "step() cannot be compiled...TracerBoolConversionError"),
+        (changed(CartPole(), step=lambda *given: list(CartPole().step(*given))), EnvError, "did not return an Outcome"),
+        (changed(CartPole(), reset=lambda key: jnp.zeros(4)), EnvError, "reset() did not return (state, obs)"),
+        (changed(JaxClocks(), agents=()), EnvError, "The agents do not have ids of their own"),
+        (changed(JaxClocks(), agents=("a", "a")), EnvError, "The agents do not have ids of their own"),
+        (
+            changed(JaxClocks(), reset=lambda key: (0, {"a": jnp.zeros(3)})),
+            *(EnvError, "not a dict by agent...reset(), obs...['c', 'a', 'b']"),
+        ),
+        (
+            changed(JaxClocks(), step=lambda *given: JaxClocks().step(*given)._replace(reward=1.0)),
+            *(EnvError, "not a dict by agent...step(), reward"),
+        ),
+        (changed(JaxClock(), action_space=None), SpaceError, "action_space"),
+        (changed(Unlike(), action_spaces={"mover": spaces.Discrete(2)}), SpaceError, "action_space, agent 'turner'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -288,17 +288,8 @@ class TestGroups:
         refused(EnvError, from_pettingzoo, Dance, says="This is not an environment of PettingZoo...Dance")
 
 
-class KeepsEndedAgents(pettingzoo.ParallelEnv):
+class KeepsEndedAgents(Dance):
     """Keeps its agents in `agents` after their end, which PettingZoo's own test refuses."""
-
-    metadata = {"name": "lingering"}
-    possible_agents = ["a", "b"]
-
-    def observation_space(self, agent):
-        return OBS_SPACE
-
-    def action_space(self, agent):
-        return ACTION_SPACE
 
     def reset(self, seed=None, options=None):
         self.agents, self.t = ["a", "b"], 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -16,6 +14,7 @@ from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.multi_agent.pettingzoo_worlds import Dance
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+from tests.python_process import output_of
 
 
 class Together(MultiAgentEnv):
@@ -166,4 +165,4 @@ class TestExport:
             "except rollax.ConfigError as error: assert \"pip install 'rollax[pettingzoo]'\" in str(error)\n"
             "else: raise AssertionError"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        output_of("-c", code)

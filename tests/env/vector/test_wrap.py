@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from rollax import EnvError, VectorEnv
+from tests.env.worlds import Counting
 
 
-class Lengths(gym.Env):
-    """An episode of `length` steps; `flag` is the type of its flags."""
-
-    observation_space, action_space = gym.spaces.Discrete(9), gym.spaces.Discrete(2)
+class Lengths(Counting):
+    """`flag` is the type of its flags."""
 
     def __init__(self, length: int, terminates: bool, flag: type = bool) -> None:
         self.length, self.terminates, self.flag = length, terminates, flag
 
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return 0, {}
-
     def step(self, action: Any):
-        self.count += 1
-        over = self.count >= self.length
-        flags = self.flag(over and self.terminates), self.flag(over and not self.terminates)
-        return self.count, 1.0, *flags, {}
+        obs, reward, over, _, info = super().step(action)
+        return obs, reward, self.flag(over and self.terminates), self.flag(over and not self.terminates), info
+
+    def obs(self):
+        return self.count
 
 
 def wrapped(*envs: Lengths) -> VectorEnv:
