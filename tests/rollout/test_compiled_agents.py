@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from rollax import (
-    Callbacks,
-    DQNConfig,
-    JaxPolicy,
-    PolicyError,
-    PolicySpec,
-    PPOTrainer,
-)
+from rollax import Callbacks, DQNConfig, JaxPolicy, PolicyError, PolicySpec, PPOTrainer
 from rollax.algorithms.dqn import DQN
 from rollax.algorithms.ppo import PPO
 from rollax.rollout.compiled_sampler import CompiledSampler
@@ -19,10 +12,7 @@ from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 from tests.marks import long_except
 from tests.rollout.compiled import GRU, LSTM, PAIR, TWO, Drawing, compare, make
 
-EACH = {
-    "policy": {"turner": PPO, "mover": PPO, "nobody": PolicySpec(PPO, OBS_SPACE, ACTION_SPACE)},
-    "mapping": by_name,
-}
+EACH = {"policy": {"turner": PPO, "mover": PPO, "nobody": PolicySpec(PPO, OBS_SPACE, ACTION_SPACE)}, "mapping": by_name}
 
 
 class ByTrajectoryPolicy(JaxPolicy):

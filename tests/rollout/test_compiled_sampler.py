@@ -68,22 +68,12 @@ CASES = {
     "ppo, gru, nested, filter": (Both, PPO, PPOConfig, {"model": GRU, "observation_filter": "MeanStdFilter"}),
     "ppo, own memory": (JaxClock, PPO, PPOConfig, {"model": {"custom_model": Counts}}),
     "a2c, lstm, boxes": ("jax:Pendulum-v1", A2C, A2CConfig, {**SHORT, "model": LSTM}),
-    "a2c, gru, clipped, greedy": (
-        JaxClock,
-        A2C,
-        A2CConfig,
-        {"model": GRU, "clip_rewards": 2.5, "explore": False},
-    ),
+    "a2c, gru, clipped, greedy": (JaxClock, A2C, A2CConfig, {"model": GRU, "clip_rewards": 2.5, "explore": False}),
     "dqn": (JaxClock, DQN, DQNConfig, {}),
     "dqn, noisy": (JaxClock, DQN, DQNConfig, {"noisy": True}),
     "sac": ("jax:Pendulum-v1", SAC, SACConfig, SHORT),
     "ddpg, walk": ("jax:Pendulum-v1", DDPG, DDPGConfig, {**SHORT, "noise_scale": 1.0, "random_steps": 0}),
-    "ddpg": (
-        "jax:Pendulum-v1",
-        DDPG,
-        DDPGConfig,
-        {**SHORT, "exploration": "GaussianNoise", "random_steps": 20},
-    ),
+    "ddpg": ("jax:Pendulum-v1", DDPG, DDPGConfig, {**SHORT, "exploration": "GaussianNoise", "random_steps": 20}),
 }
 
 

@@ -14,16 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from rollax import (
-    Callbacks,
-    Policy,
-    PPOConfig,
-    PPOTrainer,
-    RolloutWorker,
-    SampleBatch,
-    WorkerError,
-    register_env,
-)
+from rollax import Callbacks, Policy, PPOConfig, PPOTrainer, RolloutWorker, SampleBatch, WorkerError, register_env
 from rollax.env.registry import registered_envs
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers

@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 
-from rollax import (
-    ConfigError,
-    EnvContext,
-    EnvError,
-    Policy,
-    PolicyError,
-    RolloutWorker,
-    TrainerConfig,
-    VectorEnv,
-)
+from rollax import ConfigError, EnvContext, EnvError, Policy, PolicyError, RolloutWorker, TrainerConfig, VectorEnv
 from rollax.rollout.messages import Update
 from tests.env.worlds import ArrayVector
 from tests.rollout.worlds import Encode, Line, Weighted

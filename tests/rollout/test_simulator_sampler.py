@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import (
-    Callbacks,
-    DQNTrainer,
-    EnvError,
-    ESTrainer,
-    PPOTrainer,
-    SACTrainer,
-    TorchVectorEnv,
-)
+from rollax import Callbacks, DQNTrainer, EnvError, ESTrainer, PPOTrainer, SACTrainer, TorchVectorEnv
 from rollax.optimizers import device_batches
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler

@@ -129,11 +129,7 @@ GROUPINGS = [
 @pytest.mark.filterwarnings("default")
 class TestRandomSchedules:
     @pytest.mark.long
-    @given(
-        episodes=st.lists(scripts(), min_size=1, max_size=3),
-        groups=st.sampled_from(GROUPINGS),
-        **PARAMETERS,
-    )
+    @given(episodes=st.lists(scripts(), min_size=1, max_size=3), groups=st.sampled_from(GROUPINGS), **PARAMETERS)
     def test_groups(self, episodes, groups, mode, fragment, num_envs):
         def make(context):
             return Declared(episodes, context.vector_index).with_agent_groups(groups)
