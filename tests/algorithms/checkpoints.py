@@ -1,7 +1,5 @@
 """Runs that are saved and restored, and their numbers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small environments whose best policy, returns or values are known."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Forged checkpoints: one value of a real checkpoint is replaced, and the manifest matches the change."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Cooperative games of two agents whose best returns are known."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

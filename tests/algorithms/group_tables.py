@@ -1,7 +1,5 @@
 """Groups of two with tables as values, so that targets and gradients can be derived by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 

@@ -1,7 +1,5 @@
 """Advantage-weighted regression, an on-policy algorithm that is defined outside of the library."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from pydantic import Field

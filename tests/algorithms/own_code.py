@@ -1,7 +1,5 @@
 """User-defined classes that a checkpoint refers to: a policy in plain NumPy, and a model."""
 
-from __future__ import annotations
-
 import math
 
 import gymnasium as gym

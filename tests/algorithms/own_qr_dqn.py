@@ -4,8 +4,6 @@ Source: Dabney et al. (2018), arXiv:1710.10044, Eq. 10:
     L = Σ_i E_j |τ_i - 1{u_ij < 0}| huber(u_ij),  u_ij = r + γ θ⁻_j(s', a*) - θ_i(s, a),  τ_i = (i - ½) / N.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from flax import nnx

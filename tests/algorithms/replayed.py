@@ -1,7 +1,5 @@
 """Algorithms with replay, an environment for each of them, and small settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

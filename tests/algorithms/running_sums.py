@@ -1,7 +1,5 @@
 """Sampled rows for policies with running statistics of sums of rewards, and runs that are restored with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any

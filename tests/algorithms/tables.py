@@ -1,7 +1,5 @@
 """A model that is a table, so that probabilities, values and gradients can be derived by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

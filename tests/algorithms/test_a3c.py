@@ -1,7 +1,5 @@
 """A3C's advantages, loss and gradient by hand, and A2C, which makes one gradient step on all samples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Advantages and value targets that PPO, A3C and APPO without V-trace learn from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

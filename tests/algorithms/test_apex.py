@@ -1,7 +1,5 @@
 """Ape-X: exploration of workers, and settings that are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import ConfigError, RolloutWorker

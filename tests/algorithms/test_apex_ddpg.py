@@ -1,7 +1,5 @@
 """Ape-X DDPG in one process, and parameter noise of DDPG: exploration, errors, and learning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """APPO's loss and gradient by hand, with and without V-trace, its target network and its penalty."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A centralized critic: its inputs, its values, the number of its calls, and its checkpoints."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

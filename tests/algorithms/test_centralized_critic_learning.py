@@ -1,7 +1,5 @@
 """Learning with a centralized critic; `make learning` runs these tests."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

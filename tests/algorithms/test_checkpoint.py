@@ -1,7 +1,5 @@
 """Saving and restoring a trainer: with new hyperparameters, of other runs, and damaged; never with code."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Checkpoints of trainers with code of the user: its state, and its import with trust only."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Environments are closed after any failure: of another environment, of the trainer, or of its data."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

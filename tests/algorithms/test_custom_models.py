@@ -1,7 +1,5 @@
 """User-defined models for every kind of algorithm: named outputs of one forward pass, and random inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """DDPG and TD3: losses and gradients against numbers derived by hand, delayed updates, and refused settings."""
 
-from __future__ import annotations
-
 import copy
 
 import jax.numpy as jnp

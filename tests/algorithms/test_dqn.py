@@ -1,7 +1,5 @@
 """DQN and Rainbow: losses against numbers derived by hand, the number of updates, and learning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """DQN with memory: the loss of sequences by hand, the settings, and runs with priorities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Evaluation by workers in other processes: its episodes, its failures, and environments within reach."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """`save(exact=True)`: the restored run equals the continued one, bit for bit, or the save is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bonuses by random network distillation, against numbers derived by hand, and in runs of every algorithm with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

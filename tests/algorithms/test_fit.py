@@ -1,7 +1,5 @@
 """`Trainer.fit`: the files of a run, and its result."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """FlashSAC: its critics, targets, reward scale and optimizer, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

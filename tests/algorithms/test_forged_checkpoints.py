@@ -1,7 +1,5 @@
 """Forged checkpoints: no value runs code, breaks a trainer, or raises an unnamed error."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

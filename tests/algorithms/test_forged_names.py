@@ -4,8 +4,6 @@ Each place of a stored config gets names that would be imported, or called, wher
 import. Opening it may succeed or raise a named error; no import is attempted, and no command runs.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import json
 import sys

@@ -1,7 +1,5 @@
 """Hindsight goals in runs of every algorithm that has them, what is refused, and learning runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

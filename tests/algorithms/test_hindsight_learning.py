@@ -1,7 +1,5 @@
 """Tasks whose rewards are too rare to learn from without hindsight goals: 20 bits, and a robot's arm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

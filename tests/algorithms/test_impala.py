@@ -1,7 +1,5 @@
 """IMPALA's loss and gradient by hand, its columns, and the rows that count."""
 
-from __future__ import annotations
-
 import math
 
 import jax

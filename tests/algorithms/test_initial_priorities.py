@@ -1,7 +1,5 @@
 """TD errors that workers send as initial priorities, by hand and against rows of a buffer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

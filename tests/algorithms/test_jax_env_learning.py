@@ -3,8 +3,6 @@
 Those that Gymnasium has too are evaluated there.
 """
 
-from __future__ import annotations
-
 import pytest
 from gymnasium import spaces
 

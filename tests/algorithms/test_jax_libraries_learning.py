@@ -3,8 +3,6 @@
 gymnax excludes the newest Gymnasium, jaxmarl the newest JAX, and MuJoCo Playground requires NVIDIA Warp.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

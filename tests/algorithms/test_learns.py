@@ -1,7 +1,5 @@
 """Small tasks with known solutions, learned in seconds."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """`load_policy`: a policy from a checkpoint acts on raw observations like its trainer."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """DQN for several agents: buffers, target networks and γ by policy, shared variables, counting of steps."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

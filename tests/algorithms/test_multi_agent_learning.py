@@ -1,7 +1,5 @@
 """Learning of a hierarchy of policies and with two trainers, as in the examples (`make learning`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

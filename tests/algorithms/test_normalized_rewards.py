@@ -1,7 +1,5 @@
 """Normalized rewards, against numbers derived by hand, and in runs of every on-policy algorithm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning from the actions of others: logged actions, and rows of other policies."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import gymnasium as gym

@@ -3,8 +3,6 @@
 The fixture `reaches` checks the scores. What is in the zoo, such as PPO on CartPole, is verified in `tests/zoo`.
 """
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Algorithms outside of the library, each in one short file, learn and are restored like built-in ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PG's returns, loss and gradient by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

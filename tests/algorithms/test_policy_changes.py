@@ -1,7 +1,5 @@
 """Policies that are added to a trainer and removed from it, while it runs and at a restore."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pong from pixels, which takes an hour: `make learning` runs it, with one seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """PPO's loss and gradient by hand, its advantages, and coefficients that change between updates."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

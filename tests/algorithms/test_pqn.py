@@ -1,7 +1,5 @@
 """PQN: λ-returns, loss, gradient and steps against numbers derived by hand; settings; memory."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

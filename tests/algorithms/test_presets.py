@@ -1,7 +1,5 @@
 """The defaults of other libraries, as presets."""
 
-from __future__ import annotations
-
 import pytest
 from gymnasium import spaces
 

@@ -1,7 +1,5 @@
 """QMIX, VDN and independent Q-learning: losses against numbers derived by hand, and refused settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import jax.numpy as jnp

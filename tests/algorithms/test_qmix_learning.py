@@ -1,7 +1,5 @@
 """Groups that learn to cooperate; `make learning` runs these. The fixture `reaches` checks the scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

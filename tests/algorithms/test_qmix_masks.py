@@ -1,7 +1,5 @@
 """Action masks of group members: acting, targets, and absent members."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """QMIX in environments: several groups, members that appear and leave, other policies, and learning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Videos of evaluation episodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

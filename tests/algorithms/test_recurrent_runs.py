@@ -1,7 +1,5 @@
 """Recurrent policies that are loaded from a checkpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Algorithms by name."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

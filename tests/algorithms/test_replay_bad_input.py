@@ -1,7 +1,5 @@
 """Bad input that algorithms with a replay buffer refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import ConfigError, DQNTrainer, Trainer

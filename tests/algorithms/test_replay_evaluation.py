@@ -1,7 +1,5 @@
 """Algorithms with a replay buffer: greedy evaluation with every exploration, and restored targets and schedules."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """DQN, R2D2, Rainbow, SAC, TQC, FlashSAC, TD7, TD3, DDPG and Ape-X reach published scores within published budgets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Policies that a trainer with a replay buffer trains, keys of their specs, and refused ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

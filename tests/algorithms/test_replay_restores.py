@@ -1,7 +1,5 @@
 """A checkpoint that does not fit changes neither policies nor replay buffers."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import ApexDQNTrainer, DQNTrainer, PolicyError, PolicySpec

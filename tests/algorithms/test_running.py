@@ -1,7 +1,5 @@
 """Calls of a trainer's methods in its callbacks, or after `stop`: refused where they would recurse or do harm."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SAC: losses and gradients against numbers derived by hand, for continuous and for discrete actions."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The config keys `frame_stack` and `action_repeat` in whole runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from examples.multi_agent_cartpole import MultiAgentCartPole

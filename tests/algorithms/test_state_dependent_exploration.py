@@ -1,7 +1,5 @@
 """State-dependent exploration: which steps have the same noise, and runs of every algorithm with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints whose configs have keys that this version does not have, or values that it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

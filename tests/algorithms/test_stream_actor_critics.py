@@ -1,7 +1,5 @@
 """IMPALA and APPO on fragments of a worker: sequences of a model with memory, and importance weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """TD7: its embeddings, targets, losses and copies against numbers derived by hand. Tests of DDPG cover the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

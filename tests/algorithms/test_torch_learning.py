@@ -1,7 +1,5 @@
 """PG, PPO, DQN and SAC in PyTorch reach the scores of JAX with as many samples; `make learning` runs these."""
 
-from __future__ import annotations
-
 import pytest
 
 from examples.torch_dqn import TorchDQNTrainer

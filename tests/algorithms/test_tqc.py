@@ -1,7 +1,5 @@
 """TQC: its targets, losses and config against numbers derived by hand. Tests of SAC cover the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """`Trainer`: configs, results, determinism, evaluation, single actions."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

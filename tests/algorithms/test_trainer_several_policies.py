@@ -1,7 +1,5 @@
 """`Trainer` with several policies: trained policies, results by policy, copied weights and filters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

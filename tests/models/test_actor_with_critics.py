@@ -1,7 +1,5 @@
 """Actors and critics: shapes for every space, ensembles, and frozen weights."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

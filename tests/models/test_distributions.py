@@ -1,7 +1,5 @@
 """Properties of all action distributions, and the distribution of each space."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import jax

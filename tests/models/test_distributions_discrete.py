@@ -1,7 +1,5 @@
 """Categorical, MultiCategorical and Bernoulli against numbers derived by hand."""
 
-from __future__ import annotations
-
 from math import log
 
 import jax

@@ -1,7 +1,5 @@
 """DiagGaussian and SquashedGaussian against numbers derived by hand, and integrals."""
 
-from __future__ import annotations
-
 from math import atanh, log, pi, tanh
 
 import jax

@@ -1,7 +1,5 @@
 """Dropout of critics, `critic_model.dropout`: its place among the layers, and where it is on."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Mixers: numbers by hand, and a joint value that is monotonic in the members' values."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import jax

@@ -1,7 +1,5 @@
 """Inputs of members and of the mixer of a group, and members as batch rows of their network."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The gated transformer: its parts against loops in NumPy, and what a row may depend on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Invalid choices have probability 0 and finite statistics, whatever the logits of the valid ones are."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

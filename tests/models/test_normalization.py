@@ -1,7 +1,5 @@
 """Batch renormalization and running statistics against numbers derived by hand, in JAX and PyTorch, and their keys."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

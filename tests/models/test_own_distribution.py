@@ -1,7 +1,5 @@
 """The autoregressive distribution of the example against the table of all pairs of choices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

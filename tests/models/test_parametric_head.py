@@ -1,7 +1,5 @@
 """Parametric actions: the head over embeddings, refused spaces, and policies that act and learn with empty slots."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

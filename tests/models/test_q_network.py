@@ -1,7 +1,5 @@
 """`QNetwork`: values, distributions, dueling streams, noise, and values of actions with embeddings."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

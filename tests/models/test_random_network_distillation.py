@@ -1,7 +1,5 @@
 """Scaled observations and the networks of random network distillation, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

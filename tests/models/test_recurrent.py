@@ -1,7 +1,5 @@
 """LSTM, GRU and the default model with memory: by hand, against loops in NumPy, and sequences against single steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Actors and critics with memory: losses of a padded sequence by hand, and what each row depends on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

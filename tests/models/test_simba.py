@@ -1,7 +1,5 @@
 """Residual blocks of dense layers against numbers derived by hand, in JAX and PyTorch, and their key."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """State-dependent Gaussians and their head, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import math
 
 import jax

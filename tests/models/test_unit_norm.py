@@ -1,7 +1,5 @@
 """Layers whose weights keep their norms, and the networks of residual blocks, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Targets and losses of actors and critics, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

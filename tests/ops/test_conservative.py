@@ -1,7 +1,5 @@
 """The gaps of conservative Q-learning, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

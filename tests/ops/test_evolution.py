@@ -1,7 +1,5 @@
 """Random search of a vector: weights and steps by hand, and problems with known solutions."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Weights and losses of imitation, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

@@ -1,7 +1,5 @@
 """masked_mean."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

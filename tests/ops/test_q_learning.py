@@ -1,7 +1,5 @@
 """Targets and losses of Q-learning against numbers derived by hand, and against rlax."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """Advantages in JAX: by hand, and equal to those in NumPy."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The value loss and the explained variance."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

@@ -1,7 +1,5 @@
 """V-trace against numbers derived by hand, the sum of the paper, generalized advantages, and rlax."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainers of other algorithms, and comparisons of their weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures: asynchronous optimizers with stand-ins."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import AsyncReplayOptimizer

@@ -1,7 +1,5 @@
 """Workers with numbered rows, a policy that records the rows it learns from, and shards that fail."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

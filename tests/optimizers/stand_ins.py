@@ -1,7 +1,5 @@
 """Policies that record their batches, and workers and actors in the process of the test."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`AsyncGradientsOptimizer` with stand-ins: each gradient is applied once, and its worker gets the new weights."""
 
-from __future__ import annotations
-
 import pytest
 from gymnasium.spaces import Box, Discrete
 

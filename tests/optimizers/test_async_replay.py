@@ -1,7 +1,5 @@
 """`AsyncReplayOptimizer` with stand-ins: rows of shards, priorities, number of updates, and weights."""
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """`AsyncReplayOptimizer` with stand-ins: failures of shards, workers and updates, and restored runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`AsyncSamplesOptimizer` with stand-ins: no samples are lost, queues are bounded, and the learner thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Replay on the device: rounds of sampling and learning in one compiled call."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

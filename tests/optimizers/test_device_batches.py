@@ -1,7 +1,5 @@
 """Train batches on the device: sampling and learning in one compiled call."""
 
-from __future__ import annotations
-
 import copy
 
 import jax.numpy as jnp

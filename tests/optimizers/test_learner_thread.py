@@ -1,7 +1,5 @@
 """`LearnerThread`: its queue, pauses, errors and end."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """`Ring`: transitions of n steps from a ring of rows on the device, with each form of its observations."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

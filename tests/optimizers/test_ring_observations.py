@@ -1,7 +1,5 @@
 """`ObservationsOnce` reads what `ObservationPairs` reads, bit for bit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

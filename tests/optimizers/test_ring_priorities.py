@@ -1,7 +1,5 @@
 """`RingPriorities`: draws in proportion to priorities, on the device."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

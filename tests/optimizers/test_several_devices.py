@@ -1,7 +1,5 @@
 """Rounds in compiled calls on two devices are those of one device; checked in a process with two devices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

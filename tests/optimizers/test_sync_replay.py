@@ -1,7 +1,5 @@
 """`SyncReplayOptimizer` with stand-ins: updates of each policy, and restored runs."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

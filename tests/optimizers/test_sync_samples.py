@@ -1,7 +1,5 @@
 """`SyncSamplesOptimizer` with given workers: sampling, learning, counters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

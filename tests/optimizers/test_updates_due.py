@@ -1,7 +1,5 @@
 """The exact number of due updates by stored steps, also with other settings after a restore."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A small `PPO`, and experience to learn from."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx

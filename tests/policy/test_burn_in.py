@@ -1,7 +1,5 @@
 """Burn-in: its rows are apart from the rows to learn from, advance the state of each network, and have no gradient."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """What every policy with a model does, in JAX and in PyTorch."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

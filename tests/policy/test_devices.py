@@ -1,7 +1,5 @@
 """A learner with eight devices learns the same as with one device; checked in a process with eight devices."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess

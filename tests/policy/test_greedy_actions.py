@@ -1,7 +1,5 @@
 """`act_greedily`: the greedy actions of `compute_actions`, and its errors."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`JaxPolicy` with PPO and PG: acting, learning, weights and state, compilations."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

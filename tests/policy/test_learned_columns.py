@@ -1,7 +1,5 @@
 """Batches that do not fit the policy: each error names the column, what it has, and what the policy's spaces have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

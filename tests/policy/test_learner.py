@@ -1,7 +1,5 @@
 """The compiled update against a plain loop: minibatches, microbatches, target parameters."""
 
-from __future__ import annotations
-
 import copy
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The return values of a loss."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import pytest
 

@@ -1,7 +1,5 @@
 """Action masks: checks in NumPy, and their effect on a policy."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A policy learns the same from microbatches as from whole batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

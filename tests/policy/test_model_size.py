@@ -1,7 +1,5 @@
 """The sizes of models are known before they are built, and bounded where a file describes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

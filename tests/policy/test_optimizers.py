@@ -1,7 +1,5 @@
 """Optimizers of `JaxPolicy`: those of a user, which are checked when the policy is made."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import optax

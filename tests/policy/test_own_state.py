@@ -1,7 +1,5 @@
 """Checkpoints store networks, optimizers and arrays of user-defined policies, or refuse them with a reason."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -1,7 +1,5 @@
 """`PackedActing` with models in half precision: the numbers of `compute_actions`."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

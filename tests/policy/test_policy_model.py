@@ -1,7 +1,5 @@
 """Models and batches larger than main memory are refused before they are allocated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """Acting and learning have separate random streams from one seed, so that any process may act."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of raw observations that do not fit their space name the part, and the expected value."""
 
-from __future__ import annotations
-
 from collections import UserDict
 
 import numpy as np

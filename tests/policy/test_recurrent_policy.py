@@ -1,7 +1,5 @@
 """Policies with memory: acting, sequences as units of learning, and padding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

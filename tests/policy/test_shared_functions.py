@@ -1,7 +1,5 @@
 """Equal policies share compiled functions: the second one compiles nothing, and other policies are not affected."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """Variables shared between policies: one set of arrays, an optimizer for each policy, checkpoints, refused configs."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Acting with many parameter vectors at once: bit for bit equal to acting with each alone, for any number of them."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Plans with steps by part: a part of the model that makes every k-th gradient step only, in JAX and PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Target parameters of a `JaxPolicy`: their columns, updates, state, and refused ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

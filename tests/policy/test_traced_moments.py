@@ -1,7 +1,5 @@
 """Running statistics inside of compiled functions: those on the host, in float32."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

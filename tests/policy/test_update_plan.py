@@ -1,7 +1,5 @@
 """The plan of minibatches, and the sizes to which batches are padded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Means over parts against means over all rows."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

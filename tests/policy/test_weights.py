@@ -1,7 +1,5 @@
 """Weights and gradients that are no arrays of real numbers, in JAX and PyTorch; vectors of parameters of ARS."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """Observations of 64-bit integers: small ones are read, larger ones are refused instead of being read modulo 2**32."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

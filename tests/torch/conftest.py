@@ -1,7 +1,5 @@
 """Uses one thread: with several, small networks learn ten times slower while other processes use the cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

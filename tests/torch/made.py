@@ -1,7 +1,5 @@
 """Policies for the tests of `rollax.torch`, with some in JAX, and experience for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

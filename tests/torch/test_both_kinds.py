@@ -1,7 +1,5 @@
 """What a class of a user's sees is the same for `JaxPolicy` and `TorchPolicy`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Buffers of user-defined models in PyTorch: replaced ones, and those whose new values travel with gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Burn-in in PyTorch, with the numbers of the tests in JAX."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

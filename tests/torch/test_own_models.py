@@ -1,7 +1,5 @@
 """User-defined models in PyTorch: checks of outputs and layers, tied weights, and batch normalization."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

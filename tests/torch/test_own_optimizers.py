@@ -1,7 +1,5 @@
 """User-defined optimizers and losses in PyTorch: refused ones, clipping, and restored state."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

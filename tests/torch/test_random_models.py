@@ -1,7 +1,5 @@
 """Models with random numbers in acting, which come from the policy's own stream and are part of its state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Parts of a model in PyTorch that are shared, frozen, or replaced, also while it acts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The state of a `TorchPolicy` besides its model, other optimizers, and shared variables."""
 
-from __future__ import annotations
-
 from collections import deque
 from functools import partial
 

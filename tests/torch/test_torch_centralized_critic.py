@@ -1,7 +1,5 @@
 """A centralized critic of policies in PyTorch: its inputs, acting without it, and refused models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """`TorchPolicy`: equal to JAX, masks, policies of functions, settings that are refused, and devices."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Policies in PyTorch in whole runs: without JAX, restored, with workers, and with policies in JAX."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Twins equal their originals in JAX: values and gradients for random inputs."""
 
-from __future__ import annotations
-
 import functools
 import math
 import pickle

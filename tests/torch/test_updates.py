@@ -1,7 +1,5 @@
 """Updates of a `TorchPolicy`: learning rates, targets, microbatches, statistics, interrupts, compiled losses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Several value heads, and methods of the algorithm that `postprocess` runs, in JAX and PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights of a JAX model, converted to those of its twin."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What the table in docs/algorithms.md says that each algorithm supports, and small trainers for each of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Masked and parametric environments raise an error for an invalid action, also in greedy evaluations.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NaN and infinity in samples, weights and targets raise named errors and break nothing, with every algorithm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

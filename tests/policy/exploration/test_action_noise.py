@@ -1,7 +1,5 @@
 """Noise of continuous actions: its scale, state and bounds; and random actions in the first steps."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Parameter noise: acting parameters, new directions, and adaptation of σ; numbers by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exploration on values of discrete actions: frequencies of actions, and invalid actions."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

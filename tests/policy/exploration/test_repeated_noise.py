@@ -1,7 +1,5 @@
 """Noise that stays the same for several steps: how long, for which rows, and with other explorations around it."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import jax
