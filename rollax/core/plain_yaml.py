@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the plain values of YAML text, where 3e-4 is a number.
+    """Returns the plain values of YAML text, where 3e-4 and -.5 are numbers.
 
     Raises:
         yaml.YAMLError: the text is not valid, is nested too deep, has too many nodes, or repeats a key.
@@ -41,7 +41,7 @@ def parse_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader without code, which accepts 3e-4 as a number and refuses repeated keys, depth and alias bombs."""
+    """A YAML loader without code, which refuses repeated keys, depth and alias bombs; see `parse_yaml`."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -88,7 +88,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# PyYAML follows YAML 1.1, where a float requires a dot and a signed exponent, and reads 3e-4 as a string.
+# PyYAML follows YAML 1.1, and reads 3e-4 and -.5 as strings.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*(\.\d*)?[eE][-+]?\d+|\.\d+([eE][-+]?\d+)?)$"),
+    list("-+0123456789."),
 )

@@ -39,10 +39,10 @@ def test_an_entry_of_the_zoo_is_an_experiment(tmp_path):
     ("text", "value"),
     [
         *(("3e-4", 3e-4), ("1e6", 1e6), ("2.5e3", 2500.0), ("1E+2", 100.0), ("1_000", 1000), ("e5", "e5")),
-        ("'3e-4'", "3e-4"),
+        *(("-.5", -0.5), ("+.5", 0.5), (".5e3", 500.0), ("-.5e-1", -0.05), ("'3e-4'", "3e-4"), ("-.", "-.")),
     ],
 )
-def test_numbers_with_exponents(tmp_path, text, value):
+def test_numbers_of_yaml_1_2(tmp_path, text, value):
     config = read(tmp_path, f"config: {{x: {text}}}").config
     assert config == {"x": value}
     assert type(config["x"]) is type(value)
