@@ -31,11 +31,11 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the plain values of YAML text, where 3e-4 and -.5 are numbers.
+    """Returns the plain values of YAML text, where 3e-4 and -.5 are numbers, and 2001-12-31 is text.
 
     Raises:
         yaml.YAMLError: the text is not valid, is nested too deep, has too many nodes, or repeats a key.
-        ValueError: a value is not valid, such as the date 2001-99-99.
+        ValueError: a value is not valid, such as !!int x.
     """
     return yaml.load(text, Loader=_Loader)
 
@@ -88,7 +88,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# PyYAML follows YAML 1.1, and reads 3e-4 and -.5 as strings.
+# PyYAML follows YAML 1.1, which makes an object of a date: JSON, and so config.json and checkpoints, have none.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# It also reads 3e-4 and -.5 as strings.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*(\.\d*)?[eE][-+]?\d+|\.\d+([eE][-+]?\d+)?)$"),

@@ -48,6 +48,12 @@ def test_numbers_of_yaml_1_2(tmp_path, text, value):
     assert type(config["x"]) is type(value)
 
 
+@pytest.mark.parametrize("text", ["2001-12-31", "2001-12-31 10:30:00"])
+def test_dates_are_text_which_checkpoints_store(tmp_path, text):
+    config = PPOConfig(env_config=read(tmp_path, f"config: {{env_config: {{day: {text}}}}}").config["env_config"])
+    assert config.env_config == PPOConfig.from_json(config.to_json()).env_config == {"day": text}
+
+
 def aliases(first, form):
     """A config of 10 keys, each with 9 aliases of the key before in this form."""
     more = [f"a{i + 1}: &a{i + 1} {form.format(', '.join([f'*a{i}'] * 9))}" for i in range(10)]
