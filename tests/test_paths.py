@@ -16,6 +16,7 @@ from rollax.offline import reader
 from rollax.offline.new_file import new_folder
 from rollax.runs.results import labelled
 from rollax.runs.run_folder import newest_checkpoint
+from tests.env.refused import raised
 
 READ: dict[str, Callable[[str], Any]] = {
     "load_policy": load_policy,
@@ -42,16 +43,14 @@ def trainer():
 @pytest.mark.parametrize("path", ["x" * 5000, "a\0b"], ids=["long", "null"])
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
 def test_reading_one_is_a_named_error(read, path):
-    with pytest.raises(RollaxError):
-        read(path)
+    raised(RollaxError, read, path)
 
 
 @pytest.mark.parametrize("path", ["x" * 5000, "a\0b"], ids=["long", "null"])
 @pytest.mark.parametrize("write", WRITTEN.values(), ids=WRITTEN)
 def test_writing_one_is_a_named_error(write, path, trainer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RollaxError):
-        write(trainer, path)
+    raised(RollaxError, write, trainer, path)
     assert not list(tmp_path.iterdir())
 
 
@@ -78,5 +77,4 @@ def test_data_that_may_not_be_read_are_a_named_error(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_format_of", refused)
     (tmp_path / "a.jsonl").touch()
     for path in (tmp_path, tmp_path / "a.jsonl"):
-        with pytest.raises(DatasetError, match="Permission denied"):
-            open_dataset(path)
+        raised(DatasetError, open_dataset, path, says="Permission denied")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, CheckpointError, ConfigError, PGTrainer, PPOTrainer, load_policy
+from tests.env.refused import raised, refused
 from tests.paying import EPISODE, SMALL, paying_env
 from tests.python_process import output_of
 
@@ -46,8 +47,7 @@ class TestClass:
         assert issubclass(trainable("PG"), TunedTrainer)
 
     def test_an_unknown_algorithm_is_refused(self):
-        with pytest.raises(ConfigError, match="PPO"):
-            trainable("PPOO")
+        refused(ConfigError, trainable, "PPOO", says="PPO")
 
     @pytest.mark.long
     def test_importing_rollax_does_not_load_tune(self):
@@ -220,8 +220,7 @@ class TestCheckpoints:
             stored.mkdir()
         else:
             stored.write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"evaluation\.json"):
-            trial.load_checkpoint(str(tmp_path))
+        refused(CheckpointError, trial.load_checkpoint, str(tmp_path), says="evaluation.json")
 
     def test_a_reset_makes_a_new_trainer(self, make):
         closed = []
@@ -244,8 +243,7 @@ class TestCheckpoints:
     def test_a_failed_reset_closes_everything(self, make):
         closed = []
         trial = make(env_config={"closed": closed.append})
-        with pytest.raises(ConfigError, match="learning_rate"):
-            trial.reset({"env": paying_env(), "learning_rate": 1.0})
+        raised(ConfigError, trial.reset, {"env": paying_env(), "learning_rate": 1.0}, says="learning_rate")
         count = len(closed)
         assert count > 0
         trial.stop()

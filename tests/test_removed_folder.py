@@ -16,6 +16,7 @@ from rollax.offline.new_file import NewFile, check_folder, new_folder
 from rollax.runs.display import shown_path
 from rollax.runs.results import labelled
 from rollax.serving.export.export_policy import export_policy
+from tests.env.refused import refused
 
 
 def enter(path):
@@ -46,8 +47,7 @@ def removed(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("removed")
 @pytest.mark.parametrize("write", WRITING.values(), ids=WRITING)
 def test_relative_paths_are_refused(write):
-    with pytest.raises(RollaxError, match="working directory"):
-        write("some/file")
+    refused(RollaxError, write, "some/file", says="working directory")
 
 
 def test_a_trainer_saves_and_runs_to_absolute_paths_only(tmp_path, removed):
@@ -60,8 +60,7 @@ def test_a_trainer_saves_and_runs_to_absolute_paths_only(tmp_path, removed):
             lambda: export_policy(trainer.save(tmp_path), out="policy.onnx"),
             lambda: PPOTrainer("CartPole-v1", {**config, "output": "written"}),
         ):
-            with pytest.raises(RollaxError, match="working directory"):
-                fails()
+            refused(RollaxError, fails, says="working directory")
         with Trainer.from_checkpoint(trainer.save(tmp_path / "saved")) as restored:
             assert restored.iteration == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from rollax.batch import Fragment, MultiAgentBatch, SampleBatch
 from rollax.errors import BatchError
+from tests.env.refused import raised, refused
 
 
 #   row         0  1  2  3  4 | 5 | 6  7 | 8      ends: after 4 the episode changes, after 5 the agent, after 7
@@ -78,8 +79,7 @@ def test_sequences_of_no_rows():
 def test_a_padded_batch_cannot_be_split():
     padded = recurrent_rows().sequences(4)  # lengths 4 1 1 3: rows 0-3, 4, 5, 6-8
     assert padded["seq_lens"].tolist() == [4, 1, 1, 3]
-    with pytest.raises(BatchError, match="Splitting by episode"):
-        padded.split_by_episode()
+    raised(BatchError, padded.split_by_episode, says="Splitting by episode")
     for tear in (
         lambda: padded[1:3],
         lambda: padded.rows([1]),
@@ -90,8 +90,7 @@ def test_a_padded_batch_cannot_be_split():
         lambda: padded.update(rewards=np.zeros(9)),
         lambda: recurrent_rows().sequences(0),
     ):
-        with pytest.raises(BatchError):
-            tear()
+        raised(BatchError, tear)
 
 
 def test_padded_batches_concatenate_when_padded_alike():
@@ -141,8 +140,7 @@ def test_a_padded_batch_is_shuffled_and_divided_by_sequences():
 def test_bootstrap_rows_stay_behind_their_segments():
     batch = recurrent_rows(bootstrap=np.arange(9) == 4)
     for separate in (lambda: batch.shuffled(0), lambda: batch.minibatches(2)):
-        with pytest.raises(BatchError, match=r"(?s)1 bootstrap rows.*sequences\(\)"):
-            separate()
+        refused(BatchError, separate, says="1 bootstrap rows...sequences()")
     assert len(batch.rows(~batch["bootstrap"]).shuffled(0)) == 8
     shuffled = batch.sequences(5).shuffled(0)
     assert shuffled["bootstrap"].reshape(3, 5).nonzero()[1].tolist() == [4]

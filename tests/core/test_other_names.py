@@ -14,6 +14,7 @@ import rollax
 from rollax import PPO, ConfigError, DQNTrainer, PPOConfig, PPOTrainer, SpaceError
 from rollax.core.replacements import ACT, CONFIG, EPISODE, EVALUATE, FIT, PUBLIC, RUNNER, TRAINER
 from rollax.rollout.episode import Episode
+from tests.env.refused import refused
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +165,12 @@ def test_arguments_of_other_trainers(arguments, keys, message):
 
 @pytest.mark.parametrize("keys", [{}, {"verbose": 1}])
 def test_an_algorithm_called_as_a_trainer_names_the_trainer(keys):
-    with pytest.raises(SpaceError, match="PPOTrainer"):
-        PPO("MlpPolicy", "CartPole-v1", **keys)
+    refused(SpaceError, PPO, "MlpPolicy", "CartPole-v1", **keys, says="PPOTrainer")
 
 
 def test_settings_of_an_algorithm_are_in_its_config(trainer):
     policy = trainer.get_policy()
-    with pytest.raises(ConfigError, match="config"):
-        PPO(policy.observation_space, policy.action_space, lr=1e-3)
+    refused(ConfigError, PPO, policy.observation_space, policy.action_space, lr=1e-3, says="config")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 from rollax.core.running_statistics import RunningMoments, RunningStatistics
 from rollax.errors import CheckpointError, NonFiniteError, ShapeError
+from tests.env.refused import raised, refused
 
 
 class TestMoments:
@@ -42,14 +43,12 @@ class TestMoments:
     def test_rows_that_are_not_finite_are_refused_without_a_change(self, bad):
         moments = RunningMoments()
         moments.update([1, 3])
-        with pytest.raises(NonFiniteError):
-            moments.update([0, bad])
+        refused(NonFiniteError, moments.update, [0, bad])
         assert (moments.count, moments.mean, moments.variance) == (2, 2, 1)
 
     @pytest.mark.parametrize("rows", [np.zeros((4, 2)), np.zeros(3), np.float64(1)])
     def test_rows_of_another_shape_are_refused(self, rows):
-        with pytest.raises(ShapeError):
-            RunningMoments((3,)).update(rows)
+        raised(ShapeError, RunningMoments((3,)).update, rows)
 
 
 class TestStatistics:
@@ -78,8 +77,7 @@ class TestStatistics:
         state = self.made()[0].state()
         assert state.keys() == {f"{name}{part}" for name in ("", "~/bonuses/") for part in ("count", "mean", "squares")}
         for other in ({"": RunningMoments((2,))}, {"": RunningMoments(), "~/bonuses/": RunningMoments()}):
-            with pytest.raises(CheckpointError):
-                RunningStatistics(other).set_state(state)
+            refused(CheckpointError, RunningStatistics(other).set_state, state)
 
     @pytest.mark.parametrize("value", [-7, np.nan, np.inf])
     @pytest.mark.parametrize("part", ["count", "mean", "squares"])

@@ -12,6 +12,7 @@ import pytest
 
 from rollax import ConfigError, PGTrainer
 from rollax.core import runtime
+from tests.env.refused import refused
 from tests.python_process import output_of
 
 
@@ -114,8 +115,7 @@ class TestGPUs:
 
     def test_a_fraction_of_none(self, devices):
         devices(0)
-        with pytest.raises(ConfigError, match="expected: at most 0\n"):
-            runtime.refuse_missing_gpus(0.25)
+        refused(ConfigError, runtime.refuse_missing_gpus, 0.25, says="expected: at most 0\n")
 
     def test_a_trainer_is_refused_but_not_its_evaluation(self, monkeypatch, tmp_path):
         config = {"num_gpus": 99, "train_batch_size": 8}
@@ -123,7 +123,6 @@ class TestGPUs:
             patched.setattr(runtime, "refuse_missing_gpus", lambda required: None)
             with PGTrainer("CartPole-v1", config) as trainer:
                 saved = trainer.save(tmp_path)
-        with pytest.raises(ConfigError, match="config key 'num_gpus'"):
-            PGTrainer("CartPole-v1", config)
+        refused(ConfigError, PGTrainer, "CartPole-v1", config, says="config key 'num_gpus'")
         PGTrainer.from_checkpoint(saved, num_gpus=0).stop()
         PGTrainer.from_checkpoint(saved, learn=False).stop()

@@ -15,6 +15,7 @@ from rollax.env.jax.wrappers import TimeLimit
 from rollax.errors import CheckpointError, ConfigError, EnvError
 from rollax.runs.experiment import override, read_experiment
 from tests.algorithms.checkpoints import continue_training
+from tests.env.refused import raised, refused
 from tests.env.worlds import Counting
 from tests.env.wraps import Old
 
@@ -122,8 +123,7 @@ def test_in_checkpoints(tmp_path):
     with Trainer.from_checkpoint(path, trust_code=True) as again:
         assert again.config.env_wrappers == (f"{HERE}:without_velocities", (f"{HERE}:Scaled", {"factor": 2.0}))
         expected = continue_training(again, 2)
-    with pytest.raises(CheckpointError, match="env_wrappers"):
-        Trainer.from_checkpoint(path)
+    refused(CheckpointError, Trainer.from_checkpoint, path, says="env_wrappers")
     with Trainer.from_checkpoint(path, env_wrappers=config["env_wrappers"]) as again:
         assert continue_training(again, 2) == expected
 
@@ -134,8 +134,7 @@ def test_in_files(tmp_path):
     trusted = override(read_experiment(path, trust_code=True), run=None, env=None, config={}, stop={})
     with PPOTrainer("CartPole-v1", {**SMALL, **trusted.config}) as trainer:
         assert trainer.get_policy().observation_space.shape == (2,)
-    with pytest.raises(ConfigError, match="env_wrappers"):
-        override(read_experiment(path), run=None, env=None, config={}, stop={})
+    raised(ConfigError, override, read_experiment(path), run=None, env=None, config={}, stop={}, says="env_wrappers")
 
 
 def test_on_the_command_line():
@@ -170,8 +169,7 @@ def test_recorded_episodes_and_hindsight(tmp_path):
     with PPOTrainer("CartPole-v1", config) as trainer:
         found = trainer.evaluate(record_dir=str(tmp_path))
     assert found["episode_reward_mean"] == pytest.approx(3 * found["episode_len_mean"])
-    with pytest.raises(ConfigError, match="env_wrappers"):
-        DQNConfig(hindsight_goals=4, env_wrappers=[Scaled])
+    refused(ConfigError, DQNConfig, hindsight_goals=4, env_wrappers=[Scaled], says="env_wrappers")
 
 
 def test_of_the_old_interface_and_of_environments_in_jax():
@@ -194,8 +192,7 @@ def test_in_remote_environments_and_workers(small_ray):
     "value", [Scaled, "x:Y", [3], ["Scaled"], [(Scaled, 3)], [(Scaled, {}, {})], [[[Scaled, {}], {}]]]
 )
 def test_other_values_are_refused(value):
-    with pytest.raises(ConfigError, match="env_wrappers"):
-        PPOConfig(env_wrappers=value)
+    refused(ConfigError, PPOConfig, env_wrappers=value, says="env_wrappers")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from rollax.errors import ConfigError
 from rollax.many.sweep import Setting, parse_sweep
+from tests.env.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -56,5 +57,4 @@ def test_without_texts_there_is_one_setting_without_keys():
     ids=" ".join,
 )
 def test_texts_that_are_refused(texts):
-    with pytest.raises(ConfigError):
-        parse_sweep(texts)
+    refused(ConfigError, parse_sweep, texts)

@@ -10,6 +10,7 @@ import pytest
 
 from rollax import ConfigError, DQNTrainer, FlashSACTrainer, NonFiniteError, PPOTrainer
 from rollax.many.together import is_compiled, train_together
+from tests.env.refused import raised
 from tests.marks import long_except
 from tests.optimizers.test_compiled_replay import DQN_KEYS, FLASH_SAC_KEYS, Walk
 
@@ -80,8 +81,7 @@ def test_a_run_that_fails_leaves_the_others_alone(mapped):
     ("env", "keys"), [("CartPole-v1", {}), ("jax:CartPole-v1", {"batch_mode": "complete_episodes"})]
 )
 def test_runs_that_are_not_compiled_are_refused(env, keys):
-    with pytest.raises(ConfigError):
-        train_together(lambda number: PPOTrainer(env, {**PPO_KEYS, **keys}), 2, trained)
+    raised(ConfigError, train_together, lambda number: PPOTrainer(env, {**PPO_KEYS, **keys}), 2, trained)
 
 
 class MakingError(Exception):

@@ -11,6 +11,7 @@ from rollax.errors import EnvError, WorkerError
 from rollax.processes.actor_pool import ActorPool
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.processes.failure_rules import FailureRules, Failures
+from tests.env.refused import raised, refused
 from tests.interrupting import Interrupts
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, all_replies, ask, update, value
 
@@ -167,11 +168,10 @@ class TestWithoutRestarts:
         error.__cause__ = ValueError("as raised in another process")
         workers, stand_in = pool(rules=FailureRules(), script={(2, 0, SAMPLE): [Does(1, error)]})
         workers.request(2, SAMPLE)
-        with pytest.raises(EnvError, match="A wheel came off") as raised:
-            workers.collect()
-        assert raised.value is error
-        assert raised.value.__notes__ == ["(in rollout worker 2)"]
-        assert str(raised.value.__cause__) == "as raised in another process"
+        found = raised(EnvError, workers.collect, says="A wheel came off")
+        assert found is error
+        assert found.__notes__ == ["(in rollout worker 2)"]
+        assert str(found.__cause__) == "as raised in another process"
         assert stand_in.killed == [(2, 0)]
 
     def test_ignored_failures_leave_out_the_worker(self, pool, caplog):
@@ -194,24 +194,18 @@ class TestWithoutRestarts:
         script = {(1, 0, SAMPLE): [Does(2, last)], (2, 0, SAMPLE): [Does(1, BrokenError("of 2"))]}
         workers, _ = pool(2, rules, script)
         ask(workers, 1, 2)
-        with pytest.raises(WorkerError, match=r"No rollout worker is left") as raised:
-            workers.collect()
-        assert raised.value.__cause__ is last
-        assert "1: BrokenError: of 1; 2: BrokenError: of 2" in str(raised.value)
+        says = "No rollout worker is left...1: BrokenError: of 1; 2: BrokenError: of 2"
+        assert refused(WorkerError, workers.collect, says=says).__cause__ is last
         assert workers.indices == []
         assert workers
-        with pytest.raises(WorkerError, match=r"No rollout worker is left") as raised:
-            workers.publish(update(1))
-        assert raised.value.__cause__ is last
+        assert refused(WorkerError, workers.publish, update(1), says="No rollout worker is left").__cause__ is last
 
     def test_the_parts_of_an_error_are_in_the_last_error(self, pool):
         error = EnvError("An odd shape.", where="reset", got="(3,)", expected="(4,)", fix="return it")
         workers, _ = pool(1, FailureRules(ignore=True), {(1, 0, SAMPLE): [Does(1, error)]})
         workers.request(1, SAMPLE)
-        with pytest.raises(WorkerError) as raised:
-            workers.collect()
-        said = "1: EnvError: An odd shape. (where: reset; got: (3,); expected: (4,))"
-        assert said in str(raised.value)
+        says = "1: EnvError: An odd shape. (where: reset; got: (3,); expected: (4,))"
+        refused(WorkerError, workers.collect, says=says)
 
 
 class TestHung:

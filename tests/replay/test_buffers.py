@@ -18,6 +18,7 @@ from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
+from tests.env.refused import raised, refused
 from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import TrajectoryStream, batch_of, fragment_of
 from tests.replay.test_windows import rows
@@ -250,13 +251,12 @@ def test_a_capacity_larger_than_main_memory_is_refused(monkeypatch: pytest.Monke
     try:
         monkeypatch.setattr(memory, "available_memory_bytes", lambda: 10 * 2**30)
         # Bytes of a row: 4 for the observation, 8 for the action, 4 for the reward, 15 for links, 21 for its window.
-        with pytest.raises(ConfigError) as caught:
-            buffer.add(rows("12|"))
+        caught = refused(ConfigError, buffer.add, rows("12|"))
         assert tracemalloc.get_traced_memory()[1] < 10**6
     finally:
         tracemalloc.stop()
     for words in ("policy 'car'", "52 bytes", "48.4 GiB", "10.0 GiB", f"{10 * 2**30 // 52:,}"):
-        assert words in str(caught.value)
+        assert words in str(caught)
     assert len(buffer) == buffer.nbytes == 0
 
 
@@ -266,8 +266,7 @@ def test_available_memory():
 
 def test_a_batch_larger_than_the_buffer_is_refused():
     buffer = UniformReplay(3)
-    with pytest.raises(ConfigError, match="at least 4"):
-        buffer.add(rows("1234|"))
+    refused(ConfigError, buffer.add, rows("1234|"), says="at least 4")
     buffer.add(rows("12/"))
     assert len(buffer) == 2
 
@@ -299,8 +298,7 @@ def test_an_empty_batch_changes_nothing():
 def test_a_trajectory_that_ends_inside_a_segment_is_refused(flag: str):
     fragment = rows("12|", "345|")
     fragment[flag][3] = True
-    with pytest.raises(BatchError, match="row 3 of 5"):
-        UniformReplay(10).add(fragment)
+    raised(BatchError, UniformReplay(10).add, fragment, says="row 3 of 5")
 
 
 def test_trajectories_continue_with_dict_keys_in_another_order():
@@ -350,8 +348,7 @@ def test_columns_that_do_not_fit_are_refused(name: str, column: Any, words: str)
 def test_nothing_to_draw_from():
     buffer = UniformReplay(10, n_step=3)
     for _ in range(2):
-        with pytest.raises(BatchError, match="nothing to draw"):
-            buffer.sample(1, np.random.default_rng(0))
+        raised(BatchError, buffer.sample, 1, np.random.default_rng(0), says="nothing to draw")
         buffer.add(rows("12"))
     with pytest.raises(BatchError, match="nothing to draw"):
         UniformReplay(10).sample(1, np.random.default_rng(0), draw=SequenceDraw(1))
@@ -367,10 +364,8 @@ def test_nothing_to_draw_from():
     ],
 )
 def test_observations_without_the_declared_stacks_are_refused(frames: StackedFrames):
-    with pytest.raises(ConfigError, match="StackedFrames"):
-        UniformReplay(10, frames=frames).add(structured(3))
+    refused(ConfigError, UniformReplay(10, frames=frames).add, structured(3), says="StackedFrames")
 
 
 def test_a_stack_of_one_frame_is_refused():
-    with pytest.raises(ConfigError, match="at least 2"):
-        StackedFrames(1)
+    refused(ConfigError, StackedFrames, 1, says="at least 2")

@@ -15,6 +15,7 @@ from rollax.replay.hindsight import NEXT_ACHIEVED, HindsightDraw
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.env.goal_worlds import Reach
+from tests.env.refused import refused
 
 # The places 0, 1, 2, 3 of a truncated trajectory, and 0, -1, -2 of one that terminated; their goals are 100 and 200.
 PLACES = np.array([0, 1, 2, 0, -1], np.float32)
@@ -99,5 +100,4 @@ def test_draws_repeat_with_the_seed():
 
 
 def test_an_environment_is_needed():
-    with pytest.raises(ConfigError, match="env"):
-        HindsightDraw(goal_space=spaces.Discrete(2), k=4).in_run(TrainerConfig())
+    refused(ConfigError, HindsightDraw(goal_space=spaces.Discrete(2), k=4).in_run, TrainerConfig(), says="env")

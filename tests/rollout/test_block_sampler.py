@@ -11,6 +11,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.core import trees
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
+from tests.env.refused import refused
 from tests.rollout.compiled import LSTM, MODEL
 from tests.rollout.worlds import Encode, Line, Scripted, action_for, native_lines
 
@@ -129,8 +130,7 @@ def test_outputs_that_are_not_finite_are_refused():
     worker = make("CartPole-v1", PPO, model=MODEL)
     policy = worker.get_policy()
     policy.set_weights({name: np.full_like(value, np.nan) for name, value in policy.get_weights().items()})
-    with pytest.raises(NonFiniteError, match="default_policy"):
-        worker.sample()
+    refused(NonFiniteError, worker.sample, says="default_policy")
 
 
 def test_new_weights_are_used():

@@ -14,6 +14,7 @@ from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.errors import ConfigError, MultiAgentError
 from rollax.rollout.centralized_critic import JointRows
+from tests.env.refused import refused
 
 LINE, CHOICE = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(10)
 POINT, PUSH = spaces.Dict({"at": spaces.Box(-1, 99, (2,), np.float32)}), spaces.Box(-1, 99, (1,), np.float32)
@@ -260,8 +261,7 @@ class TestCost:
 class TestRefused:
     @pytest.mark.parametrize("agents", [(), ("only",)])
     def test_fewer_than_two_agents(self, agents):
-        with pytest.raises(ConfigError, match="possible_agents"):
-            JointRows(agents, {"x": (LINE, CHOICE)}).space(LINE)
+        refused(ConfigError, JointRows(agents, {"x": (LINE, CHOICE)}).space, LINE, says="possible_agents")
 
     def test_an_undeclared_agent(self):
         fragment = {"x": cut((1, "a", [(0, 10, 1)], 11), (1, "z", [(0, 20, 2)], 21))}

@@ -30,6 +30,7 @@ from rollax.algorithms.sac import SAC
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.row_sampler import RowSampler
 from tests.env.jax.worlds import Both, JaxClock, JaxClocks, meeting
+from tests.env.refused import refused
 from tests.marks import long_except
 from tests.rollout.compiled import GRU, LSTM, MODEL, PAIR, TWO, Drawing, assert_equal, compare, make, numbers_of
 from tests.rollout.worlds import Weighted
@@ -199,8 +200,7 @@ def test_a_model_that_is_not_finite_is_named():
     worker = make()
     weights = {name: np.full_like(value, np.nan) for name, value in worker.get_policy().get_weights().items()}
     worker.get_policy().set_weights(weights)
-    with pytest.raises(NonFiniteError, match="default_policy"):
-        worker.sample()
+    refused(NonFiniteError, worker.sample, says="default_policy")
 
 
 class Starts(Callbacks):

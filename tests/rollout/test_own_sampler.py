@@ -10,6 +10,7 @@ from rollax import ConfigError, RolloutWorker, Sampler
 from rollax.algorithms.ppo import PPO
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
+from tests.env.refused import refused
 from tests.rollout.worlds import Encode, Line
 
 CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "observation_filter": "MeanStdFilter", "seed": 3}
@@ -49,5 +50,4 @@ def test_an_error_is_followed_by_fresh_episodes():
 
 @pytest.mark.parametrize("wrong", [dict, Sampler.__init__])
 def test_a_value_that_is_not_a_sampler_is_refused(wrong):
-    with pytest.raises(ConfigError, match="sampler"):
-        RolloutWorker(Line, Encode, config={"sampler": wrong})
+    refused(ConfigError, RolloutWorker, Line, Encode, config={"sampler": wrong}, says="sampler")

@@ -106,8 +106,7 @@ class TestReturnValues:
     def test_changing_fetches(self):
         calls = iter(range(100))
         changing = lambda obs: ([0] * len(obs), [], {} if next(calls) else {"score": [1.0] * len(obs)})  # noqa: E731
-        with pytest.raises(PolicyError, match="columns of a policy differ"):
-            worker(changing).sample()
+        refused(PolicyError, worker(changing).sample, says="columns of a policy differ")
 
     @pytest.mark.parametrize("sampler", [BlockSampler, RowSampler])
     def test_fractions_in_a_column_that_began_with_integers(self, sampler):
@@ -119,8 +118,7 @@ class TestReturnValues:
 
         made = worker(acting, RecordsActions, sampler=sampler)
         assert type(made.sampler) is sampler
-        with pytest.raises(PolicyError):
-            made.sample()
+        refused(PolicyError, made.sample)
 
 
 class TestActions:
@@ -158,8 +156,7 @@ class TestActions:
         script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or", ALL: "T"}]
         policies = {"x": Encode, "y": returning((np.array([np.nan]), [], {}))}
         made = worker(policies, lambda _: Scripted([script]), 1, a_by_x)
-        with pytest.raises(NonFiniteError, match="policy 'y', row 0 of 1"):
-            made.sample()
+        refused(NonFiniteError, made.sample, says="policy 'y', row 0 of 1")
 
 
 class TestSingleAction:
@@ -169,8 +166,7 @@ class TestSingleAction:
         act = (made.runners["default_policy"] if raw else made.get_policy()).compute_single_action
         with pytest.raises(EnvError, match=r"for policy 'default_policy'\n +got: +shape \(2, 4\)"):
             act(np.zeros((2, 4)))
-        with pytest.raises(NonFiniteError, match="observation contains NaN or infinity"):
-            act([0.0, np.nan, 0.0, 0.0])
+        refused(NonFiniteError, act, [0.0, np.nan, 0.0, 0.0], says="observation contains NaN or infinity")
 
     def test_a_policy_with_state(self):
         class Recurrent(Policy):
@@ -267,8 +263,7 @@ class TestManyActions:
         for given in (rows, columns):
             actions = runner.compute_actions(given)[0]
             assert {key: column.tolist() for key, column in actions.items()} == {"x": [0, 1, 2], "y": [0, 1, 1]}
-        with pytest.raises(EnvError, match=r"columns of \[2, 3\] rows"):
-            runner.compute_actions({**columns, "a": [0, 1]})
+        refused(EnvError, runner.compute_actions, {**columns, "a": [0, 1]}, says="columns of [2, 3] rows")
 
 
 class TestFilter:

@@ -19,6 +19,7 @@ from rollax.env.registry import registered_envs
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.remote_workers import RemoteWorkers, ray_workers
 from tests.env.kinds import KINDS, REMOTE, Kind
+from tests.env.refused import refused
 from tests.env.worlds import Clock
 
 KINDS_IN_A_WORKER = {**KINDS, "remote": REMOTE["remote"]}
@@ -193,10 +194,9 @@ def test_the_error_of_a_worker_that_is_lost_says_where_it_was(small_ray, how, wh
     )
     workers.make_all()
     workers.request(1, "sample_fragment")
-    with pytest.raises(WorkerError) as info:
-        workers.collect()
+    caught = refused(WorkerError, workers.collect)
     workers.stop()
-    parts, cause = info.value.parts, str(info.value.__cause__)
+    parts, cause = caught.parts, str(caught.__cause__)
     assert parts["what"] == what
     assert parts["got"].startswith(got)
     if how == "ends at once":  # no process can report that
@@ -213,10 +213,9 @@ def test_the_error_of_a_worker_that_lacks_a_module_names_it(small_ray):
     config = PPOConfig(num_workers=1, num_cpus_per_worker=0)
     arguments = {"env_creator": CreatorOfOneProcess(), "policy_cls_or_specs": Tally, "config": config}
     workers = RemoteWorkers(ray_workers(config, RolloutWorker, arguments), 1, FailureRules(), makes=True)
-    with pytest.raises(WorkerError) as info:
-        workers.make_all()
-    assert info.value.parts["what"] == "A process cannot make its rollout worker."
-    assert info.value.parts["got"] == "ModuleNotFoundError: No module named 'of_the_driver'"
+    caught = refused(WorkerError, workers.make_all)
+    assert caught.parts["what"] == "A process cannot make its rollout worker."
+    assert caught.parts["got"] == "ModuleNotFoundError: No module named 'of_the_driver'"
 
 
 class ProcessIds(Callbacks):

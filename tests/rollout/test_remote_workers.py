@@ -12,6 +12,7 @@ from rollax.processes.actors import ProcessLostError
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.messages import Update
 from rollax.rollout.remote_workers import RemoteWorkers
+from tests.env.refused import raised, refused
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, all_replies, ask, update, value
 
 
@@ -97,8 +98,7 @@ class TestCalls:
     def test_functions_of_stopped_workers_are_refused(self, pool):
         workers, _ = pool(2)
         workers.stop()
-        with pytest.raises(WorkerError, match=r"No rollout worker(.|\n)*they have been stopped(.|\n)*before stop"):
-            workers.apply(repr)
+        refused(WorkerError, workers.apply, repr, says="No rollout worker...they have been stopped...before stop")
 
     def test_call_all(self, pool):
         workers, stand_in = pool(3, script={(1, 0, "apply"): [Does(7)]})
@@ -153,8 +153,7 @@ class TestCalls:
     def test_the_error_for_a_hanging_worker_names_keys_of_each_algorithm(self, pool):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, "perform"): [Does(NEVER)]})
         workers.request(1, "perform")
-        with pytest.raises(WorkerError, match=r"rollout_fragment_length.*num_envs_per_worker"):
-            workers.collect()
+        refused(WorkerError, workers.collect, says="rollout_fragment_length...num_envs_per_worker")
 
     def test_a_worker_with_earlier_requests_has_not_hung(self, pool, clock):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, SAMPLE): [Does(8)] * 3})
@@ -195,10 +194,9 @@ class TestMaking:
         error = EnvError("no display")
         script = {(1, 0, "make"): [Does(NEVER)], (3, 0, "make"): [Does(2, error)]}
         workers, stand_in = pool(3, script=script, makes=True)
-        with pytest.raises(EnvError, match="no display") as raised:
-            workers.make_all()
-        assert raised.value is error
-        assert raised.value.__notes__ == ["(in rollout worker 3)"]
+        found = raised(EnvError, workers.make_all, says="no display")
+        assert found is error
+        assert found.__notes__ == ["(in rollout worker 3)"]
         assert clock.now == 1002 + 1  # worker 2 is already made, and takes a second to close its environments
         assert sorted(stand_in.killed) == [(1, 0), (2, 0), (3, 0)]
         assert [call.index for call in stand_in.calls if call.method == "stop"] == [2]
@@ -216,8 +214,7 @@ class TestMaking:
     def test_a_worker_whose_process_dies_without_restarts(self, pool, clock):
         gone = Does(1, ProcessLostError("killed by 9"))
         workers, _ = pool(2, FailureRules(), {(2, 0, "make"): [gone]}, makes=True)
-        with pytest.raises(WorkerError, match=r"(?s)rollout worker is gone.*worker 2, make\(\).*killed by 9"):
-            workers.make_all()
+        refused(WorkerError, workers.make_all, says="rollout worker is gone...worker 2, make()...killed by 9")
         assert workers.indices == []
 
     def test_a_worker_whose_process_always_dies(self, pool, clock, caplog):
@@ -225,8 +222,7 @@ class TestMaking:
             return {(2, generation, "make"): [Does(1, ProcessLostError("gone"))] for generation in range(2)}
 
         workers, stand_in = pool(2, FailureRules(restart=True, tolerance=1), script(), makes=True)
-        with pytest.raises(WorkerError, match=r"(?s)rollout worker is gone.*worker 2, make\(\)"):
-            workers.make_all()
+        refused(WorkerError, workers.make_all, says="rollout worker is gone...worker 2, make()")
         assert stand_in.killed == [(2, 0), (2, 1), (1, 0)]
         workers, _ = pool(2, FailureRules(restart=True, tolerance=1, ignore=True), script(), makes=True)
         workers.make_all()
@@ -235,8 +231,7 @@ class TestMaking:
     def test_a_worker_that_does_not_start(self, pool, clock):
         rules = FailureRules(restart=True, start_timeout_s=60.0)
         workers, stand_in = pool(2, rules, {(2, 0, "make"): [Does(NEVER)]}, makes=True)
-        with pytest.raises(WorkerError, match=r"(?s)did not start in time.*worker 2.*no answer for 60 s"):
-            workers.make_all()
+        refused(WorkerError, workers.make_all, says="did not start in time...worker 2...no answer for 60 s")
         assert len(stand_in.killed) == 2
 
 

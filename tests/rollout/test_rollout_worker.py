@@ -5,6 +5,7 @@ import pytest
 
 from rollax import ConfigError, EnvContext, EnvError, Policy, PolicyError, RolloutWorker, TrainerConfig, VectorEnv
 from rollax.rollout.messages import Update
+from tests.env.refused import refused
 from tests.env.worlds import ArrayVector
 from tests.rollout.worlds import Encode, Line, Weighted
 
@@ -53,8 +54,7 @@ class TestConfig:
         assert worker.get_policy("a").config.temperature == 0.5
 
     def test_a_worker_with_record_false_cannot_sample(self):
-        with pytest.raises(ConfigError, match="record=False"):
-            RolloutWorker(Line, Encode, record=False).sample()
+        refused(ConfigError, RolloutWorker(Line, Encode, record=False).sample, says="record=False")
 
 
 class TestState:
@@ -65,8 +65,7 @@ class TestState:
         other.set_weights({"default_policy": {"bias": 2.5, "scale": 3}})
         assert other.get_weights() == {"default_policy": {"bias": 2.5, "scale": 3}}
         assert worker.get_weights() == weights
-        with pytest.raises(PolicyError):
-            worker.set_weights({"other": {}})
+        refused(PolicyError, worker.set_weights, {"other": {}})
 
     def test_an_update_brings_the_filters_where_the_number_of_workers_is_not_given(self):
         config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 10}

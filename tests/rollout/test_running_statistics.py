@@ -22,6 +22,7 @@ from rollax.rollout.messages import Update
 from rollax.rollout.remote_workers import RemoteWorkers
 from rollax.rollout.row_sampler import RowSampler
 from tests.algorithms.envs import TwoAgents
+from tests.env.refused import refused
 from tests.rollout.compiled import compare
 
 GAMMA = 0.5
@@ -182,5 +183,4 @@ def test_what_is_no_statistics_is_refused(wrong):
         def make_running_statistics(self):
             return wrong
 
-    with pytest.raises(PolicyError, match="make_running_statistics"):
-        RolloutWorker("CartPole-v1", Wrong, config=SMALL)
+    refused(PolicyError, RolloutWorker, "CartPole-v1", Wrong, config=SMALL, says="make_running_statistics")

@@ -17,6 +17,7 @@ from rollax.rollout.background_sampling import BackgroundSampling, SamplingLock
 from rollax.rollout.filters import MeanStdFilter
 from rollax.rollout.messages import Rollout
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
+from tests.env.refused import refused
 from tests.rollout.worlds import Encode, Line
 from tests.waiting import LONG, until
 
@@ -283,8 +284,7 @@ def test_it_does_not_begin_again_after_a_stop():
     worker = RolloutWorker(lambda context: Line(), EncodeAlways, config={"sample_async": True})
     worker.stop()
     for call in (worker.sample_fragment, worker.sample_fragments, worker.sample, lambda: worker.evaluate(1)):
-        with pytest.raises(RollaxError, match="worker has been stopped"):
-            call()
+        refused(RollaxError, call, says="worker has been stopped")
     assert worker._sampling._thread is None
     worker.stop()
 

@@ -82,8 +82,7 @@ class TestPolicies:
 
     @pytest.mark.parametrize("spec", [3, "Encode", Encode(OBS_SPACE, ACTION_SPACE), (Line,), (), (Encode, 1, 2, 3, 4)])
     def test_invalid_specs(self, spec):
-        with pytest.raises(PolicyError, match=r"policies\['p'\]"):
-            RolloutWorker(Line, {"p": spec})
+        refused(PolicyError, RolloutWorker, Line, {"p": spec}, says="policies['p']")
 
     @pytest.mark.parametrize(
         ("specs", "config", "error", "says"),
@@ -120,16 +119,14 @@ class TestPolicies:
         class Ordered(Line):
             action_space = first
 
-        with pytest.raises(PolicyError, match="policy 'p'"):
-            RolloutWorker(lambda context: Ordered(), {"p": (Encode, None, second)})
+        refused(PolicyError, RolloutWorker, lambda context: Ordered(), {"p": (Encode, None, second)}, says="policy 'p'")
 
         class Two(MultiAgentEnv):
             observation_spaces = dict.fromkeys("ab", spaces.Discrete(4))
             action_spaces = {"a": first, "b": second}
             possible_agents = ("a", "b")
 
-        with pytest.raises(PolicyError, match="agents of one policy"):
-            RolloutWorker(lambda context: Two(), Encode)
+        refused(PolicyError, RolloutWorker, lambda context: Two(), Encode, says="agents of one policy")
 
     @pytest.mark.parametrize("others", [0, 1])
     def test_a_policy_that_cannot_be_made(self, others):
@@ -205,8 +202,7 @@ class TestPolicies:
         assert batch["small"]["obs"].tolist() == [2] * 5
         assert batch["large"]["obs"].shape == (5, 3, 2)
         assert {(type(each["small"]), np.shape(each["large"])) for each in env.got} == {(int, (2,))}
-        with pytest.raises(SpaceError, match="This is not a Gymnasium space"):
-            RolloutWorker(lambda _: env, Middle)
+        refused(SpaceError, RolloutWorker, lambda _: env, Middle, says="This is not a Gymnasium space")
 
     def test_a_policy_has_the_spaces_of_its_agents(self):
         class Three(MultiAgentEnv):
@@ -283,8 +279,7 @@ class TestPolicies:
 
     def test_get_policy_names_the_policies(self):
         worker = RolloutWorker(Line, {"x": Encode})
-        with pytest.raises(PolicyError, match=r"\['x'\]"):
-            worker.get_policy()
+        refused(PolicyError, worker.get_policy, says="['x']")
 
     def test_foreach_policy(self):
         worker = RolloutWorker(

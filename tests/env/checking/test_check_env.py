@@ -210,8 +210,7 @@ class TestExternal:
         class Bad(ThreadedClocks):
             reward = np.nan
 
-        with pytest.raises(EnvError):
-            check_env(Bad)
+        refused(EnvError, check_env, Bad)
         assert threading.active_count() == threads
 
 

@@ -250,12 +250,9 @@ class TestSampler:
 class TestSpaces:
     def test_missing_and_unsupported_spaces(self):
         for bad in (None, "Box", spaces.Text(3), spaces.Dict({})):
-            with pytest.raises(SpaceError, match="ExternalEnv.observation_space"):
-                ExternalEnv(bad, ACTION_SPACE)
-            with pytest.raises(SpaceError, match="ExternalEnv.action_space"):
-                ExternalEnv(OBS_SPACE, bad)
-        with pytest.raises(SpaceError, match="ExternalMultiAgentEnv.action_space"):
-            ExternalMultiAgentEnv(None, spaces.Text(3))
+            refused(SpaceError, ExternalEnv, bad, ACTION_SPACE, says="ExternalEnv.observation_space")
+            refused(SpaceError, ExternalEnv, OBS_SPACE, bad, says="ExternalEnv.action_space")
+        refused(SpaceError, ExternalMultiAgentEnv, None, spaces.Text(3), says="ExternalMultiAgentEnv.action_space")
 
     def test_out_of_bounds_warns_once(self, caplog):
         def script(env):

@@ -3,12 +3,12 @@
 import threading
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from rollax import MultiAgentError
 from rollax.env.views import dicts_of
 from tests.env.external.worlds import ScriptedAgents, answer, in_threads, playing, seen
+from tests.env.refused import refused
 from tests.waiting import until
 
 
@@ -33,8 +33,7 @@ def test_a_refused_call_adds_none_of_its_rewards():
     def script(env):
         env.start_episode("e")
         env.log_action("e", {"a": seen(1)}, {"a": 1})
-        with pytest.raises(MultiAgentError, match="never acted"):
-            env.log_returns("e", {"a": 1.0, "b": 2.0}, {"a": {"key": 1}})
+        refused(MultiAgentError, env.log_returns, "e", {"a": 1.0, "b": 2.0}, {"a": {"key": 1}}, says="never acted")
         env.log_returns("e", {"a": 1.0})
         env.end_episode("e", {"a": seen(2)})
 

@@ -11,6 +11,7 @@ import pytest
 from rollax.env.jax.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
 from rollax.env.jax.grid_world import FrozenLake
 from rollax.errors import EnvError
+from tests.env.refused import refused
 
 RNG = np.random.default_rng(0)
 CARTS = RNG.uniform(-1, 1, (300, 4)).astype(np.float32) * np.array([2.5, 4, 0.22, 4], np.float32)
@@ -96,9 +97,8 @@ class TestFrozenLake:
         "settings", [{"desc": []}, {"desc": ["FF", "FG"]}, {"desc": ["SF", "F"]}, {"desc": ["SX"]}, {"map_name": "3x3"}]
     )
     def test_wrong_grids(self, settings):
-        with pytest.raises(EnvError) as caught:
-            FrozenLake(**settings)
-        assert [caught.value.parts["where"]] == list(settings)
+        caught = refused(EnvError, FrozenLake, **settings)
+        assert [caught.parts["where"]] == list(settings)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from rollax import EnvError, TorchVectorEnv
 from rollax.env.vector.native_vector_env import stated_autoreset_mode
 from tests.env.jax.tensor_worlds import Torques, Walks
+from tests.env.refused import refused
 
 torch = pytest.importorskip("torch")
 
@@ -114,8 +115,7 @@ REFUSED = {
 def test_wrong_results_are_refused(case):
     env = TorchVectorEnv(Changed(REFUSED[case]))
     env.reset(seed=0)
-    with pytest.raises(EnvError):
-        env.step_tensors(jnp.zeros(3, int))
+    refused(EnvError, env.step_tensors, jnp.zeros(3, int))
 
 
 def test_numbers_of_other_dtypes_are_cast():
@@ -145,5 +145,4 @@ class OtherMode(Walks):
 
 @pytest.mark.parametrize("make", [lambda: OtherMode(torch), lambda: spaces.Discrete(2), lambda: Walks(np)])
 def test_other_environments_are_refused(make):
-    with pytest.raises(EnvError):
-        TorchVectorEnv(make()).reset()
+    refused(EnvError, lambda: TorchVectorEnv(make()).reset())

@@ -101,8 +101,7 @@ def test_spaces():
     assert declared.observation_space == OBS_SPACE
     assert EnvHost(0, lambda index: AgentsWithoutSpaces()).make().observation_space is None
     others = EnvFacts("Clock", False, gym.spaces.Box(0, 1, (2,)), ACTION_SPACE)
-    with pytest.raises(SpaceError, match="different spaces"):
-        EnvHost(0, lambda index: Clock()).make(expected=others)
+    refused(SpaceError, EnvHost(0, lambda index: Clock()).make, expected=others, says="different spaces")
 
 
 def test_errors_of_the_environment_have_the_action_and_the_cause(event_log):
@@ -110,17 +109,14 @@ def test_errors_of_the_environment_have_the_action_and_the_cause(event_log):
     host.make()
     obs, _ = host.reset(5)
     assert obs[1] == 3
-    with pytest.raises(EnvError, match="Fragile, sub-environment 3") as raised:
-        host.step(RAISE)
-    assert "action 1; the traceback above" in str(raised.value)
-    assert str(raised.value.__cause__) == "a door fell off"
+    caught = refused(EnvError, host.step, RAISE, says="Fragile, sub-environment 3...action 1; the traceback above")
+    assert str(caught.__cause__) == "a door fell off"
 
 
 def test_the_old_environment_is_closed_before_another_is_made(event_log):
     host = host_of(Fragile, event_log, bad_makes=1)
     host.make()
-    with pytest.raises(EnvError, match="RuntimeError in its creator: no license"):
-        host.make()
+    refused(EnvError, host.make, says="RuntimeError in its creator: no license")
     assert event_log.count("closed", 3) == 1
     host.make()
     np.testing.assert_array_equal(host.reset(7)[0], host.reset(7)[0])

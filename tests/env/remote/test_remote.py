@@ -340,11 +340,9 @@ class Raising(Clock):
 
 @pytest.mark.long
 def test_environments_that_cannot_be_made():
-    with pytest.raises(SpaceError, match=r"(?s)different spaces.*WithSpace, sub-environment 1"):
-        remote(WithSpace, 2)
-    with pytest.raises(EnvError, match="OSError in its creator: no display for 0") as error:
-        remote(Raising, 1)
-    assert "tests/env/remote/test_remote.py" in str(error.value.__cause__)
+    refused(SpaceError, remote, WithSpace, 2, says="different spaces...WithSpace, sub-environment 1")
+    error = refused(EnvError, remote, Raising, 1, says="OSError in its creator: no display for 0")
+    assert "tests/env/remote/test_remote.py" in str(error.__cause__)
 
 
 def test_environments_that_cannot_be_pickled():

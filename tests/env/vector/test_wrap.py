@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvError, VectorEnv
+from tests.env.refused import refused
 from tests.env.worlds import Counting
 
 
@@ -38,8 +39,7 @@ def test_a_step_after_the_end_is_refused(terminates, flag):
     obs, _, terminateds, truncateds, _ = env.vector_step([0, 0])
     assert (obs, list(terminateds), list(truncateds)) == ([2, 2], [False, terminates], [False, not terminates])
     for _ in range(2):
-        with pytest.raises(EnvError, match=r"(?s)without a running episode.*sub-environment 1\n.*reset_at\(1\)"):
-            env.vector_step([0, 0])
+        refused(EnvError, env.vector_step, [0, 0], says="without a running episode...sub-environment 1...reset_at(1)")
     env.reset_at(1)
     assert env.vector_step([0, 0])[0] == [3, 1]  # the refused steps were not taken in sub-environment 0
 
@@ -47,7 +47,6 @@ def test_a_step_after_the_end_is_refused(terminates, flag):
 def test_a_step_before_the_first_reset_is_refused():
     env = wrapped(Lengths(9, True), Lengths(9, True))
     env.reset_at(0)
-    with pytest.raises(EnvError, match=r"(?s)without a running episode.*sub-environment 1\n.*vector_reset"):
-        env.vector_step([0, 0])
+    refused(EnvError, env.vector_step, [0, 0], says="without a running episode...sub-environment 1...vector_reset")
     env.vector_reset()
     assert env.vector_step([0, 0])[0] == [1, 1]
