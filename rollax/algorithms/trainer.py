@@ -397,8 +397,9 @@ class Trainer(OtherNamesOfTrainer):
     ) -> None:
         """Adds a policy to a running trainer; the other policies go on as after `from_checkpoint`.
 
-        The other policies keep their weights, optimizer and filter states, replay buffers and counters. Environments,
-        callbacks and worker processes are made again, and new episodes begin.
+        The other policies keep their weights, optimizer and filter states, replay buffers and counters; a replay buffer
+        on the device is replaced by an empty one on the host. Environments, callbacks and worker processes are made
+        again, and new episodes begin.
 
         Args:
             spec: an entry of `multiagent.policies`, such as None for the algorithm's own policy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from copy import copy
@@ -11,7 +12,7 @@ from rollax.config.replay_groups import ReplayFields
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.compiled_rounds import counted_steps, rounds_at_once, why_only_on_host
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
+from rollax.optimizers.replay_optimizer import OTHER_KIND, ReplayOptimizer, random_state
 from rollax.optimizers.replay_rounds import ReplayRounds
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.replayed import Draw
@@ -19,6 +20,7 @@ from rollax.policy.traced_columns import class_that_changes_rows
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.worker import RolloutWorker
 
+log = logging.getLogger("rollax.optimizers")
 _OF_ROWS = ("prepare", "postprocess", "loss_columns")
 _MOST_ROUNDS = 1024
 _MOST_ROWS_DRAWN = 1 << 22  # of one call
@@ -102,6 +104,8 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
         self._due = due
         self.num_updates, rng.bit_generator.state = num_updates, stored
+        if state.get("buffers"):
+            log.warning(OTHER_KIND, "on the device")
 
 
 def why_not(worker: RolloutWorker) -> str:

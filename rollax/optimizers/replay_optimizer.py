@@ -21,6 +21,9 @@ from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 
+OTHER_KIND = "The stored rows are lost, and the replay buffer begins empty, because it is now %s."
+"""The warning about the stored rows of a buffer on the device, for a run with a buffer on the host, or vice versa."""
+
 
 class ReplayOptimizer(Optimizer):
     """Learns from draws of replay buffers, one for each policy to train.

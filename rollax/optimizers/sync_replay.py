@@ -12,7 +12,7 @@ from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config.replay_groups import ReplayFields
 from rollax.core.stored_values import read_count, read_dict
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
+from rollax.optimizers.replay_optimizer import OTHER_KIND, ReplayOptimizer, random_state
 from rollax.replay.buffer_sizes import check_buffers_fit
 from rollax.replay.mixed import MixedReplay
 from rollax.replay.replay import Replay
@@ -149,3 +149,5 @@ class SyncReplayOptimizer(ReplayOptimizer):
         set_states(self.buffers, buffers)
         self.num_updates, self._ahead = num_updates, ahead
         self._rng.bit_generator.state = rng
+        if state.get("rows"):
+            log.warning(OTHER_KIND, "on the host")

@@ -1,5 +1,7 @@
 """Replay on the device: rounds of sampling and learning in one compiled call."""
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -354,7 +356,7 @@ def test_a_checkpoint_without_the_buffer_begins_with_an_empty_one(make_dqn, tmp_
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", ["device", "host"])
-def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, first):
+def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_path, monkeypatch, caplog, first):
     def on(kind):
         monkeypatch.setattr(compiled_replay, "why_not", lambda worker: "" if kind == "device" else "a test")
 
@@ -364,6 +366,7 @@ def test_a_checkpoint_of_the_other_kind_of_buffer_is_continued(make_dqn, tmp_pat
         folder, weights = trainer.save(tmp_path), weights_of(trainer)
     on("host" if first == "device" else "device")
     with DQNTrainer.from_checkpoint(folder) as again:
+        assert ("rollax.optimizers", logging.WARNING) in [(one.name, one.levelno) for one in caplog.records]
         assert_same_weights(again, weights)
         result = again.train()
         assert result["timesteps_total"] == 80
