@@ -37,7 +37,7 @@ class Policy(ABC):
 
     batch_columns: ClassVar[frozenset[str] | None] = None
     """The columns to record while sampling. None records every column except `infos`; `prev_actions` and `prev_rewards`
-    are recorded only if `arguments` has them."""
+    are recorded only if they are arguments of `compute_actions`."""
 
     config_class: ClassVar[Any] = None
     """The class that validates a config given as a dict if there is no trainer; None for `TrainerConfig`."""

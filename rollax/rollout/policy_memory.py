@@ -26,13 +26,14 @@ def initial_memory(runner: PolicyRunner) -> tuple[Inputs, list[str]]:
     policy, wanted = runner.policy, runner.columns
     state = tuple(np.asarray(part) for part in policy.get_initial_state())
     stored = frozenset() if wanted is None else wanted
+    taken = {name for name, argument in ARGUMENT_OF.items() if runner.takes(argument)}
     # A policy without `batch_columns` stores its state, because it cannot be recomputed; previous actions and rewards
     # are stored only if `compute_actions` has these arguments.
     if state and (wanted is None or SampleBatch.STATE_OUT in stored):
         stored |= {_STATE}
-    if wanted is None and policy.arguments is not None:
-        stored |= {name for name, argument in ARGUMENT_OF.items() if argument in policy.arguments}
-    kept = {name for name, argument in ARGUMENT_OF.items() if runner.takes(argument) or name in stored}
+    if wanted is None:
+        stored |= taken
+    kept = taken | stored
     initial: Inputs = {}
     if state and _STATE in kept:
         initial[_STATE] = state

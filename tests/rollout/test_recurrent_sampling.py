@@ -189,7 +189,21 @@ def test_states_are_stored_for_a_policy_without_batch_columns():
 
     batch = RolloutWorker(Clock, WithoutColumns, config={"rollout_fragment_length": 9}).sample()
     np.testing.assert_array_equal(batch["state_out"][0], batch["state_in"][0] + 1)
-    assert not {"prev_actions", "prev_rewards"} & batch.keys()
+
+
+def test_previous_actions_and_rewards_are_stored_for_a_policy_that_takes_them():
+    class WithoutColumns(StepCounter):
+        batch_columns = None
+
+    class OnlyRewards(Stateless):
+        def compute_actions(self, obs_batch, prev_reward_batch):  # type: ignore[override]
+            return super().compute_actions(obs_batch)
+
+    stored = {
+        kind: {"prev_actions", "prev_rewards"} & RolloutWorker(Clock, kind).sample().keys()
+        for kind in (WithoutColumns, OnlyRewards, Stateless)
+    }
+    assert stored == {WithoutColumns: {"prev_actions", "prev_rewards"}, OnlyRewards: {"prev_rewards"}, Stateless: set()}
 
 
 @pytest.mark.parametrize("states", [[], [[1]], [[1], [1.0, 2.0]], [[1], [[1.0]]]], ids=str)
