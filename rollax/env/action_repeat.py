@@ -33,14 +33,13 @@ class RepeatedSteps(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Repeats the action, and returns the outcome of the last step with the sum of the rewards of all steps."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        total = sum_of_rewards([reward])
-        for _ in range(1, self._times):
-            if terminated or truncated:
-                break
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            total = sum_of_rewards([total, reward])
-        return obs, total, terminated, truncated, info
+        total, steps = 0.0, 0
+        while True:
+            # A copy, because the environment may write into its action.
+            obs, reward, terminated, truncated, info = self.env.step(trees.copied(action))
+            total, steps = sum_of_rewards([total, reward]), steps + 1
+            if terminated or truncated or steps == self._times:
+                return obs, total, terminated, truncated, info
 
 
 class _Sent(NamedTuple):

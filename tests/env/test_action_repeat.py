@@ -82,6 +82,15 @@ def test_rewards_of_any_dtype_are_summed(paid):
     assert paid == amount
 
 
+def test_an_environment_may_write_into_its_action():
+    class Scales(gym.Env):
+        def step(self, action):
+            action["force"] *= 2
+            return None, float(action["force"][0]), False, False, {}
+
+    assert RepeatedSteps(Scales(), 3).step({"force": np.ones(1), "gear": 1})[1] == 2 + 2 + 2
+
+
 @pytest.mark.short(every=3)
 @pytest.mark.parametrize("name", REPEATABLE)
 @pytest.mark.parametrize("view", ["rows", "dicts"])
