@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +20,8 @@ except ImportError as error:
     raise not_installed("The logger mlflow", error, where="loggers", package="mlflow", extra="mlflow") from error
 
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1000, 100, 6000
-"""Limits of MLflow, for one request and for the text of one parameter."""
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME = 1000, 100, 6000, 250
+"""Limits of MLflow, for one request, for the text of one parameter, and for a name."""
 
 
 class MlflowLogger(Logger):
@@ -86,8 +87,9 @@ class MlflowLogger(Logger):
 
 
 def _named(name: str) -> str:
-    """The name with `_` for characters that MLflow refuses."""
-    return re.sub(r"[^\w\-. /:]", "_", name)
+    """The name as MLflow accepts it: a short relative path, with `_` for characters that MLflow refuses."""
+    name = re.sub(r"[^\w\-. /:]", "_", name)[:_LONGEST_NAME]
+    return posixpath.normpath("/" + name.strip("/"))[1:] or "_"
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -38,6 +38,15 @@ def test_mlflow_has_the_config_the_files_and_the_end(cwd):
 
 
 @pytest.mark.long
+def test_names_that_mlflow_refuses():
+    pytest.importorskip("mlflow", reason="pip install 'rollax[mlflow]'")
+    from rollax.runs.loggers.mlflow_logger import _named
+
+    names = ("a/b-c.d e:f", "50 %", "../up", "a//b/", "/", "a" * 300)
+    assert [_named(name) for name in names] == ["a/b-c.d e:f", "50 _", "up", "a/b", "_", "a" * 250]
+
+
+@pytest.mark.long
 def test_wandb_has_the_config_the_files_and_the_end(cwd):
     wandb = pytest.importorskip("wandb", reason="pip install 'rollax[wandb]'")
     own = wandb.init(mode="offline", project="own", dir=str(cwd))
