@@ -7,29 +7,36 @@ from typing import Any
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party
 
 
-class OldClock:
-    """A clock of the old interface."""
+class _Old:
+    """A clock or party that is seeded by a method, before a reset that returns observations alone."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    world: Any
 
     def __init__(self, env_config: Any = None) -> None:
-        self.clock = Clock()
+        self.env = self.world()
         self.seed_to_come: int | None = None
 
     def seed(self, seed):
         self.seed_to_come = seed
 
     def reset(self):
-        obs, _ = self.clock.reset(seed=self.seed_to_come)
+        obs, _ = self.env.reset(seed=self.seed_to_come)
         self.seed_to_come = None
         return obs
 
-    def step(self, action):
-        obs, reward, terminated, truncated, info = self.clock.step(action)
-        return obs, reward, terminated or truncated, {**info, "TimeLimit.truncated": truncated}
-
     def close(self):
-        self.clock.close()
+        self.env.close()
+
+
+class OldClock(_Old):
+    """A clock of the old interface."""
+
+    world = Clock
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated or truncated, {**info, "TimeLimit.truncated": truncated}
 
 
 class OldVector:
@@ -62,29 +69,14 @@ class OldVector:
             env.close()
 
 
-class OldParty:
+class OldParty(_Old):
     """A party of the old interface."""
 
-    observation_space, action_space, is_multi_agent = OBS_SPACE, ACTION_SPACE, True
-
-    def __init__(self, env_config: Any = None) -> None:
-        self.party = Party()
-        self.seed_to_come: int | None = None
-
-    def seed(self, seed):
-        self.seed_to_come = seed
-
-    def reset(self):
-        obs, _ = self.party.reset(seed=self.seed_to_come)
-        self.seed_to_come = None
-        return obs
+    world, is_multi_agent = Party, True
 
     def step(self, actions):
-        obs, rewards, terms, truncs, infos = self.party.step(actions)
+        obs, rewards, terms, truncs, infos = self.env.step(actions)
         infos = {agent: dict(infos.get(agent, {})) for agent in (*terms, *infos)}
         for agent in terms:
             infos[agent]["TimeLimit.truncated"] = truncs[agent]
         return obs, rewards, {agent: terms[agent] or truncs[agent] for agent in terms}, infos
-
-    def close(self):
-        self.party.close()

@@ -86,9 +86,8 @@ def test_invalid_adapters(adapter):
 
 def test_an_adapter_that_does_not_import():
     register_env_adapter(KIND, "no_such_module:adapt")
-    refused(
-        ConfigError, to_base_env, Machine(), says=f"cannot be imported...the adapter of {KIND}...no_such_module:adapt"
-    )
+    says = f"cannot be imported...the adapter of {KIND}...no_such_module:adapt"
+    refused(ConfigError, to_base_env, Machine(), says=says)
 
 
 def test_adapters_are_registered_in_other_processes():

@@ -8,6 +8,7 @@ import pytest
 from rollax import EnvContext, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
 from rollax.errors import PolicyError
 from tests.env.always_zero import AlwaysZero
+from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents, Counting
 
 KEYS = {"train_batch_size": 60, "seed": 0}
@@ -110,10 +111,8 @@ def test_spaces_of_the_config_replace_unknown_ones(event_log, remote, num_envs, 
 
 def test_without_spaces_it_is_refused_before_a_simulator_is_made(event_log):
     config = TrainerConfig(env_config={"event_log": event_log}, observation_space=OBS_SPACE)
-    with pytest.raises(
-        SpaceError, match=r"(?s)This is not a Gymnasium space.*Spaceless, sub-environment 0, action_space"
-    ):
-        RolloutWorker(Spaceless, AlwaysZero, config=config)
+    says = "This is not a Gymnasium space...Spaceless, sub-environment 0, action_space"
+    refused(SpaceError, RolloutWorker, Spaceless, AlwaysZero, config=config, says=says)
     assert event_log.count("simulator") == 0
 
 

@@ -320,9 +320,8 @@ def test_a_missing_space():
     refused(SpaceError, RolloutWorker, lambda context: OneSpaceMissing(), Encode, says=says)
     mapping = policy_mapping(lambda agent: {"a": "one", "b": "two"}[agent], IDS)
     assert space_of_agents(KNOWN, "one", mapping, "observation_space", "ab") == KNOWN["a"]
-    refused(
-        SpaceError, space_of_agents, KNOWN, "two", mapping, "observation_space", "ab", says="agent 'b' of policy 'two'"
-    )
+    says = "agent 'b' of policy 'two'"
+    refused(SpaceError, space_of_agents, KNOWN, "two", mapping, "observation_space", "ab", says=says)
     assert space_of_agents({}, "two", mapping, "observation_space", "ab") is None
     reads_episode = policy_mapping(lambda agent, episode: episode.x, IDS)
     says = "has no space...not known before an episode runs"

@@ -98,31 +98,36 @@ class Several(MultiAgentEnv):
         return dict.fromkeys(AGENTS, OBS), dict.fromkeys(AGENTS, 0.0), {ALL: self.t == STEPS}, NO, {}
 
 
-class External(ExternalEnv):
+class _Plays:
+    """Its thread writes into the actions of episodes of STEPS steps."""
+
+    obs: Any = OBS
+
     def __init__(self, log: Writing) -> None:
-        super().__init__(OBS_SPACE, log.action_space)
+        super().__init__(OBS_SPACE, log.action_space)  # type: ignore[call-arg]
         self.log = log
 
     def run(self):
         while True:
             episode = self.start_episode()
             for _ in range(STEPS):
-                self.log.write(self.get_action(episode, OBS))
-            self.end_episode(episode, OBS)
+                self.write(self.get_action(episode, self.obs))
+            self.end_episode(episode, self.obs)
+
+    def write(self, action):
+        self.log.write(action)
 
 
-class ExternalAgents(ExternalMultiAgentEnv):
-    def __init__(self, log: Writing) -> None:
-        super().__init__(OBS_SPACE, log.action_space)
-        self.log = log
+class External(_Plays, ExternalEnv):
+    pass
 
-    def run(self):
-        while True:
-            episode = self.start_episode()
-            for _ in range(STEPS):
-                for action in self.get_action(episode, dict.fromkeys(AGENTS, OBS)).values():
-                    self.log.write(action)
-            self.end_episode(episode, dict.fromkeys(AGENTS, OBS))
+
+class ExternalAgents(_Plays, ExternalMultiAgentEnv):
+    obs = dict.fromkeys(AGENTS, OBS)
+
+    def write(self, action):
+        for one in action.values():
+            self.log.write(one)
 
 
 KINDS: dict[str, Callable[[Writing], Any]] = {

@@ -31,6 +31,13 @@ class Declared:
     def close(self):
         Party.open_count -= 1
 
+    def begin(self, seed, share):
+        """A random share of the agents begins an episode, at least one."""
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.count = 0
+        self.agents = [agent for agent in AGENTS if self.random.random() < share] or ["a"]
+
 
 class Dance(Declared, ParallelEnv):
     """Agents appear late and leave for good; all present agents act at every step."""
@@ -38,10 +45,7 @@ class Dance(Declared, ParallelEnv):
     metadata = {"name": "dance_v0", "is_parallelizable": True}
 
     def reset(self, seed=None, options=None):
-        if seed is not None:
-            self.random = np.random.default_rng(seed)
-        self.count = 0
-        self.agents = [agent for agent in AGENTS if self.random.random() < 0.5] or ["a"]
+        self.begin(seed, 0.5)
         self.to_come = [agent for agent in AGENTS if agent not in self.agents]
         return {agent: self._obs(agent, 0) for agent in self.agents}, {agent: {"count": 0} for agent in self.agents}
 
@@ -71,10 +75,7 @@ class Queue(Declared, AECEnv):
     metadata = {"name": "queue_v0", "is_parallelizable": False}
 
     def reset(self, seed=None, options=None):
-        if seed is not None:
-            self.random = np.random.default_rng(seed)
-        self.count = 0
-        self.agents = [agent for agent in AGENTS if self.random.random() < 0.7] or ["a"]
+        self.begin(seed, 0.7)
         self.rewards, self._cumulative_rewards = dict.fromkeys(self.agents, 0.0), dict.fromkeys(self.agents, 0.0)
         self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
         self.infos = {agent: {"count": 0} for agent in self.agents}

@@ -208,9 +208,8 @@ class TestSpaces:
         grouped = env.with_agent_groups(GROUPS, obs_space, act_space)
         assert grouped.observation_spaces == {"team": obs_space}
         assert grouped.action_spaces == {"team": act_space}
-        refused(
-            SpaceError, env.with_agent_groups, GROUPS, obs_space, says="not known...'team'...['a', 'b']...act_space"
-        )
+        says = "not known...'team'...['a', 'b']...act_space"
+        refused(SpaceError, env.with_agent_groups, GROUPS, obs_space, says=says)
         refused(SpaceError, env.with_agent_groups, GROUPS, says="not known...group 'team'...obs_space")
         for wrong in (OBS_SPACE, spaces.Tuple([OBS_SPACE])):
             says = "not a Tuple with a space for each member...group 'team'...for ['a', 'b']"

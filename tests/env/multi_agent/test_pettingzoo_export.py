@@ -140,9 +140,8 @@ class TestExport:
     def test_actions_of_other_agents(self, actions):
         env = to_pettingzoo(Together(False))
         env.reset()
-        refused(
-            MultiAgentError, env.step, actions, says="The actions are not for the agents...Together...['a', 'b', 'c']"
-        )
+        says = "The actions are not for the agents...Together...['a', 'b', 'c']"
+        refused(MultiAgentError, env.step, actions, says=says)
 
     def test_no_spaces(self):
         class Bare(Together):
