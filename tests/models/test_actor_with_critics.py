@@ -9,17 +9,8 @@ from gymnasium import spaces
 
 from rollax import PolicyError, SpaceError
 from rollax.core.spaces import zeros
-from rollax.models.actor_with_critics import (
-    ActionValue,
-    Actor,
-    ActorWithCritics,
-    Ensemble,
-    NetworkValues,
-    frozen,
-    make_critic,
-    make_critics,
-    values_of_actions,
-)
+from rollax.models import actor_with_critics
+from rollax.models.actor_with_critics import ActionValue, Actor, Ensemble, NetworkValues, make_critic, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.outputs import Outputs
@@ -43,7 +34,7 @@ def test_shapes(name):
     obs = zeros(SEEN[name], 11)
     critics = Ensemble([ActionValue(SEEN[name], ACTIONS, CONFIG, rngs=rngs) for _ in range(3)])
     discrete = Ensemble([NetworkValues(QNetwork(SEEN[name], 4, CONFIG, rngs=rngs)) for _ in range(2)])
-    model = ActorWithCritics(Actor(SEEN[name], 5, CONFIG, rngs=rngs), critics)
+    model = actor_with_critics.ActorWithCritics(Actor(SEEN[name], 5, CONFIG, rngs=rngs), critics)
     of_actions, of_numbers, policy = jax.jit(
         lambda obs, actions: (critics(obs, actions), discrete(obs), model(obs).policy)
     )(obs, np.zeros((11, 2, 3), np.float32))
@@ -96,7 +87,7 @@ class WithActions(nnx.Module):
 
 def test_outputs_of_a_squashed_actor_are_bounded():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
-    model = ActorWithCritics(actor, Ensemble([actor]), squashed=True)
+    model = actor_with_critics.ActorWithCritics(actor, Ensemble([actor]), squashed=True)
     squashed, plain = jax.jit(lambda obs: (model(obs).policy, actor(obs).policy))(np.full((3, 4), 1e3, np.float32))
     np.testing.assert_allclose(squashed, np.tanh(plain), rtol=1e-5)
 
@@ -121,7 +112,7 @@ def test_values_depend_on_all_action_elements_and_on_the_member():
 
 def test_initial_temperature():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
-    model = ActorWithCritics(actor, Ensemble([actor]), initial_alpha=0.25)
+    model = actor_with_critics.ActorWithCritics(actor, Ensemble([actor]), initial_alpha=0.25)
     assert model.log_alpha is not None
     np.testing.assert_allclose(np.exp(model.log_alpha[...]), 0.25, rtol=1e-6)
 
@@ -135,7 +126,7 @@ def test_frozen_weights_get_no_gradient_but_pass_it_on():
         return critic_of(nnx.merge(graph, state))(jnp.asarray(obs), actions).sum()
 
     gradient = jax.jit(jax.grad(value, (0, 1)), static_argnums=2)
-    by_weights, by_actions = gradient(state, actions, frozen)
+    by_weights, by_actions = gradient(state, actions, actor_with_critics.frozen)
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(by_weights))
     _, expected = gradient(state, actions, lambda critic: critic)
     np.testing.assert_allclose(by_actions, expected, rtol=1e-5)
@@ -146,7 +137,7 @@ class TestMakeCritics:
     def test_continuous_actions(self, outputs, shape):
         rngs, obs, actions = nnx.Rngs(0), zeros(SEEN["Box"], 11), np.zeros((11, 2, 3), np.float32)
         critics = make_critics(3, lambda: make_critic(SEEN["Box"], ACTIONS, CONFIG, outputs=outputs, rngs=rngs))
-        assert jax.jit(lambda: values_of_actions(critics, obs, actions, ACTIONS))().shape == shape
+        assert jax.jit(lambda: actor_with_critics.values_of_actions(critics, obs, actions, ACTIONS))().shape == shape
 
     @pytest.mark.parametrize("custom", [False, True])
     @pytest.mark.parametrize("outputs", [None, 1, 2])
@@ -155,7 +146,9 @@ class TestMakeCritics:
         space, rngs, obs = spaces.Discrete(4, start=5), nnx.Rngs(0), np.ones((11, 4), np.float32)
         critics = make_critics(3, lambda: make_critic(SEEN["Box"], space, config, outputs=outputs, rngs=rngs))
         actions = 5 + np.arange(11) % 4
-        values, taken = jax.jit(lambda: (critics(obs), values_of_actions(critics, obs, actions, space)))()
+        values, taken = jax.jit(
+            lambda: (critics(obs), actor_with_critics.values_of_actions(critics, obs, actions, space))
+        )()
         assert values.shape == (3, 11, 4) if outputs is None else (3, 11, 4, outputs)
         np.testing.assert_array_equal(taken, np.asarray(values)[:, np.arange(11), actions - 5])
 
@@ -163,9 +156,8 @@ class TestMakeCritics:
         config = CONFIG.model_copy(update={"custom_model": Linear})
         critic = make_critic(SEEN["Box"], ACTIONS, config, outputs=2, rngs=nnx.Rngs(0))
         obs, actions = np.eye(4, dtype=np.float32)[:2], jnp.linspace(-1, 1, 36).reshape(6, 2, 3)
-        together, apart = jax.jit(
-            lambda: (critic(obs, actions), critic(np.repeat(obs, 3, axis=0), actions))  # type: ignore[operator]
-        )()
+        repeated = np.repeat(obs, 3, axis=0)
+        together, apart = jax.jit(lambda: (critic(obs, actions), critic(repeated, actions)))()  # type: ignore[operator]
         assert together.shape == (6, 2)
         np.testing.assert_allclose(together, apart, rtol=1e-6)
 
@@ -255,7 +247,9 @@ class TestStateOfMembers:
         np.testing.assert_allclose(means, [[0.5], [1.5]], rtol=1e-6)
         np.testing.assert_allclose(variances, [[1.75], [9.75]], rtol=1e-6)
 
-    @pytest.mark.parametrize("options", [{"mode": nnx.Module.eval}, {"of": frozen}], ids=["evaluation", "frozen"])
+    @pytest.mark.parametrize(
+        "options", [{"mode": nnx.Module.eval}, {"of": actor_with_critics.frozen}], ids=["evaluation", "frozen"]
+    )
     def test_evaluation_and_frozen_critics_use_them_unchanged(self, options):
         values, means, variances = self.called(**options)
         np.testing.assert_allclose(values, [[0, 4], [0, 12]], rtol=1e-5)

@@ -46,9 +46,8 @@ def test_inputs_of_a_member():
     assert columns.keys() == {"place", "kind"}
     np.testing.assert_array_equal(columns["place"], np.concatenate([member["place"] for member in obs]))
     assert numbers.tolist() == [0] * 5 + [1] * 5 + [2] * 5
-    assert view.seen_space(GROUP) == spaces.Tuple(
-        [spaces.Dict({"place": MEMBER["place"], "kind": MEMBER["kind"]}), spaces.Discrete(3)]
-    )
+    seen = spaces.Dict({"place": MEMBER["place"], "kind": MEMBER["kind"]})
+    assert view.seen_space(GROUP) == spaces.Tuple([seen, spaces.Discrete(3)])
     assert len(view_of(agent_ids=False).seen(obs)) == 1
 
 
@@ -61,8 +60,7 @@ def test_state_comes_from_a_present_member():
         for column in obs[member]["state"].values():
             column[rows] = 0
     found = jax.jit(view.state)(obs)
-    for name, column in expected.items():
-        np.testing.assert_array_equal(found[name], column)
+    np.testing.assert_equal(found, expected)
     assert np.asarray(view.present(obs)).tolist() == [[False, True, True], [False, False, True], *[[True] * 3] * 3]
     assert np.asarray(view.valid(obs))[1, :2].all()
 
@@ -98,9 +96,8 @@ def test_members_are_batch_rows_of_the_network(mixer, memory):
     assert is_recurrent(model) == bool(memory)
     if memory:
         # two sequences of three rows
-        columns["state_in"] = tuple(
-            rng.normal(size=(2, *part.shape)).astype(np.float32) for part in model.initial_state()
-        )
+        shapes = [(2, *part.shape) for part in model.initial_state()]
+        columns["state_in"] = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
         columns["prev_actions"] = tuple(rng.integers(2, 6, size=6) for _ in range(3))
         columns["prev_rewards"] = rng.normal(size=6).astype(np.float32)
         assert model.memory_inputs == ("prev_actions", "prev_rewards")

@@ -129,9 +129,8 @@ class TestForwardByHand:
         mlp = MLP(1, (1,), name, rngs=nnx.Rngs(0))
         mlp.layers[0].kernel[...] = jnp.asarray([[1.0]])
         # JAX's gelu is the tanh approximation: it differs from the exact one in the fourth digit.
-        np.testing.assert_allclose(
-            jax.jit(mlp)(np.float32([[-0.5]])), [[expected]], rtol=1e-3 if name == "gelu" else 1e-6
-        )
+        rtol = 1e-3 if name == "gelu" else 1e-6
+        np.testing.assert_allclose(jax.jit(mlp)(np.float32([[-0.5]])), [[expected]], rtol=rtol)
 
     def test_every_activation_of_the_config_exists(self):
         assert set(get_args(Activation)) == set(ACTIVATIONS)
@@ -247,17 +246,13 @@ class TestCompiled:
         assert reshaped == [1] * 6  # biases only
 
     def test_images_are_passed_as_bytes(self):
-        jaxpr = forward_jaxpr(
-            nnx.eval_shape(lambda: model_of(ATARI, vf_share_layers=True)), np.zeros((2, 84, 84, 4), np.uint8)
-        )
-        (obs,) = (
-            variable for variable in jaxpr.jaxpr.invars if variable.aval.ndim == 4 and variable.aval.shape[0] == 2
-        )
+        model = nnx.eval_shape(lambda: model_of(ATARI, vf_share_layers=True))
+        jaxpr = forward_jaxpr(model, np.zeros((2, 84, 84, 4), np.uint8))
+        (obs,) = (each for each in jaxpr.jaxpr.invars if each.aval.ndim == 4 and each.aval.shape[0] == 2)
         users = [equation for equation in jaxpr.eqns if obs in equation.invars]
         assert obs.aval.dtype == jnp.uint8
-        assert [(user.primitive.name, user.outvars[0].aval.dtype) for user in users] == [
-            ("convert_element_type", jnp.float32)
-        ]
+        (user,) = users
+        assert (user.primitive.name, user.outvars[0].aval.dtype) == ("convert_element_type", jnp.float32)
 
     def test_channels_first_is_transposed_as_bytes(self):
         model = model_of(spaces.Box(0, 255, (3, 8, 8), np.uint8), vf_share_layers=True, **SMALL)

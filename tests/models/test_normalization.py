@@ -109,16 +109,14 @@ class TestBatchRenorm:
         expected = (X - 0.25 * MEANS) / np.sqrt(0.75 + 0.25 * VARIANCES)
         np.testing.assert_allclose(layer(X, training=False), 2 * expected + 1, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(layer(X[:1], training=False), 2 * expected[:1] + 1, rtol=1e-5, atol=1e-6)
-        for one, two in zip(before, layer.state, strict=True):
-            np.testing.assert_array_equal(one, two)
+        np.testing.assert_equal(layer.state, before)
 
     def test_r_and_d_are_constant(self, kind):
         # x = 0, 3, 6: μ_B = 3, σ_B = r = √6, and r / σ_B = 1. For the loss 2 x̂_3 the gradient of normalization is
         # 2 r / σ_B (c - mean(c) - x̂ mean(c x̂)) with c = 0, 0, 1 and x̂ = -√1.5, 0, √1.5:
         #   c - ⅓ - x̂ √1.5 / 3 = ⅙, -⅓, ⅙.  With a gradient of r and d it would be 2, at the last row only.
-        gradient = kind(warm_up=0, features=1).gradient(
-            np.array([[0.0], [3.0], [6.0]], np.float32), np.array([[0.0], [0.0], [1.0]], np.float32)
-        )
+        x, by_row = (np.array(column, np.float32)[:, None] for column in ([0, 3, 6], [0, 0, 1]))
+        gradient = kind(warm_up=0, features=1).gradient(x, by_row)
         np.testing.assert_allclose(np.asarray(gradient)[:, 0], [1 / 3, -2 / 3, 1 / 3], atol=1e-5)
 
 
@@ -188,8 +186,7 @@ class TestRunningNorm:
         norm(self.first)
         before = norm.state
         np.testing.assert_allclose(norm([[6.0, 20.0]], training=False), [[2, 0]], rtol=1e-5, atol=1e-6)
-        for one, two in zip(before, norm.state, strict=True):
-            np.testing.assert_array_equal(one, two)
+        np.testing.assert_equal(norm.state, before)
 
     def test_a_constant_column_becomes_0(self, kind):
         np.testing.assert_array_equal(kind()([[3.0, 1.0], [3.0, 2.0]])[:, 0], 0)
@@ -271,14 +268,12 @@ def test_statistics_are_weights_that_learning_changes(name, kind):
     # A row's action does not depend on the other rows, and acting changes nothing.
     np.testing.assert_allclose(policy.compute_actions(obs[:1], explore=False)[0], greedy[:1], rtol=1e-5, atol=1e-7)
     policy.compute_actions(obs)
-    for name, value in policy.get_weights().items():
-        np.testing.assert_array_equal(value, after[name])
+    np.testing.assert_equal(policy.get_weights(), after)
 
     other.set_state(policy.get_state())
     for one in (policy, other):
         one.learn_on_batch(batch_for(one))
-    for name, value in policy.get_weights().items():
-        np.testing.assert_array_equal(value, other.get_weights()[name])
+    np.testing.assert_equal(policy.get_weights(), other.get_weights())
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_gru"])
@@ -302,9 +297,8 @@ def test_only_observations_of_floats_are_standardized():
 @pytest.mark.long
 def test_replayed_observations_get_the_current_statistics():
     # Actors and critics standardize the observations of the batch, and actions stay as they are.
-    policy = SAC.make_policy(
-        SEEN, BOX, {"train_batch_size": 8, "model": {"fcnet_hiddens": (4,), "normalize_observations": True}}
-    )
+    model = {"fcnet_hiddens": (4,), "normalize_observations": True}
+    policy = SAC.make_policy(SEEN, BOX, {"train_batch_size": 8, "model": model})
     batch = replayed(8)
     policy.learn_on_batch(batch)
     weights = policy.get_weights()
@@ -312,6 +306,5 @@ def test_replayed_observations_get_the_current_statistics():
     assert {name.partition(".")[0] for name in parts} == {"actor", "critics"}
     for name, value in parts.items():
         assert value.shape[-1] == 3
-        np.testing.assert_allclose(
-            np.atleast_2d(value), [batch["obs"].mean(axis=0)] * len(np.atleast_2d(value)), atol=1e-6, err_msg=name
-        )
+        for member in np.atleast_2d(value):
+            np.testing.assert_allclose(member, batch["obs"].mean(axis=0), atol=1e-6, err_msg=name)

@@ -90,9 +90,8 @@ class TestHead:
 
     def test_head_exists_only_with_embeddings(self):
         names = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model_of(), nnx.Param))}
-        assert {name for name in names if name.startswith("policy_head")} == {
-            f"policy_head.{layer}.{part}" for layer in ("intent", "key") for part in ("kernel", "bias")
-        }
+        expected = {f"policy_head.{layer}.{part}" for layer in ("intent", "key") for part in ("kernel", "bias")}
+        assert {name for name in names if name.startswith("policy_head")} == expected
         plain = ActorCritic(SEEN, SLOTS, ModelConfig(), rngs=nnx.Rngs(0))
         assert isinstance(plain.policy_head, nnx.Linear)
         # At deeper levels embeddings are ordinary features.
@@ -218,9 +217,8 @@ class TestRefused:
         check_parametric(SEEN, spaces.Box(-1, 1, (5,), np.float32))
 
     def test_a_mask_of_another_number_of_slots(self):
-        policy = PPO.make_policy(
-            spaces.Dict({**SPACE.spaces, "action_mask": spaces.MultiBinary(3)}), ACTIONS, {"seed": 0}
-        )
+        space = spaces.Dict({**SPACE.spaces, "action_mask": spaces.MultiBinary(3)})
+        policy = PPO.make_policy(space, ACTIONS, {"seed": 0})
         columns = {
             "seen": np.zeros((1, 2)),
             "avail_actions": np.zeros((1, SLOTS, SIZE)),

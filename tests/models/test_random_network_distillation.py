@@ -61,9 +61,8 @@ def test_networks_have_an_error_for_each_observation(space, widths):
 def test_error_and_gradient_by_hand():
     # With weights of 0 and output biases (3, 1) and (1, 1) the error is ((3 - 1)² + (1 - 1)²) / 2 = 2. Its gradient is
     # (3 - 1, 0) in the predictor's bias, and 0 in the target's.
-    networks = RandomNetworkDistillation(
-        spaces.Dict({"0": spaces.Discrete(2)}), ModelConfig(), (2, 2), rngs=nnx.Rngs(0)
-    )
+    space = spaces.Dict({"0": spaces.Discrete(2)})
+    networks = RandomNetworkDistillation(space, ModelConfig(), (2, 2), rngs=nnx.Rngs(0))
     graph, state = nnx.split(networks)
     state = jax.tree.map(jnp.zeros_like, state)
     state["predictor"]["output"]["bias"][...] = f32(3, 1)

@@ -190,14 +190,8 @@ class TestModel:
 
     def test_free_log_std_and_nested_spaces_with_images(self):
         space = spaces.Dict({"image": spaces.Box(0, 255, (7, 7, 3), np.uint8), "turn": spaces.Discrete(3)})
-        config = ModelConfig(
-            use_gru=True,
-            lstm_cell_size=4,
-            lstm_use_prev_action=True,
-            free_log_std=True,
-            conv_filters=((2, 3, 2),),
-            conv_dense=4,
-        )
+        memory = {"use_gru": True, "lstm_cell_size": 4, "lstm_use_prev_action": True}
+        config = ModelConfig(**memory, free_log_std=True, conv_filters=((2, 3, 2),), conv_dense=4)
         model: Any = make_model(space, spaces.Box(-1, 1, (2,), np.float32), 4, config, nnx.Rngs(0))
         columns = {
             "obs": zeros(space, 6),

@@ -7,18 +7,10 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
+from rollax.models import unit_norm
 from rollax.models.actor_with_critics import make_critics
 from rollax.models.config import ModelConfig
-from rollax.models.unit_norm import (
-    InvertedResidual,
-    PlainLayers,
-    UnitActionValue,
-    UnitActor,
-    UnitBatchNorm,
-    UnitLinear,
-    UnitRMSNorm,
-    with_unit_norms,
-)
+from rollax.models.unit_norm import PlainLayers, UnitActor, UnitBatchNorm, UnitLinear, UnitRMSNorm, with_unit_norms
 from rollax.policy.split_model import SplitModel
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -104,7 +96,7 @@ def test_rms_norm():
 
 
 def test_inverted_residual():
-    block = InvertedResidual(2, rngs=nnx.Rngs(0))
+    block = unit_norm.InvertedResidual(2, rngs=nnx.Rngs(0))
     assert block.first.unit_kernel[...].shape == (2, 8)
     block.eval()
     first, second = f32([1, -1, 0, 0, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0, 0, 0]), np.zeros((8, 2), np.float32)
@@ -190,7 +182,7 @@ class TestNetworks:
     def test_critics(self, outputs, residual):
         rngs = nnx.Rngs(0)
         options = {"outputs": outputs, "residual_blocks": residual, "rngs": rngs}
-        critics = make_critics(2, lambda: UnitActionValue(SEEN, BOX, self.config, **options))
+        critics = make_critics(2, lambda: unit_norm.UnitActionValue(SEEN, BOX, self.config, **options))
         obs = {"force": np.eye(3, dtype=np.float32), "side": np.zeros(3, np.int64)}
         values = np.asarray(critics(obs, np.zeros((3, 2), np.float32)))
         assert values.shape == ((2, 3) if outputs is None else (2, 3, 5))
