@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollax.errors import ConfigError
-from rollax.runs.experiment import read_stop
+from rollax.runs.comparison import experiment_of
 from rollax.runs.results import RESULTS_NAME
 from rollax.runs.run_folder import CONFIG
-from rollax.runs.stopping import ended_by
+from rollax.runs.stopping import checked_stop, ended_by
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -47,7 +47,7 @@ def stop_of_resumed(
         return {**given, "timesteps_total": trainer.optimizer.steps + continue_for}
     if given or not (run / RESULTS_NAME).exists():  # without results, the checkpoint is not of a run folder
         return given
-    stop = read_stop(run / CONFIG)
+    stop = checked_stop(experiment_of(run).get("stop") or {}, f"{run / CONFIG}: stop")
     if by := ended_by(run, trainer.iteration, stop):
         raise ConfigError("The run has ended.", str(run), f"{by}, at {trainer.optimizer.steps:,} steps").expected(
             "a run that was interrupted, or other stop conditions",

@@ -21,7 +21,7 @@ from rollax.runs.run_folder import CONFIG
 
 QUANTITIES = ("evaluation_reward_mean", "episode_reward_mean")
 _POINTS = 100
-_MOST_BYTES = 1 << 24
+_MOST_BYTES = 1 << 26  # as of the configs in a checkpoint
 _MIDDLE = "interquartile mean"
 
 

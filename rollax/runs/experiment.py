@@ -106,11 +106,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def read_stop(path: Path) -> dict[str, float]:
-    """Returns the stop conditions of a YAML or JSON file, such as the `config.json` of a run."""
-    return checked_stop(_read_sections(path).get("stop") or {}, f"{path}: stop")
-
-
 def _read_sections(path: Path) -> dict[str, Any]:
     """Returns the sections of an experiment file, each of its type or None."""
     try:

@@ -155,6 +155,14 @@ def test_a_limit_that_the_resumed_run_has_reached_is_refused_and_leaves_no_folde
     assert not list((cwd / "runs").glob("*"))
 
 
+def test_a_run_with_a_large_env_config_is_resumed(rollax, lines, cwd):
+    config = {"env_config": {"prices": [0] * 200_000}, "fail_at": 2}
+    options = "--stop-iterations=3", "--checkpoint-frequency=1", "--out=one"
+    rollax("train", "--run=FAKE", f"--config={json.dumps(config)}", *options, code=2)
+    rollax("resume", "one", "--set=fail_at=null")
+    assert len(lines(cwd / "one")) == 3
+
+
 def test_resume_refuses_another_algorithm(rollax):
     rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=one")
     done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2", code=2)
