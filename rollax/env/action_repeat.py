@@ -87,11 +87,12 @@ class ActionRepeat(EnvWrapper):
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         slots = np.array(rows.slots if selection is None else rows.slots[selection])
+        kept = trees.copied(actions)  # first, because the environment may write into its actions
         self.env.send_rows(rows, selection, actions)
         self._calls += 1
         self._left[slots], self._latest[slots] = self._times - 1, self._calls
         self._envs[slots] = rows.env_index if selection is None else rows.env_index[selection]
-        self._sent.append(_Sent(self._calls, slots, trees.copied(actions)))
+        self._sent.append(_Sent(self._calls, slots, kept))
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         self._stop_in(env_index)

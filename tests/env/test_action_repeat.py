@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext
+from rollax import BaseEnv, EnvContext, Rows
 from rollax.env.action_repeat import ActionRepeat, RepeatedSteps
 from rollax.env.making import EnvSettings, make_base_env
 from rollax.env.registry import env_creator
@@ -89,6 +89,27 @@ def test_an_environment_may_write_into_its_action():
             return None, float(action["force"][0]), False, False, {}
 
     assert RepeatedSteps(Scales(), 3).step({"force": np.ones(1), "gear": 1})[1] == 2 + 2 + 2
+
+
+def test_rows_of_repeated_actions_may_be_written_into():
+    sent = []
+
+    class Scales(BaseEnv):
+        def reset_rows(self, env_index, seeds=None):
+            return Rows.starting(env_index, env_index, np.zeros((1, 1)))
+
+        def send_rows(self, rows, selection, actions):
+            actions *= 2
+            sent.append(actions.item())
+
+        def poll_rows(self):
+            no, zero = np.zeros(1, bool), np.zeros(1, int)
+            return Rows(zero, zero, np.zeros((1, 1)), np.zeros(1), no, no, no, ~no, zero[:0])
+
+    env = ActionRepeat(Scales(), 3)
+    env.send_rows(env.reset_rows(np.zeros(1, int)), None, np.ones((1, 1)))
+    env.poll_rows()
+    assert sent == [2, 2, 2]
 
 
 @pytest.mark.short(every=3)
