@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the plain values of YAML text, where 3e-4 and -.5 are numbers, and 2001-12-31 is text.
+    """Returns the plain values of YAML text, where 3e-4 and -.5 are numbers, and 2001-12-31 and 16:00 are text.
 
     Raises:
         yaml.YAMLError: the text is not valid, is nested too deep, has too many nodes, or repeats a key.
@@ -66,6 +66,13 @@ class _Loader(yaml.SafeLoader):
             raise ComposerError(problem=f"more than {_MAX_NODES} nodes")
         return node
 
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        # In YAML 1.1, 16:00 is the number 960, and a date is an object: JSON, and so config.json and checkpoints, have
+        # text for both.
+        tag = super().resolve(kind, value, implicit)
+        is_text = kind is yaml.ScalarNode and (":" in value or tag == "tag:yaml.org,2002:timestamp")
+        return self.DEFAULT_SCALAR_TAG if is_text else tag
+
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
@@ -88,12 +95,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# PyYAML follows YAML 1.1, which makes an object of a date: JSON, and so config.json and checkpoints, have none.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# It also reads 3e-4 and -.5 as strings.
+# PyYAML follows YAML 1.1, and reads 3e-4 and -.5 as strings.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*(\.\d*)?[eE][-+]?\d+|\.\d+([eE][-+]?\d+)?)$"),

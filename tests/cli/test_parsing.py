@@ -48,10 +48,10 @@ def test_numbers_of_yaml_1_2(tmp_path, text, value):
     assert type(config["x"]) is type(value)
 
 
-@pytest.mark.parametrize("text", ["2001-12-31", "2001-12-31 10:30:00"])
-def test_dates_are_text_which_checkpoints_store(tmp_path, text):
-    config = PPOConfig(env_config=read(tmp_path, f"config: {{env_config: {{day: {text}}}}}").config["env_config"])
-    assert config.env_config == PPOConfig.from_json(config.to_json()).env_config == {"day": text}
+@pytest.mark.parametrize("text", ["2001-12-31", "2001-12-31 10:30:00", "16:00", "-1:30.5"])
+def test_dates_and_times_are_text_which_checkpoints_store(tmp_path, text):
+    config = PPOConfig(env_config=read(tmp_path, f"config: {{env_config: {{from: {text}}}}}").config["env_config"])
+    assert config.env_config == PPOConfig.from_json(config.to_json()).env_config == {"from": text}
 
 
 def aliases(first, form):
