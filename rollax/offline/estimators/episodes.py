@@ -12,11 +12,11 @@ from rollax.core import trees
 from rollax.core.memory import available_memory_bytes, gib
 from rollax.core.spaces import ACTION_MASK, in_dtypes
 from rollax.errors import ConfigError, DatasetError
-from rollax.offline.dataset import Continuations, DatasetReader, RecordedTrajectory
+from rollax.offline.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
 from rollax.offline.estimators.importance import starts_of
 from rollax.offline.value_rules import RecordedChecks
 from rollax.policy.mask_checks import has_mask
-from rollax.rollout.actions import BoxMap
+from rollax.rollout.actions import ActionMap, BoxMap
 from rollax.rollout.policy_runner import PolicyRunner
 
 MOST_CUT = 0.1
@@ -27,7 +27,8 @@ _LARGEST_LOGP = 1e-3  # a probability of 1, with rounding errors
 _WITHOUT_LOGP = (
     "use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy"
 )
-_READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+_READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, ENV_ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+_SAME = 1e-4  # the largest difference of equal actions, in the scale of a policy that acts in [-1, 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ class LoggedEpisodes:
         policy_id: str,
         drop_cut: bool,
     ) -> LoggedEpisodes:
-        """As `of`, from trajectories of a data set that has the spaces and the action scale of the policy."""
+        """As `of`, from trajectories of a data set that has the spaces of the policy."""
         whole = _whole(found, policy_id, drop_cut)
         obs, actions, rewards = _checked_columns(whole, reader, runner)
         lengths = np.array(list(map(len, whole)))
@@ -200,13 +201,11 @@ def trajectories_of(
     `estimated` maps (agent id, recorded policy id) to the policy to estimate.
 
     Raises:
-        DatasetError, SpaceError: the recorded actions are in another scale, or a policy has other spaces.
+        DatasetError, SpaceError: the data cannot be read, or a policy has other spaces.
         ConfigError: the trajectories are larger than half of the memory.
     """
     found: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in runners}
     checks = {policy_id: RecordedChecks(runner.policy) for policy_id, runner in runners.items()}
-    for runner in runners.values():
-        _check_scale(reader, runner)
     size, limit = 0, available_memory_bytes() // 2
     policy_ids: dict[tuple[Hashable, str], str | None] = {}
     for trajectory in reader.trajectories():
@@ -255,6 +254,7 @@ def _checked_columns(
     checks, space = RecordedChecks(runner.policy), runner.policy.observation_space
     for one in whole:
         checks.shapes(one)
+        _check_scale(one, reader, runner)
     obs = trees.concat([in_dtypes(space, one.columns[SampleBatch.OBS]) for one in whole])
     actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
     if reader.actions_of == "environment":
@@ -294,18 +294,31 @@ def _behaviour_logp(
     return known
 
 
-def _check_scale(reader: DatasetReader, runner: PolicyRunner) -> None:
+def _check_scale(one: RecordedTrajectory, reader: DatasetReader, runner: PolicyRunner) -> None:
     """Raises DatasetError if the recorded actions, and so their densities, have another scale than the policy's."""
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
+    if reader.actions_of != "policy" or not scaled:
+        return
     ours = runner.action_map.settings["normalize_actions"]
     # RLlib's default, which learning assumes, too.
     theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
-    if reader.actions_of == "policy" and scaled and theirs is not ours:
+    if ENV_ACTIONS in one.columns:  # the policy that acted may have a setting of its own
+        theirs, assumed = ours if _are_equal_in_env(one, runner) else not ours, False
+    if theirs is not ours:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         got = "files that differ in normalize_actions" if theirs is None else said
         what = "The recorded actions have another scale than the policy's actions."
-        raise DatasetError(what, f"data set of {runner.policy.name!r}", got).expected(
+        raise DatasetError(what, f"data set of {runner.policy.name!r}, {one.place}", got).expected(
             f"normalize_actions={ours}, as in the training of the policy",
             "estimate from data of a policy with the same normalize_actions; or, if the recorded actions are those "
             'that the environment received, give the setting actions_of="environment"',
         )
+
+
+def _are_equal_in_env(one: RecordedTrajectory, runner: PolicyRunner) -> bool:
+    """Whether the recorded actions, in the scale of this policy, are those that the environment received."""
+    ours = runner.action_map.settings["normalize_actions"]
+    clipped = ActionMap(runner.policy.action_space, clip_actions=True, normalize_actions=ours)
+    actions, received = one.columns[SampleBatch.ACTIONS], clipped.to_policy(one.columns[ENV_ACTIONS])
+    pairs = zip(trees.leaves(clipped.received(actions)), trees.leaves(clipped.received(received)), strict=True)
+    return all(np.allclose(*pair, atol=_SAME, equal_nan=True) for pair in pairs)

@@ -85,6 +85,18 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[2.0]]
 
 
+def test_env_actions_show_the_scale_of_a_policy_whatever_the_setting_of_its_run() -> None:
+    own = PolicyRunner(Still(OBS, BOX), NoFilter(OBS), ActionMap(BOX, clip_actions=False, normalize_actions=False))
+    actions = np.array([[0.5], [3.0]], np.float32)
+    for received, fits, other in (([[1.0], [2.0]], runner(), own), ([[0.5], [2.0]], own, runner())):
+        one = trajectory(2, terminated=True, actions=actions, env_actions=np.array(received, np.float32))
+        reader = recorded(one, actions_of="policy")
+        for of_run in (True, False, None):
+            reader.header = {"normalize_actions": of_run}
+            assert LoggedEpisodes.of(reader, fits).actions.tolist() == actions.tolist()
+            refused(DatasetError, LoggedEpisodes.of, reader, other, says="another scale")
+
+
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
     reader = recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
     unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
