@@ -122,8 +122,9 @@ class EpisodeWindow:
         return {**summarize(self._episodes), "episodes_this_iter": len(new)}
 
     def state(self) -> list[Any]:
-        """The window as plain values, for a checkpoint."""
-        return [[e.reward, e.length, e.policy_rewards, e.custom_metrics] for e in self._episodes]
+        """The episodes that later summaries may count, at most `size`, as plain values for a checkpoint."""
+        latest = list(self._episodes)[-self._size :]
+        return [[e.reward, e.length, e.policy_rewards, e.custom_metrics] for e in latest]
 
     def set_state(self, state: Iterable[Sequence[Any]]) -> None:
         """Restores what `state` returned."""

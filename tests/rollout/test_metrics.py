@@ -108,6 +108,14 @@ class TestWindow:
         other.set_state(json.loads(json.dumps(window.state())))
         assert other.summary([episode(1)]) == window.summary([episode(1)])
 
+    @pytest.mark.parametrize("later", [0, 1, 3])
+    def test_state_has_only_the_episodes_that_later_summaries_count(self, later):
+        window, other = EpisodeWindow(2), EpisodeWindow(2)
+        window.summary([episode(reward) for reward in range(100)])
+        other.set_state(window.state())
+        assert len(window.state()) == 2
+        assert other.summary([episode(7)] * later) == window.summary([episode(7)] * later)
+
 
 class TestTable:
     """One sub-environment with two agents, beside one without agents."""
