@@ -22,7 +22,7 @@ log = logging.getLogger("rollax.runs")
 
 IDS_NAME, MEDIA = "loggers.json", "media"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".mp4")
-_MOST_BYTES, _ID = 1 << 20, re.compile(r"[\w.-]{1,128}", re.ASCII)
+_MOST_BYTES, _ID = 1 << 20, re.compile(r"[^/\\\x00-\x1f\x7f]{1,128}")  # an id is never a path
 _MOST_FAILURES = 3
 
 
@@ -48,7 +48,7 @@ class LoggerGroup:
             earlier: the folder of the run that this one continues; None for a new run.
             results: the results before this point, which some loggers log first.
         Raises:
-            ConfigError: a logger could not begin.
+            ConfigError: a logger could not begin, or has an id that cannot be kept.
             RollaxError: the file of ids is damaged, or cannot be written.
         """
         before, ids = {} if earlier is None else _read_ids(earlier / IDS_NAME), {}
@@ -66,6 +66,12 @@ class LoggerGroup:
                 ) from error
             self._begun.append(guarded := _Guarded(logger))
             if logger.id is not None:
+                if not _is_id(logger.id):
+                    raise ConfigError(
+                        "The id of the logger cannot be kept.", type(logger).__name__, logger.id
+                    ).expected(
+                        "a text of 1 to 128 characters, without slashes and control characters", "shorten or replace it"
+                    )
                 ids[key] = logger.id
             for result in results if logs_earlier else ():
                 guarded.call(logger.log, *_numbers_and_step(result))
@@ -167,6 +173,10 @@ def _read_ids(path: Path) -> dict[str, str]:
         raise RollaxError.damaged(path, str(error), "logger -> id", "The ids of loggers cannot be read.").fix(
             "remove the file, and the loggers begin new records"
         ) from error
-    if not isinstance(ids, dict) or not all(isinstance(value, str) and _ID.fullmatch(value) for value in ids.values()):
+    if not isinstance(ids, dict) or not all(map(_is_id, ids.values())):
         raise RollaxError.damaged(path, ids, "logger -> id").fix("remove the file, and the loggers begin new records")
     return ids
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None

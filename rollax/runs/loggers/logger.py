@@ -39,7 +39,10 @@ class Logger(abc.ABC):
     """
 
     id: str | None = None
-    """Identifies a record outside of the run folder. It is kept in the run folder for runs that continue this one."""
+    """Identifies a record outside of the run folder. It is kept in the run folder for runs that continue this one.
+
+    A text of 1 to 128 characters, without slashes and control characters.
+    """
 
     def begin(self, run: LoggedRun) -> bool | None:  # noqa: B027 - optional, as are `media` and `close`
         """Begins the record of a run, or continues the record `run.earlier_id`.

@@ -9,6 +9,8 @@ import signal
 import pytest
 
 from rollax import ConfigError, EnvError, Logger, RollaxError
+from rollax.runs.loggers.group import LoggerGroup
+from rollax.runs.loggers.logger import LoggedRun
 from rollax.runs.loggers.table import LOGGERS, make_loggers
 from rollax.runs.loggers.tensorboard import TensorBoardLogger
 from rollax.runs.loggers.text_files import CsvLogger
@@ -201,6 +203,23 @@ def test_ids_are_kept_for_runs_that_continue(tmp_path):
     trainer.fit({"training_iteration": 2}, tmp_path / "two", progress="none", loggers=second)
     assert [logger.run.earlier_id for logger in second] == ["a", "b", None]
     assert [call[1] for call in second[0].calls if call[0] == "log"] == [200, 200]  # nothing earlier again
+
+
+@pytest.mark.parametrize("label", ["my run 1", "Läufe", "a:b"])
+def test_an_id_may_be_any_text_without_slashes(tmp_path, label):
+    run = LoggedRun("PPO", None, {}, tmp_path)
+    LoggerGroup([Remembers(label)]).begin(run, None, [])
+    LoggerGroup([later := Remembers()]).begin(run, tmp_path, [])
+    assert later.run.earlier_id == label
+
+
+@pytest.mark.parametrize("label", ["https://host/3", "a\n", "", 7, "x" * 129])
+def test_an_id_that_cannot_be_kept_is_refused_before_training(tmp_path, label):
+    logger, trainer = Remembers(label), FakeTrainer({})
+    with pytest.raises(ConfigError, match="Remembers"):
+        trainer.fit({"training_iteration": 1}, tmp_path / "run", progress="none", loggers=[logger])
+    assert trainer.iteration == 0
+    assert logger.calls == ["begin", ("close", "failed")]
 
 
 @pytest.mark.short("[]")
