@@ -159,10 +159,8 @@ def test_a_side_sees_as_many_gpus_as_it_uses(visible, gpus, seen, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    script = (
-        "import os; from benchmarks.protocol import Link; Link().serve(float, seen=os.environ['CUDA_VISIBLE_DEVICES'])"
-    )
-    side = AliveSide(Side("side", ("-c", script), gpus=gpus))
+    serves = "Link().serve(float, seen=os.environ['CUDA_VISIBLE_DEVICES'])"
+    side = AliveSide(Side("side", ("-c", f"import os; from benchmarks.protocol import Link; {serves}"), gpus=gpus))
     side.set_up()
     side.kill()
     assert side.facts == {"seen": seen}

@@ -232,9 +232,8 @@ class TestCheckpoints:
         assert trial.reset(new) is True
         assert closed  # the environments of the old trainer
         assert trial.trainer is not old
-        assert any(
-            (weights[name] != array).any() for name, array in trial.trainer.get_weights()["default_policy"].items()
-        )
+        made = trial.trainer.get_weights()["default_policy"]
+        assert any((weights[name] != array).any() for name, array in made.items())
         result = trial.train()
         assert (result["training_iteration"], result["timesteps_total"]) == (1, 32)
         assert result["info"]["learner"]["default_policy"]["cur_lr"] == 5e-3

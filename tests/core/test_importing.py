@@ -4,6 +4,7 @@ import importlib
 import json
 import pickle
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,7 @@ from tests.env.refused import refused
 
 
 def test_nested_names():
-    assert (
-        import_object(ImportPath("collections:OrderedDict.fromkeys"), "here")
-        == __import__("collections").OrderedDict.fromkeys
-    )
+    assert import_object(ImportPath("collections:OrderedDict.fromkeys"), "here") == OrderedDict.fromkeys
 
 
 def test_no_module_is_imported_for_a_name_of_a_file_that_can_be_no_class_of_rollax(monkeypatch):

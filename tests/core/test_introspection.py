@@ -2,21 +2,17 @@ from rollax.core.introspection import accepted, call_accepted, overrides
 
 
 class Base:
-    def first(self):
-        pass
+    def first(self): ...
 
-    def second(self):
-        pass
+    def second(self): ...
 
 
 class Child(Base):
-    def first(self):
-        pass
+    def first(self): ...
 
 
 class Grandchild(Child):
-    def second(self):
-        pass
+    def second(self): ...
 
 
 def test_inherited_overrides_count():

@@ -21,10 +21,8 @@ from tests.python_process import output_of
 FILES = {"state.json": b'{"steps": 3}\n', "weights.safetensors": bytes(range(256)) * 40, "empty": b""}
 
 
-def save(path: Path, files: dict[str, bytes] | None = None, *, format_version: int = 2) -> Path:
-    return storage.write_directory(
-        path, FILES if files is None else files, kind="policy", format_version=format_version
-    )
+def save(path: Path, files: dict[str, bytes] = FILES, *, format_version: int = 2) -> Path:
+    return storage.write_directory(path, files, kind="policy", format_version=format_version)
 
 
 def load(path: Path) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from pettingzoo import AECEnv
 
 from rollax import BaseEnv, EnvError, MultiAgentEnv
 from rollax.env import agent_checks
@@ -14,6 +15,7 @@ from rollax.env.rows import NO_ENVS, Rows
 from rollax.rollout import row_sampler
 from rollax.rollout.worker import RolloutWorker
 from tests.env.always_zero import AlwaysZero
+from tests.env.multi_agent.pettingzoo_worlds import Declared
 from tests.env.refused import refused
 from tests.env.worlds import Counting
 
@@ -94,32 +96,19 @@ class StuckVector(SyncVectorEnv):
         return np.zeros((2, 3), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}
 
 
-class InTurn:
-    """PettingZoo's AEC API: an agent that has ended is always selected."""
+class InTurn(Declared, AECEnv):
+    """An agent that has ended is always selected."""
 
-    metadata, possible_agents = {"name": "aec_v0"}, ["a"]
-    agent_selection, over = "a", False
-
-    def observation_space(self, agent):
-        return OBS
-
-    def action_space(self, agent):
-        return ACTIONS
+    metadata, agent_selection, over = {"name": "aec_v0"}, "a", False
 
     def reset(self, seed=None, options=None):
         self.agents, self.over = ["a"], False
 
-    def observe(self, agent):
-        return ZERO
-
     def last(self, observe=True):
-        return ZERO, 0.0, self.over, False, {}
+        return np.zeros(3, np.float32), 0.0, self.over, False, {}
 
     def step(self, action):
         self.over = True
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize(

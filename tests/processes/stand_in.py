@@ -133,9 +133,8 @@ class StandIn:
 
     def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
         """Generation and arguments of all calls of a method of an index's workers."""
-        return [
-            (call.generation, call.arguments) for call in self.calls if (call.index, call.method) == (index, method)
-        ]
+        found = [call for call in self.calls if (call.index, call.method) == (index, method)]
+        return [(call.generation, call.arguments) for call in found]
 
 
 def update(version: int) -> Update:

@@ -114,17 +114,16 @@ def test_a_restored_buffer_continues_exactly(kind: type[UniformReplay], stack: i
     for _ in range(12):
         assert len(restored) == len(buffer)
         assert (restored.nbytes, restored.capacity) == (buffer.nbytes, buffer.capacity)
-        samples = [each.sample(16, np.random.default_rng(7), beta=0.5) for each in (buffer, restored)]
-        samples += [
-            each.sample(4, np.random.default_rng(8), draw=SequenceDraw(3, 2, overlap=2)) for each in (buffer, restored)
-        ]
+        both = (buffer, restored)
+        samples = [each.sample(16, np.random.default_rng(7), beta=0.5) for each in both]
+        samples += [each.sample(4, np.random.default_rng(8), draw=SequenceDraw(3, 2, overlap=2)) for each in both]
         for ours, theirs in (samples[:2], samples[2:]):
             assert list(ours) == list(theirs)
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
         batch = batch_of(trajectories.fragment(4))
         errors = rng.random(16)
-        for each in (buffer, restored):
+        for each in both:
             each.add(batch)
             each.update_priorities(samples[0]["indices"], errors)
 

@@ -194,9 +194,8 @@ def test_rewards_are_summed_in_double_precision_and_keep_their_dtype(n_step: int
 def test_windows_up_to_the_end_are_computed_when_the_trajectory_ends(monkeypatch):
     buffer, tried = buffer_of(rows("1"), n_step=None), []
     links = buffer._rows.links
-    monkeypatch.setattr(
-        links, "windows", lambda found, *more: (tried.append(len(found)), type(links).windows(links, found, *more))[1]
-    )
+    windows = links.windows
+    monkeypatch.setattr(links, "windows", lambda found, *more: tried.append(len(found)) or windows(found, *more))
     for segment in ("2", "3", "4|"):
         buffer.add(rows(segment))
     assert tried == [0, 0, 4]

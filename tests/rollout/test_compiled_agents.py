@@ -73,14 +73,11 @@ def test_a_mapping_of_episodes():
         runner.store(frozenset({"agent_id"}))
     for _ in range(4):
         for policy_id, batch in worker.sample().items():
-            agents = batch["agent_id"].tolist()
-            for key in zip(batch["eps_id"].tolist(), agents, strict=True):
+            for key in zip(batch["eps_id"].tolist(), batch["agent_id"].tolist(), strict=True):
                 policies.setdefault(key, set()).add(policy_id)
-            paid = batch.following("obs")[:, 0] + batch["actions"] / 10 + [ord(agent) for agent in agents]
-            np.testing.assert_allclose(batch["rewards"], paid, rtol=1e-6)
-            np.testing.assert_array_equal(
-                batch.following("obs")[:, 1], batch["actions"] + [10 * ord(a) for a in agents]
-            )
+            codes, following = np.array([ord(agent) for agent in batch["agent_id"]]), batch.following("obs")
+            np.testing.assert_allclose(batch["rewards"], following[:, 0] + batch["actions"] / 10 + codes, rtol=1e-6)
+            np.testing.assert_array_equal(following[:, 1], batch["actions"] + 10 * codes)
     assert {key: {policy_id} for key, policy_id in mapping.drawn.items() if key in policies} == policies
     assert set().union(*policies.values()) == {"own", "other"}
 

@@ -10,7 +10,7 @@ from rollax import PolicySpec, RolloutWorker
 from rollax.algorithms.ppo import PPO
 from tests.env.always_zero import AlwaysZero
 from tests.env.worlds import FixedSteps
-from tests.rollout.worlds import ALL, Encode, scripted
+from tests.rollout.worlds import ALL, Encode, a_by_x, scripted
 
 
 class TestPolicies:
@@ -24,13 +24,8 @@ class TestPolicies:
 
         together = [dict.fromkeys("abc", "o"), *[dict.fromkeys("abc", "or")] * 20, {ALL: "T"}]
         config = {"num_envs_per_worker": 5, "rollout_fragment_length": 10}
-        worker = RolloutWorker(
-            scripted(together),
-            {"x": Counting, "y": Counting},
-            policy_mapping_fn=lambda agent: "x" if agent == "a" else "y",
-            config=config,
-        )
-        worker.sample()
+        policies = {"x": Counting, "y": Counting}
+        RolloutWorker(scripted(together), policies, policy_mapping_fn=a_by_x, config=config).sample()
         assert Counter(calls) == {("x", 5): 10, ("y", 10): 10}
 
     def test_an_override_of_gamma_changes_the_returns(self):
@@ -40,14 +35,10 @@ class TestPolicies:
         waits = ({"other": np.zeros(3, np.float32)}, {}, no, no, {})
         steps = [(obs, dict.fromkeys("ab", reward), no, no, {}) for reward in (1.0, 2.0)]
         env = FixedSteps(*steps, waits, ({}, dict.fromkeys("ab", 3.0), {ALL: True}, no, {}), first=(obs, {}))
-        specs: dict = {
-            name: PolicySpec(PPO, config={"gamma": gamma, "lambda": 1.0}) for name, gamma in (("a", 0.1), ("b", 0.0))
-        }
-        batch = RolloutWorker(
-            lambda _: env,
-            {**specs, "other": AlwaysZero},
-            policy_mapping_fn=lambda agent: agent,
-            config={"rollout_fragment_length": 4, "batch_mode": "complete_episodes"},
-        ).sample()
+        returns = {agent: {"gamma": gamma, "lambda": 1.0} for agent, gamma in (("a", 0.1), ("b", 0.0))}
+        policies = {agent: PolicySpec(PPO, config=config) for agent, config in returns.items()}
+        config = {"rollout_fragment_length": 4, "batch_mode": "complete_episodes"}
+        mapping = {"policy_mapping_fn": lambda agent: agent, "config": config}
+        batch = RolloutWorker(lambda _: env, {**policies, "other": AlwaysZero}, **mapping).sample()
         np.testing.assert_allclose(batch["a"]["value_targets"], [1.23, 2.3, 3.0], rtol=1e-5)
         np.testing.assert_allclose(batch["b"]["value_targets"], [1.0, 2.0, 3.0], rtol=1e-5)

@@ -27,6 +27,9 @@ def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
     return (3 * table + np.rint(1000 * obs[:, 1:])) % 65537
 
 
+FIVES = {"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1}
+
+
 class StepCounter(Policy):
     """Its state has its number of steps and a digest of its observations.
 
@@ -34,16 +37,7 @@ class StepCounter(Policy):
     """
 
     batch_columns = frozenset(
-        {
-            *(
-                SampleBatch.OBS,
-                SampleBatch.NEW_OBS,
-                SampleBatch.ACTIONS,
-                SampleBatch.REWARDS,
-                SampleBatch.TRAJECTORY_ID,
-            ),
-            *(SampleBatch.STATE_OUT, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS),
-        }
+        {"obs", "new_obs", "actions", "rewards", "trajectory_id", "state_out", "prev_actions", "prev_rewards"}
     )
     fragment: Any = None
 
@@ -163,7 +157,7 @@ def test_together_with_a_policy_without_state():
         Party,
         {"counts": StepCounter, "forgets": Stateless},
         policy_mapping_fn=lambda agent: "counts" if agent in "ac" else "forgets",
-        config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1},
+        config=FIVES,
     )
     assert follow(worker, "counts").carried > 5
     samples = worker.sample()
@@ -172,9 +166,7 @@ def test_together_with_a_policy_without_state():
 
 
 def test_evaluation_in_between_begins_new_trajectories():
-    worker = RolloutWorker(
-        Party, StepCounter, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1}
-    )
+    worker = RolloutWorker(Party, StepCounter, config=FIVES)
     follower, policy = StateChecker(), worker.get_policy()
     for _ in range(10):
         batch = worker.sample()
@@ -358,8 +350,7 @@ def test_previous_actions_are_what_the_environment_received(scale):
     for row in range(first, first + 7):
         given = {"prev_action": action, "prev_reward": reward}
         _, state, fetches = runner.compute_single_action(batch["obs"][row], state, True, **given)
-        np.testing.assert_allclose(
-            fetches["action_dist_inputs"], batch["action_dist_inputs"][row], rtol=1e-4, atol=1e-6
-        )
+        inputs = batch["action_dist_inputs"][row]
+        np.testing.assert_allclose(fetches["action_dist_inputs"], inputs, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(batch["prev_actions"][row], 0 if row == first else received[row - 1])
         action, reward = runner.action_map(batch["actions"][row][None])[0], batch["rewards"][row]

@@ -170,9 +170,7 @@ def test_an_iteration_without_clients_ends_early(trainer_class):
 
 class TestConfig:
     def test_off_by_default_for_other_environments(self):
-        assert not RolloutWorker(
-            lambda context: Line(), Encode, config={"rollout_fragment_length": 3}
-        ).samples_in_background
+        assert not RolloutWorker(lambda context: Line(), Encode).samples_in_background
 
     def test_a_policy_must_allow_it(self):
         with pytest.raises(ConfigError, match=r"cannot act while it learns(?s:.)*Encode"):

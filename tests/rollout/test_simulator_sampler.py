@@ -137,9 +137,8 @@ def test_replay_stays_on_the_device(case):
     with trainer_class(in_torch(world), keys) as trainer:
         results = [trainer.train() for _ in range(2)]
         assert [result["timesteps_total"] for result in results] == [60, 120]
-        assert trainer.optimizer.report() == {
-            "replay": {"rows": {"default_policy": 60}, "num_updates": 24, "on_device": True}
-        }
+        report = {"rows": {"default_policy": 60}, "num_updates": 24, "on_device": True}
+        assert trainer.optimizer.report() == {"replay": report}
 
 
 @pytest.mark.long

@@ -56,10 +56,8 @@ def decisions(agent: int) -> list[tuple[float, float, float, bool]]:
 def make_worker(policies: int, **config) -> RolloutWorker:
     if policies == 1:
         return RolloutWorker(lambda _: WaitingAgents(), AlwaysZero, config=config)
-    specs = {"x": AlwaysZero, "y": AlwaysZero}
-    return RolloutWorker(
-        lambda _: WaitingAgents(), specs, policy_mapping_fn=lambda agent: "x" if agent in "ad" else "y", config=config
-    )
+    two: dict = {"policy_cls_or_specs": dict.fromkeys("xy", AlwaysZero), "policy_mapping_fn": lambda a: "yx"[a in "ad"]}
+    return RolloutWorker(lambda _: WaitingAgents(), **two, config=config)
 
 
 @pytest.mark.parametrize("policies", [1, 2])

@@ -27,7 +27,7 @@ from rollax.rollout.messages import Update
 from rollax.rollout.policy_mapping import policy_mapping, space_of_agents
 from tests.env.refused import refused
 from tests.env.worlds import FixedSteps
-from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, TOGETHER, Encode, Line, Weighted, scripted
+from tests.rollout.worlds import ACTION_SPACE, ALL, OBS_SPACE, TOGETHER, Encode, Line, Weighted, a_by_x, scripted
 
 IDS = ["one", "two"]
 
@@ -38,9 +38,7 @@ class TestPolicies:
         one = RolloutWorker(env, Encode, config=config).sample()
         assert isinstance(one, SampleBatch)
         assert (one.env_steps, len(one)) == (4, 8)
-        two = RolloutWorker(
-            env, {"x": Encode, "y": Encode}, policy_mapping_fn=lambda a: {"a": "x", "b": "y"}[a], config=config
-        ).sample()
+        two = RolloutWorker(env, {"x": Encode, "y": Encode}, policy_mapping_fn=a_by_x, config=config).sample()
         assert isinstance(two, MultiAgentBatch)
         assert (two.env_steps, two.agent_steps, set(two)) == (4, 8, {"x", "y"})
         assert set(two["x"]["agent_id"]) == {"a"}
@@ -72,13 +70,10 @@ class TestPolicies:
 
         config = Own(gamma=0.5, n_step=2, model=ModelConfig(fcnet_hiddens=(2,)))
         specs = {"rainbow": None, "same": Rainbow, "dqn": DQN}
-        policies = RolloutWorker(
-            Line, specs, policy_mapping_fn=lambda _: "dqn", default_policy_class=Rainbow, config=config
-        ).policies
-        found = {
-            name: (policy.config.gamma, policy.config.n_step, policy.config.noisy) for name, policy in policies.items()
-        }
-        assert found == {"rainbow": (0.5, 2, True), "same": (0.5, 2, True), "dqn": (0.5, 1, False)}
+        settings: dict = {"policy_mapping_fn": lambda _: "dqn", "default_policy_class": Rainbow, "config": config}
+        found = {name: policy.config for name, policy in RolloutWorker(Line, specs, **settings).policies.items()}
+        wanted = {"rainbow": (0.5, 2, True), "same": (0.5, 2, True), "dqn": (0.5, 1, False)}
+        assert {name: (own.gamma, own.n_step, own.noisy) for name, own in found.items()} == wanted
 
     @pytest.mark.parametrize("spec", [3, "Encode", Encode(OBS_SPACE, ACTION_SPACE), (Line,), (), (Encode, 1, 2, 3, 4)])
     def test_invalid_specs(self, spec):
@@ -257,7 +252,7 @@ class TestPolicies:
         worker = RolloutWorker(
             scripted(TOGETHER),
             multiagent["policies"],
-            policy_mapping_fn=lambda agent: "x" if agent == "a" else "y",
+            policy_mapping_fn=a_by_x,
             config={
                 "observation_filter": "MeanStdFilter",
                 "rollout_fragment_length": 5,
@@ -282,13 +277,9 @@ class TestPolicies:
         refused(PolicyError, worker.get_policy, says="['x']")
 
     def test_foreach_policy(self):
-        worker = RolloutWorker(
-            scripted(TOGETHER), {"x": Encode, "y": Weighted}, policy_mapping_fn=lambda a: "x" if a == "a" else "y"
-        )
-        assert worker.foreach_policy(lambda policy, policy_id: (policy_id, type(policy))) == [
-            ("x", Encode),
-            ("y", Weighted),
-        ]
+        policies = {"x": Encode, "y": Weighted}
+        worker = RolloutWorker(scripted(TOGETHER), policies, policy_mapping_fn=a_by_x)
+        assert worker.foreach_policy(lambda policy, policy_id: (policy_id, type(policy))) == [*policies.items()]
 
 
 KNOWN = {"a": spaces.Box(-1, 1, (4,), np.float32)}

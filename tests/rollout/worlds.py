@@ -35,6 +35,11 @@ def reward_for(env: int, episode: int, agent: int, step: int) -> float:
     return ((5 * env + 3 * episode + 7 * agent + 11 * step) % 23 - 9) / 4
 
 
+def a_by_x(agent: Hashable) -> str:
+    """A policy mapping: policy x controls agent a, and y the others."""
+    return "x" if agent == "a" else "y"
+
+
 class Encode(Policy):
     """Acts by `action_for`, and stores every column."""
 

@@ -126,10 +126,8 @@ class _Episode:
 
 def decisions(batch) -> list[list]:
     """The decisions in a batch, without those of the last episodes."""
-    columns = [
-        batch[name] for name in ("obs", "actions", "rewards", "terminateds", "truncateds", "new_obs", "off_policy")
-    ]
-    return [list(row) for row in zip(*columns, strict=True) if row[0][0] >= 0]
+    names = ("obs", "actions", "rewards", "terminateds", "truncateds", "new_obs", "off_policy")
+    return [list(row) for row in zip(*map(batch.get, names), strict=True) if row[0][0] >= 0]
 
 
 def recorded_play(agents: str | None, episodes: int = EPISODES) -> tuple[Any, dict[tuple, list], threading.Event]:
@@ -241,14 +239,14 @@ def test_each_worker_plays_its_own_copy():
         worker.stop()
 
 
-@pytest.mark.parametrize("sizes", [(3, 3), (3, 5)], ids=["equal spaces", "different spaces"])
-def test_values_are_checked_in_the_calling_thread_where_policies_define_the_spaces(sizes):
+@pytest.mark.parametrize("shapes", [{"x": 3, "y": 3}, {"x": 3, "y": 5}], ids=["equal spaces", "different spaces"])
+def test_values_are_checked_in_the_calling_thread_where_policies_define_the_spaces(shapes):
     """The sampler continues, and gets none of the wrong values."""
     checked = threading.Event()
 
     def script(env):
-        obs, action = {"x": np.zeros(sizes[0]), "y": np.zeros(sizes[1])}, {"x": 1, "y": 1}
-        nan = {**obs, "y": np.full(sizes[1], np.nan)}
+        obs, action = {agent: np.zeros(n) for agent, n in shapes.items()}, {"x": 1, "y": 1}
+        nan = {**obs, "y": np.full(shapes["y"], np.nan)}
         env.start_episode("e")
         env.log_action("e", obs, action)
         refused(EnvError, env.get_action, "e", {"y": np.zeros(4)}, says="wrong shape...'e', agent 'y'...(4,)")
@@ -263,17 +261,14 @@ def test_values_are_checked_in_the_calling_thread_where_policies_define_the_spac
             env.get_action("e", obs)
             env.end_episode("e", {})
 
-    policies = {
-        agent: (NumberedPolicy, spaces.Box(-9, 9, (n,)), ACTION_SPACE, {}) for agent, n in zip("xy", sizes, strict=True)
-    }
-    config = {"rollout_fragment_length": 6, "accept_off_policy_actions": True}
+    policies = {agent: (NumberedPolicy, spaces.Box(-9, 9, (n,)), ACTION_SPACE, {}) for agent, n in shapes.items()}
     worker = RolloutWorker(
         lambda context: ScriptedAgents(script, None, None),
         policies,
         policy_mapping_fn=lambda agent: {"x": "x", "y": "y"}[agent],
-        config=config,
+        config={"rollout_fragment_length": 6, "accept_off_policy_actions": True},
     )
-    assert worker.sample()["y"]["obs"].shape == (6, sizes[1])
+    assert worker.sample()["y"]["obs"].shape == (6, shapes["y"])
     assert checked.is_set()
     worker.stop()
 
@@ -293,12 +288,7 @@ def test_the_end_of_an_agent_is_a_part_of_the_step_that_follows():
             env.end_agents(episode, {"z": np.ones(3)}, truncated=True)
             env.end_episode(episode, {})
 
-    worker = RolloutWorker(
-        lambda context: ScriptedAgents(script),
-        {"p": Steps},
-        policy_mapping_fn=lambda agent: "p",
-        config={"rollout_fragment_length": 9},
-    )
+    worker = worker_of(ScriptedAgents(script), None, Steps, rollout_fragment_length=9)
     batch = worker.sample()
     rows = sorted(zip(batch["eps_id"].tolist(), batch["agent_id"].tolist(), batch["t"].tolist(), strict=True))
     assert rows == [(e, *row) for e in range(3) for row in (("x", 0), ("x", 1), ("x", 2), ("y", 0), ("z", 2))]
@@ -323,8 +313,7 @@ def test_the_info_of_an_agents_end_is_not_replaced_by_its_return_in_the_same_ste
         def on_episode_step(self, *, worker, base_env, episode):
             infos.append(dict(episode.last_infos))
 
-    config = {"rollout_fragment_length": 2, "callbacks": Keep}
-    worker = RolloutWorker(lambda context: ScriptedAgents(script), NumberedPolicy, config=config)
+    worker = worker_of(ScriptedAgents(script), None, rollout_fragment_length=2, callbacks=Keep)
     worker.sample()
     worker.stop()
     assert infos == [{"x": {"score": 7}}, {"x": {}}]

@@ -73,9 +73,8 @@ class RandomLegal(Encode):
     rng = np.random.default_rng(0)
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
-        mask = (
-            obs_batch["action_mask"] if isinstance(obs_batch, dict) else np.ones((len(obs_batch), self.action_space.n))
-        )
+        every = np.ones((len(obs_batch), self.action_space.n))
+        mask = obs_batch["action_mask"] if isinstance(obs_batch, dict) else every
         assert mask.any(axis=1).all()
         return np.argmax(mask * self.rng.random(mask.shape), axis=1), [], {}
 
@@ -274,9 +273,8 @@ class TestGroups:
         assert base.observation_space == spaces.Tuple([spaces.Discrete(4)] * 2)
         begun = base.try_reset()
         assert set(begun[0][0]) == {"both"}
-        assert [type(env) for env in base.get_sub_environments()] == [
-            type(pettingzoo.make("parallel", "classic/rps-v2"))
-        ]
+        (env,) = base.get_sub_environments()
+        assert type(env) is type(pettingzoo.make("parallel", "classic/rps-v2"))
 
     def test_groups_of_an_environment_that_is_not_adapted(self):
         says = "AttributeError in its creator...'with_agent_groups'"
