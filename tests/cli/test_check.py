@@ -1,7 +1,5 @@
 """`rollax check`: the verdict and the exit code."""
 
-from __future__ import annotations
-
 import pytest
 
 ENVS = """

@@ -1,7 +1,5 @@
 """`rollax evaluate`, `rollax list`, and the command as a whole."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The command line with a real algorithm: train, evaluate, resume, record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

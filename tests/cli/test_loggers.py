@@ -1,7 +1,5 @@
 """`rollax train --logger`, and `loggers` in an experiment file."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Experiment files, and options that override them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Learning curves."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.runs.results import curve, draw_curves, labelled

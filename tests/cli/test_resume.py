@@ -1,7 +1,5 @@
 """Runs that continue in their own folder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

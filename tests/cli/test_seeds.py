@@ -1,7 +1,5 @@
 """`rollax train --seeds`: processes that each train one seed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

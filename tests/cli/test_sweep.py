@@ -1,7 +1,5 @@
 """`rollax train --sweep`: a grid of settings, in processes and in one process, with successive halving."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

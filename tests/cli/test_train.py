@@ -1,7 +1,5 @@
 """`rollax train` with the fake algorithm: its options, its output, and the run folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

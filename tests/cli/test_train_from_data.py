@@ -1,7 +1,5 @@
 """`rollax train --input`: learning from recorded data, without an environment, and before training in one."""
 
-from __future__ import annotations
-
 import re
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """`rollax tune` with the fake algorithm, and once with PPO."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`rollax zoo` with a small entry of its own, and with those that are shipped."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

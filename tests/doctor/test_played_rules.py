@@ -1,7 +1,5 @@
 """Each rule about played episodes, on episodes that show its illness, and on some that are well."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """The rules of connect four, and of the players in its example."""
 
-from __future__ import annotations
-
 import numpy as np
 import pettingzoo
 import pytest

@@ -1,7 +1,5 @@
 """The log of the example: each worker reads its own part, and all written steps are read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

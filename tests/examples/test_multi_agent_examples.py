@@ -1,7 +1,5 @@
 """The rules of the environments in the examples with several agents."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

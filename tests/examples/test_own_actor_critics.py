@@ -3,8 +3,6 @@
 `tests/algorithms/test_crossq.py` and `test_tqc.py` compare those of the library with numbers derived by hand.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

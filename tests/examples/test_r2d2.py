@@ -1,7 +1,5 @@
 """The equations of R2D2 against numbers derived by hand, and its learning run."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

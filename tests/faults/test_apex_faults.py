@@ -1,7 +1,5 @@
 """Ape-X with worker and shard processes: processes that are killed, and restoring a checkpoint."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

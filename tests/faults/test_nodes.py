@@ -1,7 +1,5 @@
 """A cluster of several nodes, of which one is lost during a run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

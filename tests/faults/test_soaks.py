@@ -1,7 +1,5 @@
 """The soak runs, in short: `python -m tests.faults.soak_server` and its siblings run for minutes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults import growth, soak_server

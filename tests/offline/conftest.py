@@ -1,7 +1,5 @@
 """An environment with counters."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.offline.data_runs import Line

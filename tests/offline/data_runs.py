@@ -1,7 +1,5 @@
 """Short runs of DQN on recorded data."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 

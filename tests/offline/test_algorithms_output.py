@@ -1,7 +1,5 @@
 """`output` of the built-in policies: it has the columns for estimates, and does not change training."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

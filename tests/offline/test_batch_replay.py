@@ -1,7 +1,5 @@
 """`BatchReplayOptimizer`: learning from recorded data, alone, beside fresh experience, and before it."""
 
-from __future__ import annotations
-
 import gc
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """Recorded data in memory and in files: how much, in which folders, and when files are used again."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

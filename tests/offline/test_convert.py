@@ -1,7 +1,5 @@
 """Conversion of data sets: values that are kept, left out with a warning, or refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CQL and DiscreteCQL: conservative terms against numbers derived by hand. Tests of SAC and DQN cover the rest."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

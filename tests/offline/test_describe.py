@@ -1,7 +1,5 @@
 """`describe`: the contents of a data set, and its errors."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

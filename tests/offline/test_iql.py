@@ -1,7 +1,5 @@
 """IQL: losses and gradients against numbers derived by hand, for continuous and for discrete actions."""
 
-from __future__ import annotations
-
 import math
 
 import jax.numpy as jnp

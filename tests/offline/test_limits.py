@@ -1,7 +1,5 @@
 """Small files that would be large in memory are refused before they are decoded."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

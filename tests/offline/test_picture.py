@@ -1,7 +1,5 @@
 """Pictures of data sets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete

@@ -1,7 +1,5 @@
 """TD3BC: the actor's loss against numbers derived by hand. Tests of TD3 cover the rest."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A `DatasetWriter` refuses values that could not be read again, and converts ids."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

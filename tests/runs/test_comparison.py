@@ -1,7 +1,5 @@
 """Groups of runs with several seeds, their scores, and their curves."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

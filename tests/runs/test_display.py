@@ -1,7 +1,5 @@
 """The display of running training."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

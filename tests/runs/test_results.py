@@ -1,7 +1,5 @@
 """Result dicts are written to and read from disk."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Stop conditions, and the remaining time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures that measure learning runs."""
 
-from __future__ import annotations
-
 from tests.learning_curves import learning_run, reaches
 
 __all__ = ["learning_run", "reaches"]

@@ -1,7 +1,5 @@
 """Short runs of ARS and ES, and what they have found."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`CandidatePlayer`: which candidate plays which episodes with which seeds, independent of the number of slots."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, deque
 

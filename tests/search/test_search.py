@@ -1,7 +1,5 @@
 """ARS and ES: the same numbers with any number of workers, steps by hand, and checkpoints."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

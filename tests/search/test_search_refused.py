@@ -1,7 +1,5 @@
 """Configs, environments and models that ARS and ES refuse."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Elo ratings and the chances of opponents, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.selfplay.ratings import chances, expected_score, rated

@@ -1,7 +1,5 @@
 """The Python client against a server that loses connections, refuses requests, and restarts."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager

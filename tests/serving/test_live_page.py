@@ -1,7 +1,5 @@
 """The page of a policy server, in a real browser."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Clients that act with the served weights have the server's actions, and submit episodes that it can learn from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """Local inference with lost answers and refused calls: nothing is submitted twice, nothing is lost."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Valid and invalid requests, generated from the OpenAPI description, are answered as described."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Access to a policy server: addresses, tokens, hosts, origins, rates and TLS."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A request that arrives twice is executed once."""
 
-from __future__ import annotations
-
 import asyncio
 
 from rollax.serving.protocol import Action, Done

@@ -1,7 +1,5 @@
 """An environment and a policy mapping of a user's own."""
 
-from __future__ import annotations
-
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 

@@ -1,7 +1,5 @@
 """Distributions in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import ConfigError

@@ -1,7 +1,5 @@
 """The files that a study reads and writes: experiments with a search, and the best settings."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Spaces: which keys and values the fields of an algorithm accept, and the default space."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import ConfigError

@@ -1,7 +1,5 @@
 """Studies of a fake algorithm: which trials there are, their scores, failures, pruning, interruptions."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """The kind of machine and the versions that stand in an entry."""
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import version
 

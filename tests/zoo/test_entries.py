@@ -1,7 +1,5 @@
 """The files of entries: those that are shipped, and mistakes in one."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

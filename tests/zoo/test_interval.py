@@ -1,7 +1,5 @@
 """Student's t distribution, and the interval of further scores."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """An entry is measured and run again: bits that are equal and different, scores inside and outside of the interval."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.errors import ConfigError

@@ -3,8 +3,6 @@
 The settings, targets and curves are in the entries.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from rollax import zoo

@@ -1,7 +1,5 @@
 """Reading and writing small data sets of other libraries."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

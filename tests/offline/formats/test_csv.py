@@ -1,7 +1,5 @@
 """CSV logs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """D4RL's HDF5 files."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

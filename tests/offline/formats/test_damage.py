@@ -1,7 +1,5 @@
 """A damaged, truncated or missing file of any format is refused, and skipped with `max_broken`."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pyarrow as pa

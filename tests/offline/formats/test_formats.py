@@ -1,7 +1,5 @@
 """Custom formats, settings of sources, and values that are not data."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """JSON lines with one episode per line."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Minari's data sets in HDF5 and Arrow."""
 
-from __future__ import annotations
-
 import copy
 import json
 import resource

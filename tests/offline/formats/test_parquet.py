@@ -1,7 +1,5 @@
 """Written trajectories are read again bit for bit."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import json

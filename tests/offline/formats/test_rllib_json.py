@@ -1,7 +1,5 @@
 """JSON files of RLlib's old stack."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

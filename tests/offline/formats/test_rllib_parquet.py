@@ -1,7 +1,5 @@
 """Parquet files of RLlib's new stack."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loggers by name, by path and of one's own; the calls that they get, and what happens if one fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

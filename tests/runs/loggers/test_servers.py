@@ -1,7 +1,5 @@
 """W&B and MLflow, offline: config, files, the end of a run, and several runs of one process."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Each rule about logged statistics, on a run that is ill in its way, and on one that is well."""
 
-from __future__ import annotations
-
 import pytest
 from gymnasium import spaces
 

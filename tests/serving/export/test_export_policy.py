@@ -1,7 +1,5 @@
 """`export_policy` and `rollax export`."""
 
-from __future__ import annotations
-
 import json
 
 import jax

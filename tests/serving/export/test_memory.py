@@ -1,7 +1,5 @@
 """Exported policies with memory: the state, previous actions and previous rewards of several steps."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

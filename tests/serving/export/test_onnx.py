@@ -1,7 +1,5 @@
 """Exported policies in onnxruntime act like the policies themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces
