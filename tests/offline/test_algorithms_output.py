@@ -8,6 +8,8 @@ import pytest
 from rollax import DQNTrainer, PPOTrainer, SACTrainer, open_dataset
 from tests.offline.data_runs import SMALL
 
+pytestmark = pytest.mark.long
+
 PPO = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}, "seed": 2}
 REPLAY = {**SMALL, "train_batch_size": 8, "learning_starts": 30, "buffer_size": 500}
 
@@ -19,7 +21,6 @@ def trained(cls, env, folder, iterations=2, **config):
         return trainer.get_weights()["default_policy"], trainer.optimizer.steps
 
 
-@pytest.mark.long
 def test_output_does_not_change_training(tmp_path):
     (weights, steps), (plain, _) = (trained(PPOTrainer, "CartPole-v1", f, **PPO) for f in (tmp_path / "a", None))
     for name, weight in plain.items():
@@ -34,7 +35,6 @@ def test_output_does_not_change_training(tmp_path):
         np.testing.assert_allclose(trajectory.columns["action_logp"], chosen, rtol=1e-5)
 
 
-@pytest.mark.long
 def test_epsilon_greedy_has_probabilities(tmp_path):
     epsilon = {"initial_epsilon": 0.5, "final_epsilon": 0.5}
     config = {**REPLAY, **epsilon, "rollout_fragment_length": 40}
@@ -49,7 +49,6 @@ def test_epsilon_greedy_has_probabilities(tmp_path):
     assert all("action_dist_inputs" not in one for one in columns)
 
 
-@pytest.mark.long
 def test_random_first_steps_have_the_density_of_random_actions(tmp_path):
     trained(SACTrainer, "Pendulum-v1", tmp_path, 4, **REPLAY, random_steps=20, rollout_fragment_length=10)
     (trajectory,) = open_dataset(tmp_path).trajectories()
@@ -61,7 +60,6 @@ def test_random_first_steps_have_the_density_of_random_actions(tmp_path):
     np.testing.assert_allclose(columns["env_actions"], 2 * columns["actions"], rtol=1e-6)
 
 
-@pytest.mark.long
 def test_each_worker_writes_its_own_files(tmp_path):
     _, steps = trained(PPOTrainer, "CartPole-v1", tmp_path, num_workers=2, **PPO)
     reader = open_dataset(tmp_path)

@@ -70,13 +70,6 @@ class TestAlone:
         with pytest.raises(ConfigError, match="APEX cannot learn from recorded data"):
             ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}, "updates_per_step": 200})
 
-    def test_priorities_are_updated(self, line):
-        with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
-            buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
-            before = buffer.total_priority
-            trainer.train()
-            assert buffer.total_priority != before
-
 
 class TestSaved:
     @pytest.mark.long
@@ -92,12 +85,14 @@ class TestSaved:
             assert other.train()["info"] == result["info"]
             assert same_weights(trainer, other)
 
-    def test_priorities_that_are_not_stored_are_the_initial_ones(self, line, tmp_path):
+    def test_priorities_are_updated_and_those_that_are_not_stored_are_the_initial_ones(self, line, tmp_path):
         with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
             buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
             initial = buffer.get_priorities()
+            refused(ConfigError, trainer.save, tmp_path, says="cannot be saved exactly", exact=True)
             path = trainer.save(tmp_path)
             trainer.train()
+            assert (buffer.get_priorities()["priorities"] != initial["priorities"]).any()
             trainer.restore(path)
             restored = buffer.get_priorities()
             np.testing.assert_array_equal(restored.pop("priorities"), initial.pop("priorities"))
@@ -124,10 +119,6 @@ class TestSaved:
             refused(CheckpointError, trainer.optimizer.set_state, state)
             assert buffer.total_priority == before
             assert trainer.optimizer.num_updates == updates != 7
-
-    def test_exact_save_without_priorities_is_refused(self, line, tmp_path):
-        with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
-            refused(ConfigError, trainer.save, tmp_path, says="cannot be saved exactly", exact=True)
 
     @pytest.mark.long
     def test_other_data_after_a_restore_logs_a_warning(self, line, tmp_path, caplog):
@@ -170,8 +161,7 @@ class TestWithFreshExperience:
             assert [result["timesteps_total"] for result in results] == [44, 48, 52, 56]
             assert [result["info"]["replay"]["num_updates"] for result in results] == [10, 10, 12, 14]
             assert line.steps == 16
-            fresh = trainer.optimizer.buffers["default_policy"]
-            assert len(fresh) == 16
+            assert len(trainer.optimizer.buffers["default_policy"]) == 16
             data, sampled = trainer.optimizer.drawn_from["default_policy"].parts
             assert data.drawn + sampled.drawn == 14 * 4
             assert sampled.drawn > 0
@@ -233,8 +223,7 @@ class TestRefused:
         ],
     )
     def test_a_missing_environment(self, config, message):
-        with pytest.raises(ConfigError, match=message):
-            DQNTrainer(config=config)
+        refused(ConfigError, DQNTrainer, says=message, config=config)
 
 
 def test_batches_have_the_returns_of_the_data(line):

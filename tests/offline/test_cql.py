@@ -136,8 +136,7 @@ class TestContinuous:
     def test_actions_of_more_elements(self):
         box = spaces.Box(-1, 1, (2, 2), np.float32)
         policy = CQL.make_policy(LINE, box, {**SMALL, **UNIFORM})
-        stats = policy.learn_on_batch(rows(actions=np.zeros((2, 2, 2), np.float32)))
-        assert np.isfinite(stats["conservative_gap"])
+        assert np.isfinite(policy.learn_on_batch(rows(actions=np.zeros((2, 2, 2), np.float32)))["conservative_gap"])
 
     def test_refused(self):
         raised(SpaceError, CQL.make_policy, LINE, spaces.Discrete(2), SMALL, says="use DiscreteCQL")

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import (
-    ConfigError,
-    DatasetError,
-    DatasetWriter,
-    PGTrainer,
-    PPOTrainer,
-    RecordedTrajectory,
-    open_dataset,
-)
+from rollax import ConfigError, DatasetError, DatasetWriter, PGTrainer, PPOTrainer, RecordedTrajectory, open_dataset
 from rollax.offline.convert import convert
 from rollax.offline.describe import describe
 from tests.cli.command_line import invoke
@@ -200,8 +192,7 @@ def test_files_with_other_spaces_are_refused(tmp_path):
 def test_a_new_column_begins_a_new_file(tmp_path):
     first, second, third = some()
     second.columns["vf_preds"] = np.zeros(3, np.float32)
-    paths = written(tmp_path, [first, second, third])
-    assert len(paths) == 3
+    assert len(written(tmp_path, [first, second, third])) == 3
     for a, b in zip([first, second, third], open_dataset(tmp_path).trajectories(), strict=True):
         same(a, b)
 

@@ -11,7 +11,7 @@ from rollax import ConfigError, SpaceError
 from rollax.batch import Fragment
 from rollax.offline.iql import IQL, IQLConfig
 from tests.algorithms.tables import f32, two_rows
-from tests.env.refused import refused
+from tests.env.refused import raised, refused
 from tests.offline.recorded import rarely_rewarded
 
 LINE = spaces.Discrete(3)
@@ -167,8 +167,7 @@ class TestRefused:
         ],
     )
     def test_keys(self, config, message):
-        with pytest.raises(ConfigError, match=message):
-            IQLConfig(**config)
+        raised(ConfigError, IQLConfig, says=message, **config)
 
 
 @pytest.mark.short("discrete")

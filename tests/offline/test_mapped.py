@@ -117,8 +117,7 @@ def test_draws_equal_those_of_a_buffer_in_memory(folder, n_step):
     rngs = np.random.default_rng(1), np.random.default_rng(1)
     same(*(each.sample(200, rng) for each, rng in zip((mapped, buffer), rngs, strict=True)))
     for draw in (SequenceDraw(3, burn_in=2, overlap=2), SequenceDraw(3), SequenceDraw(3, overlap=1)):
-        drawn = [each.sample(50, rng, draw=draw) for each, rng in zip((mapped, buffer), rngs, strict=True)]
-        same(*drawn)
+        same(*[each.sample(50, rng, draw=draw) for each, rng in zip((mapped, buffer), rngs, strict=True)])
     for ours, theirs in zip(mapped.observations(4), buffer.observations(4), strict=True):
         same({"obs": ours}, {"obs": theirs})
 
@@ -191,13 +190,6 @@ def test_trajectories_that_go_backwards_are_not_opened(tmp_path):
     lasts.tofile(tmp_path / "data" / "0-@lasts-0.bin")
     starts.tofile(tmp_path / "data" / "0-@starts-0.bin")
     assert open_columns(tmp_path / "data") is None
-
-
-def test_unfinished_files_are_removed(tmp_path):
-    writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
-    writer.add("p", FRAGMENTS[0])
-    writer.discard()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_old_files_of_a_killed_process_are_removed(tmp_path):

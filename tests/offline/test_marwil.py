@@ -32,17 +32,9 @@ def policy_of(policy_class=MARWIL, **config):
 
 
 def rows(**columns):
-    return SampleBatch(
-        {
-            "obs": np.arange(3),
-            "actions": np.array([0, 0, 1]),
-            "rewards": f32(3, 2, 7),
-            "new_obs": np.array([1, 2, 3]),
-            "discounts": f32(0.5, 0.0, 0.0),
-            "weights": f32(1, 1, 1),
-            **columns,
-        }
-    )
+    steps = {"obs": np.arange(3), "actions": np.array([0, 0, 1]), "rewards": f32(3, 2, 7)}
+    ends = {"new_obs": np.array([1, 2, 3]), "discounts": f32(0.5, 0.0, 0.0), "weights": f32(1, 1, 1)}
+    return SampleBatch({**steps, **ends, **columns})
 
 
 class TestLoss:
@@ -200,8 +192,7 @@ class TestMemory:
         return policy_class.make_policy(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
 
     def test_settings_of_sequences(self):
-        replayed = self.policy().replayed
-        assert replayed == SequenceDraw(2, 1, columns=())  # the state begins with zeros
+        assert self.policy().replayed == SequenceDraw(2, 1, columns=())  # the state begins with zeros
         assert policy_of().replayed == SINGLE_ROWS
 
     @pytest.mark.long
@@ -264,8 +255,7 @@ class TestRefused:
         ],
     )
     def test_keys(self, config, message):
-        with pytest.raises(ConfigError, match=message):
-            MARWILConfig(**config)
+        raised(ConfigError, MARWILConfig, says=message, **config)
 
     @pytest.mark.parametrize("config", [{"beta": 1.0}, {"vf_loss_coeff": 0.5}])
     def test_values_in_bc(self, config):

@@ -21,7 +21,6 @@ from rollax import (
     Trainer,
 )
 from rollax.errors import ConfigError, DatasetError
-from rollax.offline.dataset import RecordedTrajectory
 from tests.env.refused import raised, refused
 from tests.offline.data_runs import SMALL, Line
 from tests.offline.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
@@ -36,15 +35,9 @@ def recorded(end="terminated", count=4):
 
 def continuous():
     """Observations [k, t] and actions [-2, t / 4] of trajectory k."""
-    found = []
-    for number in range(4):
-        t = np.arange(6, dtype=np.float32)
-        columns = {
-            "obs": np.stack([np.full(6, number, np.float32), t], axis=1),
-            "actions": np.stack([np.full(5, -2, np.float32), t[:5] / 4], axis=1),
-            "rewards": t[:5],
-        }
-        found.append(RecordedTrajectory(columns, False, True, str(number), "agent0", "default_policy"))
+    found = [trajectory(number, 5, "truncated") for number in range(4)]
+    for one in found:
+        one.columns["actions"] = np.stack([np.full(5, -2.0), np.arange(5) / 4], axis=1).astype(np.float32)
     return ListReader(found, OBSERVATIONS, BOX)
 
 
@@ -54,33 +47,6 @@ def drawn_by(trainer, count=64):
 
 def test_bc_without_data_is_refused():
     refused(ConfigError, BCTrainer, "CartPole-v1", says="BC learns from recorded data")
-
-
-AGENTS = ("left", "right")
-
-
-def learned_by_two(trainer_class, shifts, **config):
-    """First and last statistics, and the weights, of a policy for each agent; actions are shifted by `shifts`."""
-    rows = [trajectory(number, 5, agent_id=agent, policy_id=agent) for number in range(3) for agent in AGENTS]
-    for each in rows:
-        each.columns["actions"] = (each.columns["actions"] + shifts[AGENTS.index(each.agent_id)]) % 3
-    multiagent = {"policies": dict.fromkeys(AGENTS), "policy_mapping_fn": lambda agent: agent}
-    config = {**TINY, "input": ListReader(rows), "lr": 0.05, "multiagent": multiagent, **config}
-    with trainer_class(config=config) as trainer:
-        found = [trainer.train()["info"]["learner"] for _ in range(5)]
-        return found[0], found[-1], trainer.get_weights()
-
-
-class TestTwoAgentsWithAPolicyEach:
-    @pytest.mark.long
-    @pytest.mark.parametrize("trainer_class", [MARWILTrainer, BCTrainer, IQLTrainer])
-    def test_each_learns_from_its_own_rows_alone(self, trainer_class):
-        (first, last, weights), (_, _, others) = (learned_by_two(trainer_class, (0, shift)) for shift in (0, 1))
-        loss = "actor_loss" if trainer_class is IQLTrainer else "policy_loss"
-        assert all(last[agent][loss] < first[agent][loss] for agent in AGENTS)
-        left, right = ([np.array_equal(w, others[one][name]) for name, w in weights[one].items()] for one in AGENTS)
-        assert all(left)
-        assert not all(right)
 
 
 @pytest.mark.short("terminated")
@@ -97,16 +63,6 @@ def test_returns_of_marwil_extend_to_the_end_of_the_trajectory(end):
     if end == "truncated":
         np.testing.assert_array_equal(drawn["new_obs"][:, 1], 5)
     assert all(value is not None for value in stats.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("trainer_class", [MARWILTrainer, BCTrainer])
-def test_models_with_memory_learn_from_sequences_of_data(trainer_class):
-    model = {"use_gru": True, "lstm_cell_size": 4, "max_seq_len": 3, "lstm_use_prev_action": True}
-    config = {**TINY, "model": {**model, "fcnet_hiddens": (4,)}, "burn_in": 1, "input": recorded(), "lr": 0.02}
-    with trainer_class(config=config) as trainer:
-        losses = [trainer.train()["info"]["learner"]["default_policy"]["total_loss"] for _ in range(8)]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.long
@@ -152,20 +108,6 @@ def test_td3bc_standardizes_observations_by_the_data():
     np.testing.assert_array_equal(drawn["acts_next"], followed)
     np.testing.assert_allclose(drawn["new_actions"][followed, 1], drawn["actions"][followed, 1] + 0.125, atol=1e-6)
     assert stats["critic_loss"] is not None
-
-
-def test_masks_of_recorded_data():
-    space = spaces.Dict({"obs": OBSERVATIONS, "action_mask": spaces.MultiBinary(3)})
-    found = []
-    for number in range(3):
-        rows = trajectory(number, 5)
-        mask = np.ones((6, 3), np.int8)
-        mask[np.arange(5), (rows.columns["actions"] + 1) % 3] = 0
-        rows.columns["obs"] = {"obs": rows.columns["obs"], "action_mask": mask}
-        found.append(rows)
-    with MARWILTrainer(config={**TINY, "input": ListReader(found, space, ACTIONS)}) as trainer:
-        stats = trainer.train()["info"]["learner"]["default_policy"]
-    assert 0 < stats["entropy"] < np.log(2) + 1e-6
 
 
 @pytest.mark.long
@@ -230,8 +172,7 @@ def test_inputs_that_are_no_data_are_refused(wrong):
 
 
 def test_one_policy_for_data_with_different_spaces_is_refused():
-    rows = [trajectory(0, 5, policy_id="left"), trajectory(1, 5, policy_id="right")]
-    reader = ListReader(rows)
+    reader = ListReader([trajectory(0, 5, policy_id="left"), trajectory(1, 5, policy_id="right")])
     reader.observation_spaces = {"left": OBSERVATIONS, "right": spaces.Box(0, 1, (3,))}
     reader.action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
     raised(ConfigError, BCTrainer, says="multiagent", config={**TINY, "input": reader})
@@ -245,8 +186,7 @@ def test_a_space_that_is_given_is_not_taken_from_the_data(given, policies):
     setattr(data, f"{given}s", {})
     config = {**TINY, "input": data, "multiagent": {"policies": policies}}
     with BCTrainer(config={**config, given: space[given]}) as trainer:
-        policy = trainer.get_policy()
-        assert {name: getattr(policy, name) for name in space} == space
+        assert {name: getattr(trainer.get_policy(), name) for name in space} == space
     (other,) = space.keys() - {given}
     with pytest.raises(ConfigError, match=rf"spaces.*(.|\n)* expected: {given}\n .*fix"):
         BCTrainer(config={**config, other: space[other]})

@@ -39,14 +39,7 @@ from tests.offline.recorded_data import (
 
 pytestmark = pytest.mark.learning
 
-PPO = {
-    "num_envs_per_worker": 8,
-    "train_batch_size": 1024,
-    "lr": 1e-3,
-    "gamma": 0.98,
-    "lambda": 0.9,
-    "seed": 0,
-}
+PPO = {"num_envs_per_worker": 8, "train_batch_size": 1024, "lr": 1e-3, "gamma": 0.98, "lambda": 0.9, "seed": 0}
 SMALL: dict[str, Any] = {
     "lr": 1e-3,
     "train_batch_size": 256,

@@ -11,21 +11,12 @@ from rollax.batch import Fragment
 from rollax.offline.td3_bc import TD3BC, TD3BCConfig
 from tests.algorithms.replayed import SMALL as REPLAYED
 from tests.algorithms.replayed import sample_from_buffers
-from tests.algorithms.tables import f32
+from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "policy_delay": 1}
-ROWS = SampleBatch(
-    {
-        "obs": np.array([0, 1]),
-        "actions": f32(0.3, 0.1, -0.5, 0.7).reshape(2, 2),
-        "rewards": f32(1, 2),
-        "new_obs": np.array([1, 2]),
-        "discounts": f32(0.5, 0.0),
-        "weights": f32(1, 1),
-    }
-)
+ACTIONS = f32(0.3, 0.1, -0.5, 0.7).reshape(2, 2)
 
 
 def found(policy_class=TD3BC, rows=None, **options):
@@ -36,7 +27,7 @@ def found(policy_class=TD3BC, rows=None, **options):
     (critic,) = (name for name in weights if name.startswith("critics.") and name.endswith("kernel"))
     weights[critic][0, :, 0] = [2, -4, 0, 1, 0]
     policy.set_weights(weights)
-    gradients, stats = policy.compute_gradients(SampleBatch({**ROWS, **(rows or {})}))
+    gradients, stats = policy.compute_gradients(two_rows(**{"actions": ACTIONS, **(rows or {})}))
     return gradients["actor.head.kernel"], stats
 
 
@@ -112,14 +103,8 @@ def test_layer_normalization():
     assert any("critics" in name and "norms" in name for name in weights)
     assert not any("actor" in name and "norms" in name for name in weights)
     model = policy.split.merge(policy.params, policy.extra)
-    critic = model.critics.member(0)
-    hidden = critic.mlp(jnp.eye(5))
+    hidden = model.critics.member(0).mlp(jnp.eye(5))
     np.testing.assert_allclose(np.abs(hidden), 1, atol=1e-2)  # two numbers are ±1 deviations from their mean
-
-
-def test_refused():
-    with pytest.raises(ConfigError, match="alpha"):
-        TD3BCConfig(alpha=-1.0)
 
 
 @pytest.mark.long
@@ -127,14 +112,9 @@ def test_learns_the_best_action_near_recorded_ones():
     """One state and actions in [0, 0.5]; larger ones earn more. The best action is near 0.5, not near 1."""
     rng = np.random.default_rng(0)
     actions = rng.uniform(0, 0.5, (512, 1)).astype(np.float32)
-    columns = {
-        "obs": np.zeros(512, np.int64),
-        "actions": actions,
-        "rewards": actions[:, 0],
-        "new_obs": np.zeros(512, np.int64),
-        "discounts": np.zeros(512, np.float32),
-        "weights": np.ones(512, np.float32),
-    }
+    obs, zeros = np.zeros(512, np.int64), np.zeros(512, np.float32)
+    columns = {"obs": obs, "actions": actions, "rewards": actions[:, 0]}
+    columns |= {"new_obs": obs, "discounts": zeros, "weights": zeros + 1}
     config = {"model": {"fcnet_hiddens": (16,)}, "lr": 0.01, "train_batch_size": 64, "seed": 0}
     best = []
     for alpha in (0.0, 0.05):

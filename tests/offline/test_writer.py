@@ -195,8 +195,7 @@ def test_a_file_that_could_not_be_written_does_not_count_in_the_next_one(tmp_pat
     with DatasetWriter(tmp_path, *SPACES) as writer:
         writer.write(first)
         writer.write(second)
-        with pytest.raises(DatasetError, match="No space"):
-            writer.write(third)
+        refused(DatasetError, writer.write, third, says="No space")
         writer.write(third)
     reader = open_dataset(tmp_path)
     assert [len(one) for one in reader.trajectories()] == [4]

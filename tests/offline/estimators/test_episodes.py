@@ -49,8 +49,7 @@ def trajectory(length: int, *, terminated: bool = False, truncated: bool = False
 
 
 def test_rows_and_next_observations() -> None:
-    reader = recorded(trajectory(2, terminated=True), trajectory(3, truncated=True))
-    episodes = LoggedEpisodes.of(reader, runner())
+    episodes = LoggedEpisodes.of(recorded(trajectory(2, terminated=True), trajectory(3, truncated=True)), runner())
     assert episodes.lengths.tolist() == [2, 3]
     assert episodes.rewards.tolist() == [0, 1, 0, 1, 2]
     assert episodes.obs[:, 0].tolist() == [0, 1, 0, 1, 2]
@@ -113,8 +112,7 @@ def test_densities_in_different_scales_are_refused() -> None:
 
 def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
     known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
-    of_policy = recorded(known, actions_of="policy")
-    assert LoggedEpisodes.of(of_policy, runner()).require_logp().tolist() == [-1.0, -2.0]
+    assert LoggedEpisodes.of(recorded(known, actions_of="policy"), runner()).require_logp().tolist() == [-1.0, -2.0]
     both = LoggedEpisodes.of(recorded(known, trajectory(1, terminated=True)), runner())
     refused(DatasetError, both.require_logp, says="log-probabilities")
 

@@ -192,8 +192,7 @@ def test_refused_settings(episodes) -> None:
     with pytest.raises(ConfigError, match=r"(?s)not a policy that can be estimated.*str 'runs/policy'.*load_policy"):
         estimate_policy("runs/policy", "log")  # pyright: ignore[reportArgumentType]
     refused(ConfigError, estimate, target_of(TARGET), episodes, ["wiss"], says="wis")
-    with pytest.raises(ConfigError, match="fitted"):
-        estimate(target_of(TARGET), episodes, ["wis"], behaviour="Fitted")  # pyright: ignore[reportArgumentType]
+    refused(ConfigError, estimate, target_of(TARGET), episodes, ["wis"], says="fitted", behaviour="Fitted")
     with pytest.raises(DatasetError, match=r"log\(p\)"):
         estimate(target_of(TARGET), replace(episodes, behaviour_logp=np.exp(episodes.behaviour_logp)), ["wis"])
     with pytest.raises(ConfigError, match=r"(?s)`resamples` is out of range.*1 or more"):

@@ -23,12 +23,7 @@ REWARDS = np.array([2.0, 3.0, 5.0])
 RATIOS = np.log([0.5, 4.0, 3.0])
 WEIGHTS = importance.cumulative_log_weights(RATIOS, LENGTHS)
 GAMMA = 0.1
-ALL = [
-    importance.importance_sampling,
-    importance.per_decision,
-    importance.weighted,
-    importance.weighted_per_decision,
-]
+ALL = [importance.importance_sampling, importance.per_decision, importance.weighted, importance.weighted_per_decision]
 
 
 def test_weights_are_products_within_an_episode() -> None:
@@ -52,8 +47,7 @@ def test_estimates(estimator, expected: float) -> None:
 
 @pytest.mark.parametrize("estimator", ALL)
 def test_the_same_policy_has_exactly_the_mean_return(estimator) -> None:
-    value = estimator(REWARDS, np.zeros(3), LENGTHS, GAMMA).value
-    assert value == pytest.approx((2.3 + 5) / 2, rel=1e-12)
+    assert estimator(REWARDS, np.zeros(3), LENGTHS, GAMMA).value == pytest.approx((2.3 + 5) / 2, rel=1e-12)
 
 
 def test_doubly_robust() -> None:
@@ -69,8 +63,7 @@ def test_doubly_robust() -> None:
 def test_doubly_robust_without_values_is_per_decision() -> None:
     zeros = np.zeros(3)
     robust = importance.doubly_robust(REWARDS, RATIOS, LENGTHS, GAMMA, zeros, zeros, np.zeros(2))
-    expected = importance.per_decision(REWARDS, WEIGHTS, LENGTHS, GAMMA)
-    np.testing.assert_allclose(robust.values, expected.values)
+    np.testing.assert_allclose(robust.values, importance.per_decision(REWARDS, WEIGHTS, LENGTHS, GAMMA).values)
 
 
 def test_the_effective_sample_size() -> None:

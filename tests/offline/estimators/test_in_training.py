@@ -7,14 +7,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
 
-from rollax import ConfigError, DQNTrainer, PolicyError
+from rollax import ConfigError, DQNTrainer
 from rollax.errors import DatasetError, SpaceError
 from rollax.offline.estimators.estimate import METHODS, estimate_policy
 from rollax.offline.fields import OffPolicyEstimationFields
 from rollax.offline.marwil import BCTrainer
-from rollax.offline.td3_bc import TD3BCTrainer
 from tests.env.refused import raised, refused
 from tests.offline.data_runs import SMALL, Line
 from tests.offline.data_runs import TINY as FROM_DATA
@@ -45,8 +43,7 @@ def test_each_evaluation_has_estimates_of_the_current_policy() -> None:
     with trainer_of(["wis", "pdis"], reader, evaluation_interval=2, evaluation_num_episodes=1) as trainer:
         opened = reader.opened
         assert trainer.train()["evaluation"] is None
-        evaluation = trainer.train()["evaluation"]
-        found = evaluation["off_policy_estimates"]
+        found = trainer.train()["evaluation"]["off_policy_estimates"]
         assert set(found) == {"default_policy"}
         assert set(found["default_policy"]) == {"wis", "pdis"}
         assert set(found["default_policy"]["wis"]) == NUMBERS
@@ -86,17 +83,9 @@ def test_separate_data_without_learning_from_data() -> None:
         assert str(trainer.get_policy().get_acting_state()) == before
 
 
-def test_data_without_spaces() -> None:
-    reader = ListReader(logged())
-    reader.observation_spaces, reader.action_spaces = {}, {}
-    with trainer_of(reader=reader) as trainer:
-        assert trainer.evaluate(1)["off_policy_estimates"]["default_policy"]["wis"]["v_behavior"] == 2.75
-
-
 def test_other_policy_ids_and_cut_trajectories() -> None:
     short, cut = logged(2, 1, policy_id="theirs"), logged(3, 2, policy_id="theirs", end="cut")
-    reader = ListReader([*logged(2, 3), *short, *cut])
-    with trainer_of(reader=reader) as trainer:
+    with trainer_of(reader=ListReader([*logged(2, 3), *short, *cut])) as trainer:
         found = trainer.evaluate(1)["off_policy_estimates"]["default_policy"]["wis"]
         assert found["v_behavior"] == (2 * 2.75 + 2 * 1.0) / 4
 
@@ -120,25 +109,8 @@ class TestRefused:
         plain = ListReader([trajectory(number, 3) for number in range(4)])
         refused(DatasetError, trainer_of, ["wis"], plain, says="log-probabilities")
 
-    def test_actions_logged_by_an_environment(self) -> None:
-        found = logged(4)
-        found[2].columns["action_logp"][1] = np.nan
-        refused(DatasetError, trainer_of, ["wis"], ListReader(found), says="1 of 12 values")
-
-    def test_data_without_an_end(self) -> None:
-        with pytest.raises(DatasetError, match="The data set has no whole trajectory of this policy"):
-            trainer_of(reader=ListReader(logged(end="cut")))
-
     def test_data_of_one_policy_with_two_spaces(self) -> None:
         reader = ListReader([*logged(2), *[replace(one, policy_id="other") for one in logged(2)]])
         reader.action_spaces["other"] = type(reader.action_spaces["other"])(2)
         settings = {**TINY, "off_policy_estimation_input": reader, "off_policy_estimation_methods": ["wis"]}
         refused(SpaceError, DQNTrainer, Line, settings, says="different action spaces")
-
-    def test_a_policy_without_probabilities(self) -> None:
-        found = logged(2)
-        for one in found:
-            one.columns["actions"] = np.zeros((3, 1), np.float32)
-        data = ListReader(found, action_space=Box(-1, 1, (1,), np.float32))
-        with pytest.raises(PolicyError, match="no probabilities"):
-            TD3BCTrainer(config={**BC, "input": data, "off_policy_estimation_methods": ["is"]})

@@ -50,12 +50,7 @@ MEMORY = {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("action_space", "config"),
-    [
-        (spaces.Discrete(3, start=2), {}),
-        (BOX, {}),
-        (spaces.MultiDiscrete([2, 3]), {}),
-        (spaces.Discrete(3), MEMORY),
-    ],
+    [(spaces.Discrete(3, start=2), {}), (BOX, {}), (spaces.MultiDiscrete([2, 3]), {}), (spaces.Discrete(3), MEMORY)],
     ids=["discrete", "box", "multi-discrete", "memory"],
 )
 def test_log_probabilities_equal_those_of_acting(action_space: spaces.Space, config: dict) -> None:

@@ -42,8 +42,7 @@ class TestD4RL:
         assert "a.hdf5" in reader.broken[0]
 
     def test_the_step_of_a_timeout_is_left_out(self, tmp_path):
-        reader = open_dataset(self.write(tmp_path / "a.hdf5"))
-        ended, timed_out, cut = reader.trajectories()
+        ended, timed_out, cut = open_dataset(self.write(tmp_path / "a.hdf5")).trajectories()
         assert ended.columns["obs"].ravel().tolist() == [0, 1, 1]
         assert timed_out.columns["obs"].ravel().tolist() == [2, 3]
         assert timed_out.columns["rewards"].tolist() == [2]

@@ -54,7 +54,6 @@ def test_minari_there_and_back(tmp_path, storage, space):
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
 @pytest.mark.filterwarnings("ignore")  # Minari's own names
 def test_data_collected_by_minari_is_read(tmp_path, storage, monkeypatch):
-    import gymnasium as gym
     from minari import DataCollector
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))

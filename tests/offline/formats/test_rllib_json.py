@@ -69,8 +69,7 @@ class TestRLlibJson:
             batches = [self.rows(first, 2, eps_id=i, agent=a, ends=e) for i in (5, 6) for a, e in agents]
             return {"type": "MultiAgentBatch", "policy_batches": {"a": joined(*batches)}}
 
-        path = lines(tmp_path / "a.json", line(0, (0, False), (1, True)), line(2, (0, True)))
-        found = read(path)
+        found = read(lines(tmp_path / "a.json", line(0, (0, False), (1, True)), line(2, (0, True))))
         assert [(one.episode_id, one.agent_id) for one in found] == [("0:5", 1), ("0:5", 0), ("0:6", 1), ("0:6", 0)]
 
     @pytest.mark.parametrize("as_json", [False, True])

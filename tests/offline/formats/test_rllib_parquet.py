@@ -15,20 +15,11 @@ from tests.offline.formats.reading import BOX, BOX1, read, unreadable
 
 class TestRLlibParquet:
     def table(self, **changes):
-        t = [1, 0, 0, 1]
-        columns = {
-            "eps_id": ["a", "a", "b", "b"],
-            "agent_id": [None] * 4,
-            "module_id": ["default_policy"] * 4,
-            "obs": [[1.0], [0.0], [10.0], [11.0]],
-            "new_obs": [[2.0], [1.0], [11.0], [12.0]],
-            "actions": [1, 0, 2, 3],
-            "rewards": [1.0, 0.0, 2.0, 3.0],
-            "terminateds": [True, False, False, False],
-            "truncateds": [False, False, False, True],
-            "t": t,
-        }
-        return pa.table({**columns, **changes})
+        ids = {"eps_id": ["a", "a", "b", "b"], "agent_id": [None] * 4, "module_id": ["default_policy"] * 4}
+        obs = {"obs": [[1.0], [0.0], [10.0], [11.0]], "new_obs": [[2.0], [1.0], [11.0], [12.0]]}
+        steps = {"actions": [1, 0, 2, 3], "rewards": [1.0, 0.0, 2.0, 3.0], "t": [1, 0, 0, 1]}
+        ends = {"terminateds": [True, False, False, False], "truncateds": [False, False, False, True]}
+        return pa.table({**ids, **obs, **steps, **ends, **changes})
 
     def test_rows_become_episodes(self, tmp_path):
         pq.write_table(self.table(), tmp_path / "out.parquet")
@@ -44,8 +35,7 @@ class TestRLlibParquet:
         obs = [[1.0], [2.0], [3.0, 4.0], [5.0, 6.0]]
         ends = {"t": [0] * 4, "terminateds": [True] * 4, "truncateds": [False] * 4}
         pq.write_table(self.table(**agents, **ends, obs=obs, new_obs=obs), tmp_path / "out.parquet")
-        settings = {"observation_space": {"a": BOX, "b": BOX1}}
-        found = read(tmp_path, **settings)
+        found = read(tmp_path, observation_space={"a": BOX, "b": BOX1})
         assert [(one.episode_id, one.policy_id) for one in found] == [("x", "b"), ("x", "a"), ("y", "b"), ("y", "a")]
         assert [one.columns["obs"].shape for one in found] == [(2, 1), (2, 2)] * 2
         with pytest.raises(ConfigError, match=r"(?s)has no space.*out.parquet, row 0, policy 'b'"):
@@ -73,8 +63,7 @@ class TestRLlibParquet:
 
         file("1.parquet", ["a", "a", "b", "b"], 0, [False, True, False, False])
         file("2.parquet", ["b", "b", "c", "c"], 4, [False, True, False, True])
-        report = describe(open_dataset(tmp_path), check=True)
-        assert not report.errors
+        assert not describe(open_dataset(tmp_path), check=True).errors
         observed = [one.columns["obs"].ravel().tolist() for one in read(tmp_path)]
         assert observed == [[0, 1, 2], [2, 3, 4, 5, 6], [6, 7, 8]]
         assert all("t" not in one.columns and not one.cut for one in read(tmp_path))
