@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rollax import EnvContext
+from rollax import Callbacks, EnvContext
 
 
 class Drift(gym.Env):
@@ -46,3 +46,16 @@ class Drift(gym.Env):
         self.place = self.place + 0.1 * self.np_random.normal(0, 1, 3)
         self.place[:2] += action
         return self.place.astype(np.float32), -float(np.abs(self.place).sum()), self.over, False, {}
+
+
+class StepCounter(Callbacks):
+    """Reports the number of steps of each episode as a custom metric."""
+
+    def on_episode_start(self, *, worker, base_env, episode):
+        episode.user_data["steps"] = 0
+
+    def on_episode_step(self, *, worker, base_env, episode):
+        episode.user_data["steps"] += 1
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        episode.custom_metrics["steps"] = episode.user_data["steps"]

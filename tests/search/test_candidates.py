@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import Callbacks, EnvError, PolicyError, RolloutWorker, VectorEnv
+from rollax import EnvError, PolicyError, RolloutWorker, VectorEnv
 from rollax.algorithms.pg import PG
 from rollax.env.restarting import EnvFailures
 from rollax.errors import NonFiniteError
@@ -18,7 +18,8 @@ from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
 from rollax.rollout import whole_episodes
 from rollax.search.es import ES
-from tests.search.search_worlds import Drift
+from tests.env.refused import refused
+from tests.search.search_worlds import Drift, StepCounter
 from tests.search.searches import assert_same_candidates, request
 
 LINEAR = {"model": {"fcnet_hiddens": ()}, "observation_filter": "NoFilter", "seed": 0}
@@ -99,18 +100,15 @@ def test_each_episode_has_its_own_action_noise():
 
 def test_seeds_are_shared_by_both_sides_of_a_direction_and_otherwise_distinct():
     resets = deque()
-    worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
-    worker.perform(request(5, episodes=2))
-    seeds = {episode_seed(5, 2, index, episode): 2 for index in range(5) for episode in range(2)}
-    assert Counter(resets) == seeds
+    worker_of(num_envs_per_worker=4, env_config={"resets": resets}).perform(request(5, episodes=2))
+    assert Counter(resets) == {episode_seed(5, 2, index, episode): 2 for index in range(5) for episode in range(2)}
 
 
 def test_each_episode_can_have_its_own_seed():
     resets = deque()
     worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
     result = worker.perform(request(5, episodes=2, shared_starts=False))
-    seeds = {episode_seed(5, 2, index, part): 1 for index in range(5) for part in range(4)}
-    assert Counter(resets) == seeds
+    assert Counter(resets) == {episode_seed(5, 2, index, part): 1 for index in range(5) for part in range(4)}
     other = worker_of(num_envs_per_worker=3).perform(request(5, episodes=2, shared_starts=False))
     np.testing.assert_array_equal(result.returns, other.returns)
 
@@ -209,8 +207,7 @@ def test_an_episode_that_fails_with_its_seed_is_played_with_another(monkeypatch)
 def test_a_call_after_one_that_raised():
     env_config = {"resets": deque(), "fails": deque([3])}
     worker = worker_of(num_envs_per_worker=3, env_config=env_config)
-    with pytest.raises(EnvError, match="no such level"):
-        worker.perform(request(4))
+    refused(EnvError, worker.perform, request(4), says="no such level")
     expected = worker_of(num_envs_per_worker=2).perform(request(4))
     np.testing.assert_array_equal(worker.perform(request(4)).returns, expected.returns)
 
@@ -253,8 +250,7 @@ class TestMetricsOfSampling:
         worker = worker_of(num_envs_per_worker=3, env_config=env_config)
         lengths = lengths_of_ended(worker.sample())
         env_config["fails"].append(len(env_config["resets"]) + 3)  # in the first steps of candidates
-        with pytest.raises(EnvError, match="no such level"):
-            worker.perform(request(4))
+        refused(EnvError, worker.perform, request(4), says="no such level")
         lengths += lengths_of_ended(worker.sample())
         assert sorted(episode.length for episode in worker.get_metrics()) == sorted(lengths)
 
@@ -280,19 +276,6 @@ def test_a_long_episode_warns(monkeypatch, caplog):
     assert record.levelno == logging.WARNING
     for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # logged at the 60th poll
         assert part in record.getMessage()
-
-
-class StepCounter(Callbacks):
-    """Reports the number of steps of each episode as a custom metric."""
-
-    def on_episode_start(self, *, worker, base_env, episode):
-        episode.user_data["steps"] = 0
-
-    def on_episode_step(self, *, worker, base_env, episode):
-        episode.user_data["steps"] += 1
-
-    def on_episode_end(self, *, worker, base_env, episode):
-        episode.custom_metrics["steps"] = episode.user_data["steps"]
 
 
 @pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
@@ -351,13 +334,11 @@ class Clock(gym.Env):
 
 class TestRefused:
     def test_integers_that_jax_would_wrap(self):
-        with pytest.raises(EnvError, match=r"needs more than 32 bits(.|\n)*got: +4294967297"):
-            worker_of(Clock).perform(request(1))
+        refused(EnvError, worker_of(Clock).perform, request(1), says="needs more than 32 bits...got:      4294967297")
 
     def test_infinite_observations_that_are_standardized(self):
         worker = worker_of(Overflowing, observation_filter="MeanStdFilter")
-        with pytest.raises(EnvError, match="cannot be standardized"):
-            worker.perform(request(2))
+        refused(EnvError, worker.perform, request(2), says="cannot be standardized")
         with pytest.raises(NonFiniteError, match="an infinite observation gives such outputs too"):
             worker_of(Overflowing).perform(request(2))
 
@@ -365,8 +346,7 @@ class TestRefused:
         def make(context):
             return SyncVectorEnv([lambda: Drift({})] * 2)
 
-        with pytest.raises(EnvError, match=r"cannot start each episode(.|\n)*AutoresetMode.DISABLED"):
-            worker_of(make).perform(request())
+        refused(EnvError, worker_of(make).perform, request(), says="cannot start each episode...AutoresetMode.DISABLED")
 
     def test_other_policies(self):
         with pytest.raises(PolicyError, match=r"PG(.|\n)*SearchedPolicy"):

@@ -13,6 +13,7 @@ from rollax.search.compiled_candidates import CompiledCandidates, candidate_play
 from rollax.search.es import ES
 from tests.env.jax.worlds import Both, JaxClock
 from tests.marks import long_except
+from tests.search.search_worlds import StepCounter
 from tests.search.searches import assert_same_candidates, request
 
 
@@ -103,24 +104,16 @@ def test_the_number_of_slots_does_not_matter(noise):
 
 class Ends(Callbacks):
     def on_episode_end(self, *, worker, base_env, episode):
-        episode.custom_metrics["length"] = episode.length
+        episode.custom_metrics["steps"] = episode.length
 
 
-class Steps(Callbacks):
-    def on_episode_step(self, *, worker, base_env, episode):
-        episode.user_data["steps"] = episode.user_data.get("steps", 0) + 1
-
-    def on_episode_end(self, *, worker, base_env, episode):
-        episode.custom_metrics["length"] = episode.user_data["steps"]
-
-
-@pytest.mark.short("Steps-CandidatePlayer")
-@pytest.mark.parametrize(("callbacks", "player"), [(Ends, CompiledCandidates), (Steps, CandidatePlayer)])
+@pytest.mark.short("StepCounter-CandidatePlayer")
+@pytest.mark.parametrize(("callbacks", "player"), [(Ends, CompiledCandidates), (StepCounter, CandidatePlayer)])
 def test_callbacks(callbacks, player):
     worker = worker_of(JaxClock, callbacks=callbacks)
     assert playing(worker) is player
     episodes = worker.perform(request(4)).episodes
-    assert [e.custom_metrics["length"] for e in episodes] == [e.length for e in episodes]
+    assert [e.custom_metrics["steps"] for e in episodes] == [e.length for e in episodes]
 
 
 @pytest.mark.long
@@ -138,7 +131,7 @@ def test_metrics_of_sampling_are_kept():
     worker.perform(request(4))
     metrics = worker.get_metrics()
     assert len(metrics) == np.count_nonzero(batch["terminateds"] | batch["truncateds"]) > 0
-    assert [m.custom_metrics["length"] for m in metrics] == [m.length for m in metrics]
+    assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
 
 
 class TestRefused:

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from examples.multi_agent_cartpole import MultiAgentCartPole
-from rollax import ARSTrainer, ESTrainer, PGTrainer, Trainer, load_policy
+from rollax import ARSTrainer, ESTrainer, PGTrainer, Trainer
 from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
 from rollax.rollout import remote_workers
 from rollax.search.ars import ARS
@@ -20,14 +20,6 @@ each_trainer = pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
 
 
 class TestSameNumbers:
-    @pytest.mark.long
-    @each_trainer
-    def test_with_any_number_of_sub_environments(self, trainer_class):
-        expected = after(trainer_class, num_envs_per_worker=8)
-        assert_same(after(trainer_class, num_envs_per_worker=64), expected)
-        assert_same(after(trainer_class, num_envs_per_worker=1), expected)
-        assert_same(after(trainer_class, seed=1)[0] == expected[0], False)
-
     @pytest.mark.long
     @each_trainer
     def test_with_any_number_of_workers(self, trainer_class, monkeypatch):
@@ -52,20 +44,6 @@ class TestSameNumbers:
         env = Images if kind == "images" else MaskedCartPole
         expected = after(ESTrainer, env=env, num_envs_per_worker=8)
         assert_same(after(ESTrainer, env=env, num_envs_per_worker=64), expected)
-
-    @pytest.mark.long
-    @each_trainer
-    def test_after_a_restore(self, trainer_class, tmp_path):
-        expected = after(trainer_class, 5)
-        with trainer_class(Drift, SMALL) as trainer:
-            state_after(trainer, 2)
-            path = trainer.save(tmp_path)
-            trainer.evaluate(2)
-            summary = state_after(trainer, 3)
-        assert_same(summary[1:], expected[1:])
-        for changes in ({}, {"num_envs_per_worker": 7}):
-            with Trainer.from_checkpoint(path, trust_code=True, **changes) as trainer:
-                assert_same(state_after(trainer, 3)[1:], expected[1:])
 
     @pytest.mark.long
     @each_trainer
@@ -101,14 +79,8 @@ class TestSameNumbers:
             assert_same(*runs)
             assert not np.array_equal(*(run["default_policy"]["head.kernel"] for run in (runs[0], expected)))
 
-    def test_without_a_seed_runs_differ_but_resume_exactly(self, tmp_path):
-        with ARSTrainer(Drift, {**SMALL, "seed": None}) as trainer:
-            trainer.train()
-            path = trainer.save(tmp_path)
-            first = state_after(trainer, 2)
-        with Trainer.from_checkpoint(path, trust_code=True) as trainer:
-            assert_same(state_after(trainer, 2)[1:], first[1:])
-        kernels = [state[1]["default_policy"]["head.kernel"] for state in (first, after(ARSTrainer, 3, seed=None))]
+    def test_without_a_seed_runs_differ(self):
+        kernels = [after(ARSTrainer, 1, seed=None)[1]["default_policy"]["head.kernel"] for _ in range(2)]
         assert not np.array_equal(*kernels)
 
 
@@ -260,22 +232,8 @@ class TestResults:
 
     @pytest.mark.parametrize("explore", [True, False])
     def test_no_noise_is_added_to_actions_without_exploration(self, explore):
-        config = {**SMALL, "explore": explore, "action_noise_std": 0.5}
-        with ESTrainer(Constant, config) as trainer:
+        with ESTrainer(Constant, {**SMALL, "explore": explore, "action_noise_std": 0.5}) as trainer:
             assert trainer.optimizer.request(np.arange(2)).action_noise == (0.5 if explore else 0.0)
-
-    @each_trainer
-    def test_a_loaded_policy_has_its_statistics_of_observations(self, trainer_class, tmp_path):
-        with trainer_class(Drift, {**SMALL, "lr": 0.1}) as trainer:
-            for _ in range(3):
-                trainer.train()
-            loaded = load_policy(trainer.save(tmp_path), trust_code=True)
-            for seed in range(3):
-                obs, _ = Drift({}).reset(seed=seed)
-                np.testing.assert_array_equal(
-                    loaded.compute_single_action(5 * obs), trainer.compute_single_action(5 * obs)
-                )
-            assert loaded.filter.state()["count"] == trainer.optimizer.steps
 
 
 @pytest.mark.long
@@ -290,3 +248,25 @@ def test_its_policy_as_a_fixed_one_in_another_trainer(policy_class):
         after = trainer.get_weights()
     assert_same(after["fixed"], before["fixed"])
     assert not np.array_equal(after["learner"]["policy_head.bias"], before["learner"]["policy_head.bias"])
+
+
+@pytest.mark.long
+@each_trainer
+def test_evaluations_and_recordings_are_greedy(trainer_class, tmp_path):
+    with trainer_class(Drift, SMALL) as trainer:
+        trainer.train()
+        obs = np.full((3, *trainer.get_policy().observation_space.shape), 0.5, np.float32)
+        actions = [trainer.compute_actions(obs, explore=explore)[0] for explore in (True, False)]
+        np.testing.assert_array_equal(*actions)
+        assert trainer.evaluate(2)["episodes"] == 2
+        for explore in (True, False):
+            assert trainer.record(2, tmp_path / str(explore), explore=explore)["episodes"] == 2
+
+
+def test_a_checkpoint_with_explore_from_before_its_refusal_is_restored(tmp_path):
+    with ARSTrainer(Drift, SMALL) as trainer:
+        trainer._config = trainer.config.model_copy(update={"explore": False})
+        path = trainer.save(tmp_path)
+    with Trainer.from_checkpoint(path, trust_code=True) as restored:
+        assert not restored.config.explore
+        assert restored.train()["training_iteration"] == 1

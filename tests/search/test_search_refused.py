@@ -7,11 +7,14 @@ from flax import nnx
 from gymnasium import spaces
 
 from examples.own_sampler import PlainSampler
-from rollax import ARSTrainer, ConfigError, EnvError, ESTrainer, MultiAgentEnv, Outputs, PolicyError, RolloutWorker
+from rollax import PG, ARSTrainer, ConfigError, EnvError, ESTrainer, MultiAgentEnv, Outputs, PolicyError, RolloutWorker
 from rollax.core import memory
 from rollax.rollout import remote_workers
+from rollax.search.ars import ARSConfig, ARSOptimizer
+from rollax.search.es import ESConfig
 from tests.algorithms.test_off_policy import Logs
 from tests.env.old_worlds import OldVector
+from tests.env.refused import raised, refused
 from tests.rollout.test_worker_set import workers_here
 from tests.search.search_worlds import Drift
 from tests.search.searches import SMALL
@@ -43,6 +46,24 @@ def test_settings_of_es_without_effect():
         ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
 
 
+def test_explore_without_noise_on_actions():
+    with pytest.raises(ConfigError, match=r"explore has no effect: candidates explore by perturbed parameters"):
+        ARSConfig(explore=False)
+    with pytest.raises(ConfigError, match="explore has no effect(.|\n)*set action_noise_std as well, or leave explore"):
+        ESConfig(explore=False, action_noise_std=0.0)
+    for config in (ARSConfig(), ESConfig(action_noise_std=0.0)):
+        raised(ConfigError, config.changed, says="explore has no effect", explore=False)
+        with pytest.raises(ConfigError, match="evaluation_config is invalid(.|\n)*explore has no effect"):
+            config.changed(evaluation_config={"explore": True})
+        assert not config.changed(evaluation_config={"explore": False}).for_evaluation().explore
+    assert not ESConfig(explore=False).explore
+
+
+def test_explore_with_actions_that_are_not_continuous():
+    with pytest.raises(ConfigError, match=r"explore has no effect(.|\n)*Discrete\(2\)"):
+        ESTrainer("CartPole-v1", {**SMALL, "explore": False})
+
+
 def test_noise_table_size_is_accepted_with_a_warning(caplog):
     with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
         assert trainer.config.noise_size == 250_000_000
@@ -50,8 +71,7 @@ def test_noise_table_size_is_accepted_with_a_warning(caplog):
 
 
 def test_output(tmp_path):
-    with pytest.raises(ConfigError, match=r"'output'(.|\n)*record"):
-        ARSTrainer(Drift, {**SMALL, "output": str(tmp_path)})
+    refused(ConfigError, ARSTrainer, Drift, {**SMALL, "output": str(tmp_path)}, says="'output'...record")
     with ARSTrainer(Drift, SMALL) as trainer:
         assert trainer.record(2, tmp_path / "data")["episodes"] == 2
 
@@ -152,14 +172,8 @@ def test_learning_from_rows():
     with ARSTrainer(Drift, SMALL) as trainer:
         policy, batch = trainer.get_policy(), trainer.worker.sample()
         for method in (policy.learn_on_batch, policy.compute_gradients):
-            with pytest.raises(PolicyError, match="does not implement"):
-                method(batch)
+            raised(PolicyError, method, batch, says="does not implement")
 
 
 def test_a_policy_of_another_kind():
-    from rollax import PG
-    from rollax.search.ars import ARSConfig, ARSOptimizer
-
-    worker = RolloutWorker(Drift, PG, config=ARSConfig(seed=0))
-    with pytest.raises(PolicyError, match="SearchedPolicy"):
-        ARSOptimizer(worker)
+    refused(PolicyError, ARSOptimizer, RolloutWorker(Drift, PG, config=ARSConfig(seed=0)), says="SearchedPolicy")
