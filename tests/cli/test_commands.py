@@ -29,25 +29,24 @@ def test_evaluate_a_checkpoint(rollax, run):
     ]
 
 
-def test_evaluate_a_run_uses_its_newest_checkpoint(rollax, run):
-    assert "reward 60.00" in rollax("evaluate", run, "--episodes=1").output
-
-
-def test_evaluate_with_videos_and_another_env(rollax, run):
-    done = rollax("evaluate", run, "--episodes=1", "--video=clips", "--env=Other-v0")
-    assert "FAKE on Other-v0" in done.output
-    assert "video clips/episode-0.mp4" in done.output
-
-
-def test_evaluate_quietly(rollax, run):
-    out = rollax("evaluate", run, "--episodes=1", "--quiet").output
-    assert out == "mean reward 60.00 over 1 (lowest 60.00, highest 60.00)\n"
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "episode 1  reward 60.00\n"),  # of the newest checkpoint
+        (["--quiet"], "mean reward 60.00 over 1 (lowest 60.00, highest 60.00)\n"),
+        (["--video=clips"], "video clips/episode-0.mp4\n"),
+        (["--env=Other-v0"], "FAKE on Other-v0\n"),
+    ],
+    ids=["newest", "quiet", "video", "env"],
+)
+def test_evaluate_a_run(rollax, run, options, said):
+    output = rollax("evaluate", run, "--episodes=1", *options).output
+    assert said == output if "--quiet" in options else said in output
 
 
 def test_evaluate_without_a_checkpoint(rollax, cwd):
     (cwd / "empty" / "checkpoints").mkdir(parents=True)
-    done = rollax("evaluate", "empty", code=2)
-    assert "The run has no checkpoint." in done.output
+    assert "The run has no checkpoint." in rollax("evaluate", "empty", code=2).output
 
 
 @pytest.mark.short(every=3)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import gymnasium as gym
@@ -11,11 +9,10 @@ import pytest
 
 from rollax import load_policy
 from rollax.algorithms.registry import get_trainer_class
-from rollax.core.storage import newest
 from rollax.runs.experiment import read_experiment
 from tests.cli.command_line import invoke
 from tests.pages import REPOSITORY
-from tests.python_process import output_of, started
+from tests.python_process import output_of
 
 SMALL = '--config={"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "num_envs_per_worker": 4}'
 
@@ -53,12 +50,6 @@ def test_train_then_act_on_raw_observations(trained, lines):
     assert last["info"]["learner"]["default_policy"]["kl"] is not None
 
 
-@pytest.mark.long
-def test_the_stored_config_with_its_seed_gives_the_same_results(rollax, trained, lines, cwd):
-    rollax("train", "-f", "run/config.json", "--out=again", "--no-evaluate")
-    assert list(map(without_times, lines(trained))) == list(map(without_times, lines(cwd / "again")))
-
-
 def test_resume_continues_counting(rollax, trained, lines, cwd):
     rollax("train", "--resume=run", "--stop-iterations=3", "--out=on", "--no-evaluate")
     assert [line["timesteps_total"] for line in lines(cwd / "on")] == [64, 128, 192]
@@ -86,41 +77,21 @@ def test_a_nested_option_of_a_resumed_run_keeps_the_other_keys(rollax, trained, 
 
 
 @pytest.mark.long
-def test_evaluate_with_videos(rollax, trained, cwd):
-    pytest.importorskip("imageio_ffmpeg")
-    done = rollax("evaluate", trained, "--episodes=2", "--video=films")
-    assert "over 2 (lowest" in done.output
-    films = sorted((cwd / "films").iterdir())
-    assert [film.suffix for film in films] == [".mp4", ".mp4"]
-    assert all(film.stat().st_size > 1000 for film in films)
-
-
-@pytest.mark.long
 def test_code_of_users(rollax, cwd, monkeypatch, lines):
     (cwd / "corridor_env.py").write_text(
         "import gymnasium as gym\n"
-        "import numpy as np\n"
         "from rollax import PPOTrainer\n"
         "class Mine(PPOTrainer):\n"
         "    name = 'Mine'\n"
         "class Noted:\n"
         "    def on_train_result(self, *, trainer, result):\n"
         "        result['noted'] = trainer.name\n"
-        "class Corridor(gym.Env):\n"
-        "    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)\n"
-        "    action_space = gym.spaces.Discrete(2)\n"
-        "    def __init__(self, env_config):\n"
-        "        self.length = env_config['length']\n"
-        "    def reset(self, *, seed=None, options=None):\n"
-        "        self.at = 0\n"
-        "        return np.array([0], np.float32), {}\n"
-        "    def step(self, action):\n"
-        "        self.at += 1\n"
-        "        return np.array([self.at], np.float32), 1.0, self.at >= self.length, False, {}\n"
+        "def corridor(config):\n"
+        "    return gym.wrappers.TimeLimit(gym.make('CartPole-v1'), config['length'])  # the pole falls later\n"
     )
     monkeypatch.syspath_prepend(cwd)
     config = json.loads(SMALL.partition("=")[2]) | {"env_config": {"length": 7}}
-    options = ["--run=corridor_env:Mine", "--env=corridor_env:Corridor", f"--config={json.dumps(config)}"]
+    options = ["--run=corridor_env:Mine", "--env=corridor_env:corridor", f"--config={json.dumps(config)}"]
     options += ["--set=callbacks=corridor_env:Noted"]
     done = rollax("train", *options, "--stop-iterations=1", "--out=run")
     assert lines(cwd / "run")[0]["episode_len_mean"] == 7
@@ -138,20 +109,6 @@ def test_code_of_users(rollax, cwd, monkeypatch, lines):
     done = rollax("train", own, "--env=CartPole-v1", SMALL, "--stop-iterations=1", "--out=class", "--no-evaluate")
     resume = ["--resume=class", "--trust-code", "--stop-iterations=2", "--out=on", "--no-evaluate"]
     assert rollax("train", *resume).output.splitlines()[-1].endswith("--video videos/ --trust-code")
-
-
-@pytest.mark.long
-def test_ctrl_c_leaves_a_checkpoint_that_loads(tmp_path):
-    command = ("-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", SMALL, "--out=run")
-    process = started(*command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("iteration 1")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    checkpoint = newest(tmp_path / "run" / "checkpoints", "checkpoint_")
-    assert checkpoint is not None
-    load_policy(checkpoint)
 
 
 def test_the_example_is_a_valid_experiment():

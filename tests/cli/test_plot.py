@@ -27,11 +27,7 @@ def test_draws_a_line_for_each_run(tmp_path, monkeypatch):
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda *_, **__: None)
     evaluated = [{"timesteps_total": 10, "evaluation": {"episode_reward_mean": 3.0}}]
     draw_curves({"a": [{"timesteps_total": 1, "episode_reward_mean": 2.0}], "b": evaluated}, tmp_path / "x" / "y.png")
-    assert drawn == [
-        ([1], [2], "a", "C0"),
-        ([], [], "b", "C1"),
-        ([10], [3], "b, greedy evaluation", "C1"),
-    ]
+    assert drawn == [([1], [2], "a", "C0"), ([], [], "b", "C1"), ([10], [3], "b, greedy evaluation", "C1")]
     assert (tmp_path / "x" / "y.png").exists()
 
 
@@ -52,8 +48,7 @@ def test_any_folder_name_is_a_label(rollax, cwd):
 @pytest.mark.parametrize("rewards", [[1.0, 2.0, 4.0], [None, None], [3.0]])
 def test_the_command_writes_a_picture(rollax, cwd, rewards):
     runs = [write_run(cwd / name, rewards) for name in ("one", "two")]
-    done = rollax("plot", *runs, "--out=pictures/both.png")
-    assert done.output.strip() == "pictures/both.png"
+    assert rollax("plot", *runs, "--out=pictures/both.png").output.strip() == "pictures/both.png"
     assert (cwd / "pictures" / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -73,10 +68,8 @@ def test_the_command_counts_damaged_lines(rollax, cwd):
     run = write_run(cwd / "one", [1.0])
     with (run / "result.jsonl").open("a") as file:
         file.write('\n{"timesteps_total": 2')
-    done = rollax("plot", run)
-    assert "one: 1 lines could not be read" in done.output
+    assert "one: 1 lines could not be read" in rollax("plot", run).output
 
 
 def test_the_command_refuses_other_folders(rollax, cwd):
-    done = rollax("plot", cwd / "nothing", code=2)
-    assert "The results cannot be read." in done.output
+    assert "The results cannot be read." in rollax("plot", cwd / "nothing", code=2).output

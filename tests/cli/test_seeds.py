@@ -148,19 +148,6 @@ def test_seeds_of_an_environment_in_jax_train_in_one_process(cwd, monkeypatch):
     assert [len(results(f"set/seed-{seed}")) for seed in range(4)] == [3, 3, 3, 3]
 
 
-def test_seeds_that_are_not_compiled_train_in_processes(cwd, monkeypatch):
-    begun = []
-
-    def train_in_processes(train, options, runs, *_):
-        begun.extend(run.seed for run in runs)
-        return Outcome(codes={1})
-
-    monkeypatch.setattr(many_runs, "train_in_processes", train_in_processes)
-    keys = ("--set=batch_mode=complete_episodes", "--seeds=2", "--out=set", "--stop-iterations=1")
-    invoke(*IN_JAX, *keys, code=1)
-    assert begun == [0, 1]
-
-
 def test_an_error_of_a_seed_is_shown(cwd):
     output = invoke(*IN_JAX, "--seeds=3", "--out=set", "--stop-iterations=2", "--set=lr=1e38", code=2).output
     assert "not finite" in output

@@ -65,8 +65,7 @@ def test_the_same_command_and_resume_go_on(fake):
 
 def test_after_a_signal_the_study_goes_on(fake):
     command = ("tune", "FAKE", "CartPole-v1", "--stop-iterations=5", "--study=study", "--trials=3")
-    output = invoke(*command, "--set=env_config.kill=2", code=130).output
-    assert "--resume study" in output
+    assert "--resume study" in invoke(*command, "--set=env_config.kill=2", code=130).output
     assert (fake / "study" / "best.yaml").exists()
     invoke("tune", "--resume=study", "--trials=3")
     assert FakeTrainer.made == 4  # the second trial twice
