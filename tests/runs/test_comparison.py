@@ -46,8 +46,7 @@ def test_a_run_that_counts_twice_is_refused_beside_runs_without_seeds(tmp_path):
     (group,) = groups_of(others)
     assert len(group.runs) == 3
     same = [write(tmp_path / name, 0, [1.0]) for name in ("one", "continued")]
-    with pytest.raises(ConfigError, match="seed 0, 2 times"):
-        groups_of([*others, *same])
+    refused(ConfigError, groups_of, [*others, *same], says="seed 0, 2 times")
 
 
 def test_keys_that_are_set_to_their_defaults_make_no_other_group(tmp_path):
@@ -81,8 +80,7 @@ def test_greedy_evaluations_count_if_all_runs_have_them(tmp_path):
     one = write(tmp_path / "one", 0, [1.0, 2.0], greedy=[None, 7.0])
     assert compared_by(groups_of([one])) == "evaluation_reward_mean"
     assert groups_of([one])[0].scores("evaluation_reward_mean") == [7]
-    other = write(tmp_path / "other", 1, [1.0, 2.0])
-    assert compared_by(groups_of([one, other])) == "episode_reward_mean"
+    assert compared_by(groups_of([one, write(tmp_path / "other", 1, [1.0, 2.0])])) == "episode_reward_mean"
     refused(RollaxError, compared_by, groups_of([write(tmp_path / "none", 2, [None])]), says="no mean reward")
 
 
@@ -115,8 +113,7 @@ def test_the_picture_does_not_consist_of_evaluations_at_the_end(tmp_path):
     last = write(tmp_path / "last", 0, rewards, greedy=[None, None, 7.0])
     several = write(tmp_path / "several", 0, rewards, greedy=greedy, lr=1)
     for runs, quantity in (([last, several], "episode_reward_mean"), ([several], "evaluation_reward_mean")):
-        done = invoke("compare", *runs, f"--out={tmp_path / 'drawn.png'}")
-        assert "evaluation_reward_mean" in done.output
+        assert "evaluation_reward_mean" in invoke("compare", *runs, f"--out={tmp_path / 'drawn.png'}").output
         draw(groups_of(runs), quantity, tmp_path / "expected.png")
         assert (tmp_path / "drawn.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 

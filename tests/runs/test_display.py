@@ -28,16 +28,9 @@ class OwnEnv:
 
 
 def result_of(iteration, **changes):
-    return {
-        "training_iteration": iteration,
-        "timesteps_total": 4000 * iteration,
-        "time_total_s": 2.5 * iteration,
-        "env_steps_per_s": 12345.6,
-        "episode_reward_mean": 123.456,
-        "episode_len_mean": 98.76,
-        "evaluation": {"episode_reward_mean": 475.0},
-        **changes,
-    }
+    counts = {"training_iteration": iteration, "timesteps_total": 4000 * iteration, "time_total_s": 2.5 * iteration}
+    episodes = {"episode_reward_mean": 123.456, "episode_len_mean": 98.76, "evaluation": {"episode_reward_mean": 475.0}}
+    return {**counts, **episodes, "env_steps_per_s": 12345.6, **changes}
 
 
 def test_an_environment_without_an_import_path_is_not_recorded_data(tmp_path):
@@ -139,10 +132,3 @@ def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch):
     assert "4,000" in shown[1]
     assert "12,000" in shown[-1]
     assert ">4,000<" not in shown[-1]
-
-
-def test_quiet_shows_nothing(capsys):
-    with Display() as display:
-        display.update(result_of(1), 3725.0)
-        display.stopping()
-    assert capsys.readouterr() == ("", "")

@@ -19,34 +19,14 @@ class Thing:
 
 
 def test_to_json_is_strict():
-    value = {
-        "nan": math.nan,
-        "inf": np.float32(-math.inf),
-        "int": np.int64(3),
-        "float": np.float32(0.5),
-        "flag": np.bool_(True),
-        "array": np.array([[1.0, math.nan]]),
-        "arrays of JAX": [jnp.float32(0.25), jnp.bfloat16(jnp.inf), jnp.arange(2)],
-        "tuple": (1, {2: None}),
-        "class": Thing,
-        "object": Thing(),
-        "text": "λ",
-        "bytes": b"x",
-    }
-    assert json.loads(to_json(value)) == {
-        "nan": None,
-        "inf": None,
-        "int": 3,
-        "float": 0.5,
-        "flag": True,
-        "array": [[1.0, None]],
-        "arrays of JAX": [0.25, None, [0, 1]],
-        "tuple": [1, {"2": None}],
-        "class": f"{__name__}:Thing",
-        "object": "a thing",
-        "text": "λ",
-        "bytes": "b'x'",
-    }
+    arrays_of_jax = [jnp.float32(0.25), jnp.bfloat16(jnp.inf), jnp.arange(2)]
+    pairs = [
+        *((math.nan, None), (np.float32(-math.inf), None), (np.int64(3), 3), (np.float32(0.5), 0.5)),
+        *((np.bool_(True), True), (np.array([[1.0, math.nan]]), [[1.0, None]]), (arrays_of_jax, [0.25, None, [0, 1]])),
+        *(((1, {2: None}), [1, {"2": None}]), (Thing, f"{__name__}:Thing"), (Thing(), "a thing")),
+        *(("λ", "λ"), (b"x", "b'x'")),
+    ]
+    assert json.loads(to_json([value for value, _ in pairs])) == [expected for _, expected in pairs]
     assert "\n" not in to_json({"a": "b\nc"})
 
 

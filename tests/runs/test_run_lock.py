@@ -108,7 +108,7 @@ def test_a_file_that_was_removed_before_it_was_locked_is_no_lock(tmp_path, monke
     assert len(calls) == 2
 
 
-def test_an_error_at_the_start_of_a_run_releases_the_lock(tmp_path):
+def test_an_error_at_the_start_of_a_run_leaves_neither_the_lock_nor_another_file(tmp_path):
     (tmp_path / "config.json").mkdir()
     for _ in range(2):
         with pytest.raises(Exception, match=re.escape("config.json")):

@@ -25,10 +25,7 @@ def store(folder: Path) -> str:
 
 def spec(name: str, folder: Path):
     """The logger, in its offline mode if it has a server."""
-    settings = {
-        "wandb": {"mode": "offline", "project": "tests"},
-        "mlflow": {"tracking_uri": store(folder)},
-    }
+    settings = {"wandb": {"mode": "offline", "project": "tests"}, "mlflow": {"tracking_uri": store(folder)}}
     return {name: settings[name]} if name in settings else name
 
 
@@ -98,21 +95,3 @@ def test_a_logger_that_joins_a_continued_run_gets_the_earlier_results_too(name, 
     trainer.fit({"training_iteration": 3}, one, progress="none", evaluate=False, loggers=[])
     trainer.fit({"training_iteration": 4}, two, progress="none", evaluate=False, loggers=[spec(name, two)])
     assert read(name, two)["episode_reward_mean"] == [*REWARDS, (400, 40.0)]
-
-
-@pytest.mark.long
-def test_all_at_once(monkeypatch, tmp_path):
-    for package in ("wandb", "mlflow"):
-        pytest.importorskip(package, reason=f"pip install 'rollax[{package}]'")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    folder = tmp_path / "one"
-    names = ["tensorboard", "csv", "jsonl", "wandb", "mlflow"]
-    loggers = [spec(name, folder) for name in names]
-    FakeTrainer({}).fit({"training_iteration": 3}, folder, progress="none", loggers=loggers)
-    ids = json.loads((folder / "loggers.json").read_text())
-    (mlflow_id,) = (found for key, found in ids.items() if "Mlflow" in key)
-    found = [read(name, folder) for name in names[:4]] + [reading.mlflow(store(folder), mlflow_id)]
-    for numbers in found:
-        assert numbers["episode_reward_mean"] == REWARDS
-        assert numbers["evaluation/episode_reward_mean"] == GREEDY

@@ -98,11 +98,7 @@ CASES = {
         made(30, {"mean_q": 500.0, "reward_scale": 0.01}),
     ],
     "not-finite": [
-        (
-            made(30, {"total_loss": lambda i: None if i > 9 else 1}, config={"grad_clip": 0.5}),
-            "problem",
-            "grad_clip",
-        ),
+        (made(30, {"total_loss": lambda i: None if i > 9 else 1}, config={"grad_clip": 0.5}), "problem", "grad_clip"),
         made(30, {"total_loss": lambda i: None if i < 5 else 1.0}),  # before the first update
         made(  # continued after 10 iterations, with an empty buffer
             30,
@@ -248,8 +244,7 @@ def test_rules_say_nothing_about_a_run_without_numbers():
 
 
 def test_the_worst_findings_come_first():
-    run = made(40, {"kl": 0.2, "cur_lr": 0.0}, score=20.0)
-    found = findings_of(RULES, run)
+    found = findings_of(RULES, made(40, {"kl": 0.2, "cur_lr": 0.0}, score=20.0))
     assert [finding.severity for finding in found] == ["problem", "warning", "note"]
     assert worst(found) == "problem"
     assert worst([]) is None
