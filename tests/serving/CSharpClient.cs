@@ -1,4 +1,4 @@
-// The checks of test_csharp_client.py: CSharpClient.exe ADDRESS TOKEN HTTP_ADDRESS, against a FakeServer.
+// The checks of test_other_languages.py: CSharpClient.exe ADDRESS TOKEN HTTP_ADDRESS, against a FakeServer.
 
 using System;
 using System.Collections.Generic;

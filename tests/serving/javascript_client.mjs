@@ -1,4 +1,4 @@
-// The checks of test_javascript_client.py: node javascript_client.mjs CLIENT ADDRESS TOKEN, against a FakeServer.
+// The checks of test_other_languages.py: node javascript_client.mjs CLIENT ADDRESS TOKEN, against a FakeServer.
 import assert from "node:assert/strict";
 
 const [client, address, token] = process.argv.slice(2);

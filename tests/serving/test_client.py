@@ -10,6 +10,7 @@ import pytest
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.protocol import Episode, Trajectory
 from rollax.serving.remote_inference import converter, of_space
+from tests.env.refused import raised
 from tests.python_process import output_of
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
 from tests.serving.served_policies import RecordingBackend, observations, runner, served
@@ -73,8 +74,7 @@ def test_actions_have_the_type_of_their_policys_space():
     assert (type(action["aim"]), action["aim"][1].dtype, action["go"]) == (tuple, np.float32, 1)
     convert = converter(hello, lambda agent: agent.rstrip("0123456789"))
     assert isinstance(convert({"aim1": [2, [0.0, 0.5]]})["aim1"], tuple)
-    with pytest.raises(RequestError, match=r"has no policy(.|\n)*'stay' for agent 'stay1'"):
-        convert({"stay1": 1})
+    raised(RequestError, convert, {"stay1": 1}, says="has no policy...'stay' for agent 'stay1'")
 
 
 def test_many_episodes_in_one_message(fake, client):
@@ -83,8 +83,7 @@ def test_many_episodes_in_one_message(fake, client):
     assert client.get_actions(dict.fromkeys(episodes, OBS)) == dict(zip(episodes, [1, 0, 0], strict=True))
     assert fake.requests.count("get_actions") == 1
     assert client.get_actions({}) == {}
-    with pytest.raises(EpisodeLostError, match="nobody"):
-        client.get_actions({"nobody": OBS, episodes[0]: OBS})
+    raised(EpisodeLostError, client.get_actions, {"nobody": OBS, episodes[0]: OBS}, says="nobody")
 
 
 def test_all_verbs_send_their_arguments(fake, client):
@@ -126,8 +125,7 @@ def test_the_token_is_sent(over):
     "address", ["localhost:9900", "ftp://localhost", "http://", "http://localhost:port", "ws://host/path", "", None]
 )
 def test_a_malformed_address_is_refused(address):
-    with pytest.raises(ConfigError, match="This is not an address of a policy server"):
-        PolicyClient(address)
+    raised(ConfigError, PolicyClient, address, says="This is not an address of a policy server")
 
 
 @pytest.mark.parametrize(
@@ -141,8 +139,7 @@ def test_a_malformed_address_is_refused(address):
     ],
 )
 def test_malformed_arguments_are_refused(given):
-    with pytest.raises(ConfigError):
-        PolicyClient("http://localhost:9900", **given)
+    raised(ConfigError, PolicyClient, "http://localhost:9900", **given)
 
 
 @pytest.mark.parametrize("mode", ["remote", "local"])
@@ -153,15 +150,13 @@ def test_flags_are_booleans(mode):
         lambda: client.end_episode("e", OBS, truncated="no"),
         lambda: client.end_agents("e", {}, truncated=1),
     ):
-        with pytest.raises(RequestError, match="not a boolean"):
-            call()
+        raised(RequestError, call, says="not a boolean")
 
 
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()]), 1j, {object(): 1}])
 def test_values_that_cannot_be_encoded_are_refused_before_sending(fake, client, value):
     episode = client.start_episode()
-    with pytest.raises(RequestError, match="cannot be sent"):
-        client.get_action(episode, {"a": value})
+    raised(RequestError, client.get_action, episode, {"a": value}, says="cannot be sent")
     assert "get_action" not in fake.requests
     assert client.get_action(episode, OBS) == 0
 

@@ -165,17 +165,19 @@ def test_a_request_error_keeps_its_status_and_parts(caplog):
     assert found == {"what": "Too many.", "where": "here", "got": "3", "expected": "2", "fix": "wait"}
 
 
-def test_a_refusal_may_ask_for_an_infinite_pause():
-    error = RequestError("Too many.", status=429, retry_after_s=float("inf"))
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestError("An infinite pause.", status=429, retry_after_s=float("inf")), 429),
+        (SpaceError("Not in the space.", got=[1]), 422),
+    ],
+    ids=["infinite pause", "another error of rollax"],
+)
+def test_an_error_without_a_time_to_retry(error, status):
     with serving(FailingService(error)) as server:
         answer = ask(server, "/v1/get_action", ACTION)
-    assert (answer.status, "retry-after" in answer.headers) == (429, False)
-
-
-def test_other_rollax_errors_are_unprocessable_requests():
-    with serving(FailingService(SpaceError("Not in the space.", got=[1]))) as server:
-        answer = ask(server, "/v1/get_action", ACTION)
-    assert (answer.status, answer.json["error"]["what"]) == (422, "Not in the space.")
+    assert (answer.status, answer.json["error"]["what"]) == (status, error.parts["what"])
+    assert "retry-after" not in answer.headers
 
 
 def test_the_response_to_an_unexpected_error_has_only_its_id(caplog):

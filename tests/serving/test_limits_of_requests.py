@@ -76,8 +76,7 @@ def test_deep_json_is_refused(server, opening):
 
 def test_deep_msgpack_is_refused(server):
     body = b"\x82\xaaepisode_id\xa1a\xa3obs" + b"\x91" * 90_000
-    answer = ask(server, "/v1/get_action", body, content_type="application/msgpack")
-    assert answer.status == 400
+    assert ask(server, "/v1/get_action", body, content_type="application/msgpack").status == 400
 
 
 def test_a_body_with_too_large_a_declared_length_is_not_read(server):
@@ -112,8 +111,7 @@ def test_each_part_of_a_body_is_counted_once():
         return {"type": "http.request", "body": Part(b"x"), "more_body": len(received) < 1000}
 
     received: list[int] = []
-    body = asyncio.run(_body(_Request({}, {}, "", receive), 1000))
-    assert body == b"x" * 1000
+    assert asyncio.run(_body(_Request({}, {}, "", receive), 1000)) == b"x" * 1000
     assert len(counted) <= 2 * 1000
 
 
@@ -148,15 +146,13 @@ def test_a_large_body_does_not_count_as_the_head_of_the_next_request(server):
 
 
 def test_a_refusal_is_not_sent_as_the_response_to_the_request_before_it():
-    service = LaterService()
-    with serving(service) as server:
+    with serving(LaterService()) as server:
         assert answer_to(server, head() + ACTION + b"HELLO\r\n\r\n") == b""
 
 
 def test_a_request_after_one_with_another_upgrade_is_answered(server):
     upgrade = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
-    close = head(Connection="close")
-    assert answer_to(server, upgrade * 100 + close + ACTION).count(b"HTTP/1.1 200") == 101
+    assert answer_to(server, upgrade * 100 + head(Connection="close") + ACTION).count(b"HTTP/1.1 200") == 101
 
 
 NO_HTTP = [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"]
@@ -190,8 +186,7 @@ def test_a_request_that_waits_for_its_action_is_not_slow():
 
 
 def test_connections_are_bounded_and_freed():
-    limits = Limits(max_connections=5)
-    with serving(limits=limits) as server:
+    with serving(limits=Limits(max_connections=5)) as server:
         with ExitStack() as stack:
             kept = [stack.enter_context(connected(server)) for _ in range(5)]
             until(lambda: server.metrics.connections == 5, "a connection is missing")

@@ -71,8 +71,7 @@ def test_the_page_shows_the_run_and_updates_itself(tmp_path):
         for dark in (False, True):
             for width, height in ((1000, 700), (320, 640)):
                 tab.resize(width, height, dark=dark)
-                fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-                assert tab.wait_for(fits)
+                assert tab.wait_for("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
                 tab.screenshot(tmp_path / f"page-{width}-{'dark' if dark else 'light'}.png")
         shades = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         tab.resize(1000, 700)

@@ -80,8 +80,7 @@ def test_an_info_of_an_agent_without_a_reward_is_submitted(two_policies):
 
 def test_policies_draw_different_random_numbers(two_policies):
     """With equal weights and observations; 1/3 of 60 actions is 20."""
-    weights = two_policies.actors["a"].policy.get_weights()
-    two_policies.actors["b"].policy.set_weights(weights)
+    two_policies.actors["b"].policy.set_weights(two_policies.actors["a"].policy.get_weights())
     with served(two_policies) as server, local(server.address) as client:
         episode = client.start_episode()
         actions = [client.get_action(episode, BOTH) for _ in range(60)]

@@ -149,8 +149,7 @@ async def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
             assert list(got) == agents
             for agent in agents:
                 act = two["first"].compute_single_action if agent == "f" else single[agent].act
-                expected = act(obs[agent])
-                np.testing.assert_allclose(got[agent], expected, rtol=1e-5)
+                np.testing.assert_allclose(got[agent], act(obs[agent]), rtol=1e-5)
             backend.log_returns("e", dict.fromkeys(agents, 1.0), None)
             for agent in set(agents) - {"f"}:
                 single[agent].reward += 1.0
@@ -240,8 +239,7 @@ def test_warming_up_compiles_all_sizes():
     policy = runner(observation_space=masked)
     backend = PolicyBackend({"default_policy": policy})
     backend.warm_up(4)
-    actor = backend.actors["default_policy"]
-    assert sorted(actor._seconds) == [1, 2, 4]
+    assert sorted(backend.actors["default_policy"]._seconds) == [1, 2, 4]
     assert policy.policy.timestep == 0
     backend.close()
 

@@ -18,19 +18,9 @@ from rollax.serving import security
 from rollax.serving.limits import Limits
 from rollax.serving.security import Access, Rates, check_address, is_loopback
 from rollax.serving.server import PolicyServer
+from tests.env.refused import raised
 from tests.serving.service_session import refused
-from tests.serving.wire import (
-    ACTION,
-    PATIENCE_S,
-    TOKEN,
-    EchoService,
-    answer_to,
-    ask,
-    connected,
-    head,
-    place,
-    serving,
-)
+from tests.serving.wire import ACTION, PATIENCE_S, TOKEN, EchoService, answer_to, ask, connected, head, place, serving
 from tests.waiting import until
 
 
@@ -45,8 +35,7 @@ def test_loopback_requires_no_token(host):
 def test_other_addresses_require_a_token(host):
     assert not is_loopback(host)
     check_address(host, TOKEN)
-    with pytest.raises(ConfigError, match="without a token"):
-        PolicyServer(EchoService(), host)
+    raised(ConfigError, PolicyServer, EchoService(), host, says="without a token")
 
 
 # The Host header is compared without its port, so another form than a name would match no host.
@@ -104,15 +93,13 @@ def test_origins(origin):
     if origin not in FOREIGN_ORIGINS:
         access.check(headers, "client")
     else:
-        with pytest.raises(RequestError, match="origin"):
-            access.check(headers, "client")
+        raised(RequestError, access.check, headers, "client", says="origin")
     named = dict(access.cors_headers(headers)).get(b"access-control-allow-origin")
     assert named == (origin if origin in ALLOWED_ORIGINS else None)
 
 
 def test_all_origins_can_be_allowed():
-    access = Access("localhost", allowed_origins=["*"])
-    access.check({b"host": b"localhost", b"origin": b"null"}, "client")
+    Access("localhost", allowed_origins=["*"]).check({b"host": b"localhost", b"origin": b"null"}, "client")
 
 
 OTHER_TOKENS = [f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"]
@@ -301,9 +288,6 @@ def test_tls(tmp_path):
         with urllib.request.urlopen(f"{server.address}/v1/health", context=context) as answer:
             assert answer.status == 200
         assert b"200 OK" not in answer_to(server, b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    with pytest.raises(ConfigError, match="certificate"):
-        PolicyServer(EchoService(), certificate=key, key=key)
-    with pytest.raises(ConfigError, match="without a certificate"):
-        PolicyServer(EchoService(), key=key)
-    with pytest.raises(ConfigError, match="certificate"):
-        PolicyServer(EchoService(), certificate=tmp_path / "none.pem")
+    raised(ConfigError, PolicyServer, EchoService(), says="certificate", certificate=key, key=key)
+    raised(ConfigError, PolicyServer, EchoService(), says="without a certificate", key=key)
+    raised(ConfigError, PolicyServer, EchoService(), says="certificate", certificate=tmp_path / "none.pem")

@@ -14,6 +14,7 @@ from rollax import PGTrainer
 from rollax.errors import ConfigError
 from rollax.serving.security import read_token
 from tests.cli.command_line import invoke
+from tests.python_process import output_of
 from tests.serving.serve_process import serving
 
 
@@ -90,3 +91,21 @@ def test_a_token_file_has_one_line(tmp_path):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match="token"):
             read_token(file)
+
+
+WITHOUT_MSGSPEC = (
+    "import sys\n"
+    "sys.modules['msgspec'] = None\n"  # so its import raises ModuleNotFoundError
+    "from typer.testing import CliRunner\n"
+    "from rollax.cli import app\n"
+    "for arguments in (['a_checkpoint'], ['--run=DQN']):\n"
+    "    done = CliRunner().invoke(app, ['serve', *arguments])\n"
+    "    assert done.exit_code == 2, done.output\n"
+    "    assert 'rollax[serving]' in done.stderr, done.stderr\n"
+)
+
+
+def test_the_extra_is_named(tmp_path):
+    """In a process that has loaded none of its packages."""
+    output_of("-c", WITHOUT_MSGSPEC, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []

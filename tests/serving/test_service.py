@@ -36,8 +36,7 @@ async def test_the_backend_gets_values_in_the_types_of_the_spaces(session):
 
 @with_service()
 async def test_the_server_makes_missing_ids(session):
-    ids = {session("start_episode").episode_id for _ in range(10)}
-    assert len(ids) == 10
+    assert len({session("start_episode").episode_id for _ in range(10)}) == 10
     assert len(session.service.sessions) == 10
 
 
@@ -45,11 +44,9 @@ async def test_the_server_makes_missing_ids(session):
 async def test_many_episodes_in_one_request(session):
     for name in "abc":
         session.start(name)
-    got = session("get_actions", observations=dict.fromkeys("abc", X))
-    assert got == Actions({"a": 2, "b": 2, "c": 2}, 7)
+    assert session("get_actions", observations=dict.fromkeys("abc", X)) == Actions({"a": 2, "b": 2, "c": 2}, 7)
     assert session("get_actions", observations={}) == Actions({}, 7)
-    error = refused(404, session, "get_actions", observations={"a": X, "z": X})
-    assert error.parts["got"] == "z"
+    assert refused(404, session, "get_actions", observations={"a": X, "z": X}).parts["got"] == "z"
     assert session.service.call("health", None, "me").pending == 0
 
 
@@ -197,8 +194,7 @@ class TestSeveralAgents:
     @with_service(multi_agent=True)
     async def test_values_are_checked_by_agent(self, session):
         session.start()
-        got = session.act(obs={"a": X, "boxes": 3})
-        assert got == Action({"a": 2, "boxes": 2}, 7)
+        assert session.act(obs={"a": X, "boxes": 3}) == Action({"a": 2, "boxes": 2}, 7)
         assert refused(422, session.act, obs={"a": X, "nobody": 3}).parts["got"] == "nobody"
         assert "'boxes'" in refused(422, session.act, obs={"a": X, "boxes": 4}).parts["where"]
         refused(422, session.act, obs=X)

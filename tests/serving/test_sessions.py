@@ -11,6 +11,7 @@ from rollax.serving import sessions as module
 from rollax.serving.limits import Limits
 from rollax.serving.protocol import EndEpisode
 from rollax.serving.sessions import EXPIRED, Sessions
+from tests.env.refused import raised
 
 
 def make(**limits: float) -> Sessions:
@@ -44,8 +45,7 @@ def test_counts_agree_with_running_episodes(steps):
         if step == "start":
             refused = episode_id in running or len(running) >= 3 or list(running.values()).count(client) >= 2
             if refused:
-                with pytest.raises(RequestError):
-                    sessions.start(episode_id, client)
+                raised(RequestError, sessions.start, episode_id, client)
             else:
                 sessions.start(episode_id, client)
                 running[episode_id] = client
@@ -61,12 +61,10 @@ def test_counts_agree_with_running_episodes(steps):
 @pytest.mark.parametrize("name", list(Limits().as_numbers()))
 def test_limits_are_positive(name):
     for value in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match="not a positive number"):
-            Limits(**{name: value})
+        raised(ConfigError, Limits, says="not a positive number", **{name: value})
 
 
 def test_limits_are_integers():
     assert repr(Limits(max_body_bytes=1e6).max_body_bytes) == "1000000"  # type: ignore[arg-type]
     for value in (1.5, float("inf")):
-        with pytest.raises(ConfigError, match=r"max_episodes(.|\n)*whole"):
-            Limits(max_episodes=value)  # type: ignore[arg-type]
+        raised(ConfigError, Limits, says="max_episodes...whole", max_episodes=value)

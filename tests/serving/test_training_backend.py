@@ -102,8 +102,7 @@ def submit(run, **agents):
 def play(backend, name, steps):
     backend.start_episode(name, True)
     for _ in range(steps):
-        action = ask(backend, {name: OBS}).actions[name]
-        assert action in (0, 1)
+        assert ask(backend, {name: OBS}).actions[name] in (0, 1)
         backend.log_returns(name, 1.0, {"note": 1})
     backend.end_episode(name, OBS, truncated=False)
 
@@ -156,8 +155,7 @@ class TestHello:
 
     def test_weights_are_those_of_the_acting_policy(self, ppo):
         runner = policy_from_bytes(ppo.backend.weights("default_policy"))
-        own = ppo.worker.runners["default_policy"]
-        assert runner.compute_single_action(OBS) == own.compute_single_action(OBS)
+        assert runner.compute_single_action(OBS) == ppo.worker.runners["default_policy"].compute_single_action(OBS)
 
     def test_the_onnx_model(self, ppo):
         onnx.checker.check_model(onnx.load_model_from_string(ppo.backend.onnx("default_policy")))
@@ -187,8 +185,7 @@ class TestLoggedActions:
                 dqn.backend.log_returns("logged", 1.0, None)
             dqn.backend.end_episode("logged", OBS, truncated=False)
 
-        result = dqn.train_while(log)
-        assert result["timesteps_this_iter"] >= 8
+        assert dqn.train_while(log)["timesteps_this_iter"] >= 8
         (buffer,) = dqn.trainer.optimizer.buffers.values()
         assert set(buffer.sample(32, np.random.default_rng(0), beta=0.0)["actions"].tolist()) == {0, 1}
 
@@ -218,8 +215,7 @@ class TestSubmittedEpisodes:
     def test_episodes_of_old_weights_are_counted_and_dropped(self, ppo):
         submitted = ppo.backend.submit([episode(9, ppo.backend.version - 3, logp=-0.5)])
         assert (submitted.accepted, submitted.too_old) == (0, 1)
-        result = ppo.train_while(lambda: play(ppo.backend, "fresh", 9))
-        assert result["info"]["queue"]["dropped_steps"] >= 9
+        assert ppo.train_while(lambda: play(ppo.backend, "fresh", 9))["info"]["queue"]["dropped_steps"] >= 9
         assert ppo.backend.statistics()["episodes_too_old"] >= 1
 
     def test_episodes_of_weights_lost_in_a_restart_are_dropped(self, ppo):
@@ -264,8 +260,7 @@ class TestSeveralAgents:
             run.backend.end_agents("a", {"x": OBS}, truncated=False)
             run.backend.end_episode("a", {"y": OBS}, truncated=True)
 
-        result = run.train_while(play_both)
-        assert result["info"]["learner"].keys() == {"x", "y"}
+        assert run.train_while(play_both)["info"]["learner"].keys() == {"x", "y"}
         assert run.backend.statistics()["episode_reward_mean"] == 30.0
 
     def test_an_unknown_agent_is_refused(self, run):

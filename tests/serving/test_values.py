@@ -19,6 +19,7 @@ from rollax.serving.agent_reader import check_finite_number, read_plain
 from rollax.serving.client_calls import encode
 from rollax.serving.limits import Limits
 from rollax.serving.values import SpaceValues, plain, unpack
+from tests.env.refused import raised
 from tests.serving.service_session import refused
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -210,11 +211,9 @@ def test_equal_numbers_of_other_types_are_accepted():
 def test_wider_bounds_of_a_space_raise_the_limit_of_numbers():
     unbounded, wide = spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1e8, 1e8, (1,))
     SpaceValues(unbounded).columns([[1e30]], where)
-    with pytest.raises(RequestError, match="too large"):
-        SpaceValues(unbounded, largest=1e6).columns([[2e6]], where)
+    raised(RequestError, SpaceValues(unbounded, largest=1e6).columns, [[2e6]], where, says="too large")
     SpaceValues(wide, largest=1e6).columns([[9e7]], where)
-    with pytest.raises(RequestError, match="too large"):
-        SpaceValues(wide, largest=1e6).columns([[2e8]], where)
+    raised(RequestError, SpaceValues(wide, largest=1e6).columns, [[2e8]], where, says="too large")
 
 
 def test_a_server_that_learns_accepts_unix_time():
@@ -224,8 +223,7 @@ def test_a_server_that_learns_accepts_unix_time():
 
 def test_observations_out_of_bounds_are_accepted_and_actions_refused():
     SpaceValues(BOX).columns([[2.0, 0.0]], where)
-    with pytest.raises(RequestError, match="out of bounds"):
-        SpaceValues(BOX, bounded=True).columns([[2.0, 0.0]], where)
+    raised(RequestError, SpaceValues(BOX, bounded=True).columns, [[2.0, 0.0]], where, says="out of bounds")
 
 
 def test_errors_do_not_repeat_large_values():
@@ -237,8 +235,7 @@ def test_errors_do_not_repeat_large_values():
 
 def test_arrays_of_a_client():
     for stream in (True, False):
-        with pytest.raises(RequestError, match="cannot be sent"):
-            encode("get_action", {"obs": np.array([None])}, stream=stream)
+        raised(RequestError, encode, "get_action", {"obs": np.array([None])}, says="cannot be sent", stream=stream)
     sent = msgspec.msgpack.decode(encode("get_action", {"obs": np.array([1.5], ">f8")}, stream=True))
     assert unpack(sent["obs"]).tolist() == [1.5]
 
@@ -252,8 +249,7 @@ def test_the_depth_of_plain_values_is_limited():
     value = {"a": [{"b": [1, 2.0, "c", None, False]}]}
     assert read_plain(value, "An info", "here") == value
     for value in ({"a": np.float32(1)}, {"a": (1,)}, {1: 2}, [[1]]):
-        with pytest.raises(RequestError, match="An info"):
-            read_plain(value, "An info", "here", depth=1)
+        raised(RequestError, read_plain, value, "An info", "here", says="An info", depth=1)
 
 
 def test_packed_arrays_in_plain_values_are_lists():

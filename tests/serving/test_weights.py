@@ -16,6 +16,7 @@ from rollax import PPO, CheckpointError
 from rollax.errors import PolicyError, RollaxError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
+from tests.env.refused import raised
 from tests.serving.served_policies import SingleEpisode, observations, runner
 from tests.serving.service_session import refused
 
@@ -85,8 +86,7 @@ def test_a_header_that_is_too_large_is_not_parsed(plain):
 
 
 def test_settings_of_the_environment_are_not_sent(plain):
-    policy = runner(env_config={"password": "secret"})
-    description = read_description(policy_to_bytes(policy, 3))
+    description = read_description(policy_to_bytes(runner(env_config={"password": "secret"}), 3))
     assert "secret" not in json.dumps(description)
     assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
 
@@ -107,34 +107,29 @@ def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypa
         {"class": "rollax.policy.policy:Policy"},
         {"config": {**good["config"], "model": model}},
     ):
-        with pytest.raises(CheckpointError):
-            policy_from_bytes(forged(plain, changes))
+        raised(CheckpointError, policy_from_bytes, forged(plain, changes))
 
 
 def test_a_model_that_is_larger_than_the_weights_is_not_built(plain, monkeypatch):
     config = read_description(policy_to_bytes(plain, 3))["config"]
     large = forged(plain, {"config": {**config, "model": {**config["model"], "fcnet_hiddens": [12_000, 12_000]}}})
     monkeypatch.setattr(PPO, "check_model", lambda *_: pytest.fail("the model is built"))
-    with pytest.raises(PolicyError, match="larger than the stored weights"):
-        policy_from_bytes(large)
+    raised(PolicyError, policy_from_bytes, large, says="larger than the stored weights")
 
 
 def test_damaged_bytes_are_refused(plain):
     data = policy_to_bytes(plain, 3)
     for damaged in (b"", b"12345678", data[:100], data[:-1], b"\xff" * 8 + data[8:], safetensors.numpy.save({})):
-        with pytest.raises(CheckpointError):
-            policy_from_bytes(damaged)
+        raised(CheckpointError, policy_from_bytes, damaged)
     for changes in (
         *({"format": "rollax-policy-9"}, {"version": -1}, {"timestep": 1.5}, {"policy_id": 3}, {"config": {}}),
         *({"config": {"lr": "high"}}, {"observation_space": {"type": "Box"}}),
         *({"observation_space": {"type": "Dict", "spaces": ["a"]}}, {"observation_space": None}),
         {"observation_filter": "Other"},
     ):
-        with pytest.raises(RollaxError):
-            policy_from_bytes(forged(plain, changes))
+        raised(RollaxError, policy_from_bytes, forged(plain, changes))
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data):
-    with pytest.raises(CheckpointError):
-        read_description(data)
+    raised(CheckpointError, read_description, data)

@@ -15,17 +15,9 @@ from tests.serving.learning_runs import TINY, play_episode
 from tests.waiting import LONG, until
 
 pytestmark = pytest.mark.long
-CONFIG = {
-    "env_config": {"spaces_of": "CartPole-v1", "port": 0},
-    "num_workers": 2,
-    "num_cpus_per_worker": 0.5,
-    "train_batch_size": 64,
-    "sgd_minibatch_size": 32,
-    "num_sgd_iter": 1,
-    "rollout_fragment_length": 16,
-    "model": TINY,
-    "seed": 0,
-}
+WORKERS = {"num_workers": 2, "num_cpus_per_worker": 0.5, "rollout_fragment_length": 16}
+CONFIG = {**WORKERS, "env_config": {"spaces_of": "CartPole-v1", "port": 0}, "model": TINY, "seed": 0}
+CONFIG |= {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
 
 
 def play_until(stop, address, raised):

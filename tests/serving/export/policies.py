@@ -28,12 +28,10 @@ def runner_of(
     settings = {"normalize_actions": False, "clip_actions": True, "observation_filter": "NoFilter", "seed": 0, **config}
     policy = policy_class.make_policy(observation_space, action_space, {**settings, "model": model})
     random = np.random.default_rng(0)
-    weights = policy.get_weights()
-    policy.set_weights({name: _far(name, array, random) for name, array in weights.items()})
+    policy.set_weights({name: _far(name, array, random) for name, array in policy.get_weights().items()})
     observation_filter = FILTERS[settings["observation_filter"]](observation_space)
     observation_filter(columns_of(observation_space, 20))
-    maps = {name: settings[name] for name in ("clip_actions", "normalize_actions")}
-    actions = ActionMap(action_space, **maps)
+    actions = ActionMap(action_space, **{name: settings[name] for name in ("clip_actions", "normalize_actions")})
     return PolicyRunner(policy, observation_filter, actions, clip_rewards=settings.get("clip_rewards"))
 
 

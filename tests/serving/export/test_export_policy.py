@@ -124,5 +124,4 @@ class Overridden(rollax.PPO):
 def test_a_policy_in_python_is_refused(kind, message):
     actions = ActionMap(spaces.Discrete(2), clip_actions=True, normalize_actions=False)
     runner = PolicyRunner(kind.make_policy(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
-    with pytest.raises(PolicyError, match=message):
-        policy_to_onnx(runner)
+    refused(PolicyError, policy_to_onnx, runner, says=message)

@@ -90,5 +90,4 @@ SHORT = {
 @pytest.mark.parametrize("name", long_except(SHORT, list(CASES)))
 def test_actions_are_equal(name):
     policy_class, observations, actions, config = CASES[name]
-    runner = runner_of(policy_class, observations, actions, **config)
-    check_without_memory(runner, stablehlo=name not in SHORT)
+    check_without_memory(runner_of(policy_class, observations, actions, **config), stablehlo=name not in SHORT)

@@ -1,6 +1,4 @@
-"""The page of connect four in a real browser: games against a policy that has not learned."""
-
-from __future__ import annotations
+"""The pages of examples in a real browser: the game that a person takes over, and connect four."""
 
 import re
 
@@ -14,7 +12,20 @@ pytestmark = pytest.mark.long
 PIECES = "document.querySelectorAll('.column .{}').length"
 
 
-def test_games_against_the_policy(tmp_path):
+def test_the_policy_plays_and_a_person_takes_over():
+    with page_of("browser_game") as tab:
+        tab.wait_for("document.querySelector('#who').innerText == 'the policy plays'")
+        tab.wait_for("window.game?.steps > 100")
+        assert tab.evaluate("window.game.logged") == 0
+        tab.key("ArrowLeft", down=True)
+        tab.wait_for("document.querySelector('#who').innerText == 'you play, it learns'")
+        tab.wait_for("window.game.logged > 5")
+        tab.key("ArrowLeft", down=False)
+        tab.wait_for("document.querySelector('#who').innerText == 'the policy plays'")
+        tab.wait_for("window.game.results > 0")
+
+
+def test_games_of_connect_four_against_a_policy_that_has_not_learned(tmp_path):
     model = {"conv_filters": [[4, 4, 1]], "conv_dense": 8}
     with PPOTrainer(ConnectFour, {**CONFIG, "env_config": {"boards": 2}, "model": model, "seed": 0}) as trainer:
         checkpoint = trainer.save(tmp_path)
@@ -32,5 +43,4 @@ def test_games_against_the_policy(tmp_path):
         over = "/win|draw/.test(document.querySelector('#message').innerText)"
         tab.wait_for(f"{over} || (document.querySelector('.column:enabled')?.click(), false)")
         assert tab.evaluate("document.querySelectorAll('.column:enabled').length") == 0
-        played = re.findall(r"\d+", tab.evaluate("document.querySelector('#tally').innerText"))
-        assert sum(map(int, played)) == 1
+        assert sum(map(int, re.findall(r"\d+", tab.evaluate("document.querySelector('#tally').innerText")))) == 1
