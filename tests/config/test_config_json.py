@@ -17,6 +17,7 @@ from rollax.core.importing import ImportPath, StoredCode
 from rollax.core.space_json import space_from_json, space_to_json
 from rollax.core.spaces import same_space
 from rollax.errors import ConfigError, SpaceError
+from tests.env.refused import raised, refused
 
 
 def f32(rows) -> np.ndarray:
@@ -55,18 +56,11 @@ def test_plain_config_reads_well_and_comes_back():
 
 def test_values_of_env_config():
     env_config = {
-        "tuple": (1, [2, (3,)]),
-        "space": BOX,
-        "inf": float("-inf"),
-        "by_id": {1: "a", (2, 3): {"$x": None}},
-        "numpy": np.float32(0.5),
-        "none": None,
-        "path": Path("data") / "x.csv",
+        "values": [(1, [2, (3,)]), BOX, float("-inf"), np.float32(0.5), None, Path("data") / "x.csv", b"\x00\xff"],
         "sets": [{3, "b"}, frozenset([(1, 2)])],
-        "bytes": b"\x00\xff",
+        "by_id": {1: "a", (2, 3): {"$x": None}},
     }
-    back = SomeConfig.from_json(stored(SomeConfig(env_config=env_config))).env_config
-    assert back == env_config
+    assert SomeConfig.from_json(stored(SomeConfig(env_config=env_config))).env_config == env_config
     array = SomeConfig.from_json(stored(SomeConfig(env_config={"a": f32([[1, np.inf]])}))).env_config["a"]
     np.testing.assert_array_equal(array, f32([[1, np.inf]]))
     assert array.dtype == np.float32
@@ -170,37 +164,21 @@ def test_code_of_the_running_script_has_no_path(monkeypatch):
 
 def test_unusable_data():
     data = stored(coded())
-    with pytest.raises(ConfigError, match="Unknown config key 'gama'"):
-        SomeConfig.from_json({**data, "gama": 1})
+    raised(ConfigError, SomeConfig.from_json, {**data, "gama": 1}, says="Unknown config key 'gama'")
     with pytest.raises(ConfigError, match=r"cannot be imported.\n.*callbacks"):
         SomeConfig.from_json({**data, "callbacks": {"$code": "collections:Missing"}}, trust_code=True)
     with pytest.raises(ConfigError, match=r"newer|unknown to this version"):
         SomeConfig.from_json({**data, "callbacks": {"$pickle": "..."}})
 
 
-FORGED = [
-    "rollax.env.recording:subprocess.run",
-    "rollax.core.storage:os.system",
-    "rollax.core.storage:os",
-    "rollax.core.storage:shutil",
-    "rollax.core.storage:write_directory",
-    "rollax.core.importing:import_object",
-    "rollax.env.registry:env_creator",
-    "rollax.env.recording:RecordingCreator",
-    "rollax.algorithms.ppo:PPOTrainer",
-    "rollax.algorithms.load_policy:PPO",
-    "rollax.algorithms.apex:DQN",
-    "rollax.algorithms.ppo:PPO.__init__",
-    "rollax.algorithms.ppo:PPO.__init__.__globals__",
-    "rollax.policy.policy:Policy",
-    "rollax.no_such_module:PPO",
-    "rollax.algorithms.ppo",
-    "rollax.algorithms..ppo:PPO",
-    "rollax:PPO",
-    "tests.algorithms.own_code:Lean",
-    "os:system",
-    ":",
-]
+OF_ROLLAX = (
+    *("env.recording:subprocess.run", "core.storage:os.system", "core.storage:os", "core.storage:shutil"),
+    *("core.storage:write_directory", "core.importing:import_object", "env.registry:env_creator"),
+    *("env.recording:RecordingCreator", "policy.policy:Policy", "no_such_module:PPO"),
+    *("algorithms.ppo:PPOTrainer", "algorithms.load_policy:PPO", "algorithms.apex:DQN", "algorithms.ppo:PPO.__init__"),
+    *("algorithms.ppo:PPO.__init__.__globals__", "algorithms.ppo", "algorithms..ppo:PPO"),
+)
+FORGED = [*(f"rollax.{path}" for path in OF_ROLLAX), "rollax:PPO", "tests.algorithms.own_code:Lean", "os:system", ":"]
 FIELDS = [
     {"env": "*"},
     {"env_config": {"x": ["*"]}},
@@ -264,16 +242,14 @@ def test_malformed_marks(value):
 
 def test_a_bound_that_the_dtype_cannot_hold_is_no_infinity():
     stored = space_to_json(spaces.Box(-1, 1, (2,), np.float32))
-    with pytest.raises(SpaceError, match="overflow"):
-        space_from_json({**stored, "high": [1e308, 1.0]})
+    refused(SpaceError, space_from_json, {**stored, "high": [1e308, 1.0]}, says="overflow")
 
 
 @pytest.mark.parametrize(
     "rows", [["a"], [["a"], ["b"]], [[["", "a" * 50]]], [1, 2]], ids=["one", "two", "three axes", "no strings"]
 )
 def test_a_dtype_of_strings_takes_no_more_memory_than_a_file_explains(rows):
-    with pytest.raises(ConfigError):
-        decode_config({"env_config": {"x": {"$array": rows, "dtype": "U500000000"}}})
+    refused(ConfigError, decode_config, {"env_config": {"x": {"$array": rows, "dtype": "U500000000"}}})
 
 
 def test_arrays_of_strings_come_back():
@@ -307,8 +283,7 @@ BOX_OF_16M = {"type": "Box", "shape": [1 << 24], "dtype": "float64", "low": 0, "
 )
 def test_the_spaces_of_a_stored_config_are_bounded_together(spaces_of_config, monkeypatch):
     monkeypatch.setattr(np, "broadcast_to", lambda *_: pytest.fail("memory is taken"))
-    with pytest.raises(SpaceError):
-        decode_config({"env_config": {"x": spaces_of_config}})
+    refused(SpaceError, decode_config, {"env_config": {"x": spaces_of_config}})
 
 
 CODE_KEYS = ["env", "model.custom_model", "env_config.spaces_of", "env_config.env_id"]

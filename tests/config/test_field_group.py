@@ -30,6 +30,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import CriticConfig, ModelConfig
 from rollax.offline.iql import IQLConfig
 from rollax.offline.marwil import BCConfig, MARWILConfig
+from tests.env.refused import raised, refused
 
 POINTS = ((0, 0.5), (10, 0.25))
 BOX = spaces.Box(0, 1, (2,), np.float32)
@@ -138,8 +139,7 @@ def test_settings_of_a_reader_that_is_ready():
 def test_a_key_that_never_has_an_effect():
     with pytest.raises(ConfigError, match="initial_epsilon has no effect: each worker has a constant ε"):
         ApexDQNConfig(initial_epsilon=0.5)
-    with pytest.raises(ConfigError, match="accept_off_policy_actions has no effect"):
-        DQNConfig(accept_off_policy_actions=True)
+    raised(ConfigError, DQNConfig, says="accept_off_policy_actions has no effect", accept_off_policy_actions=True)
 
 
 def test_a_value_that_changes_nothing_is_accepted():
@@ -147,8 +147,7 @@ def test_a_value_that_changes_nothing_is_accepted():
     assert A2CConfig(train_batch_size=50).train_batch_size == 50  # unlike A3C, from which its fields come
     config = PPOConfig(lr=0.25).changed(lr_schedule=POINTS)
     assert config.changed(lr=0.25).lr == 0.25
-    with pytest.raises(ConfigError, match="lr has no effect"):
-        config.changed(lr=PPOConfig().lr)
+    raised(ConfigError, config.changed, says="lr has no effect", lr=PPOConfig().lr)
 
 
 def test_what_is_given_later_overrules_what_was_given_before():
@@ -163,10 +162,8 @@ def test_what_is_given_later_overrules_what_was_given_before():
 
 
 def test_in_the_spec_of_a_policy():
-    with pytest.raises(ConfigError, match="lr has no effect"):
-        PPOConfig(lr_schedule=POINTS).for_policy(PPOConfig, lr=0.5)
-    with pytest.raises(ConfigError, match="lr has no effect"):
-        PPOConfig(lr_schedule=POINTS).for_policy(DQNConfig, lr=0.5)
+    raised(ConfigError, PPOConfig(lr_schedule=POINTS).for_policy, PPOConfig, says="lr has no effect", lr=0.5)
+    raised(ConfigError, PPOConfig(lr_schedule=POINTS).for_policy, DQNConfig, says="lr has no effect", lr=0.5)
     for_policy = PPOConfig(lr=0.5).changed(lr_schedule=POINTS).for_policy(DQNConfig, gamma=0.5)
     assert (for_policy.schedule("lr")(0), for_policy.gamma) == (0.5, 0.5)
 
@@ -260,8 +257,7 @@ class SwitchedConfig(Switched, OwnConfig):
 
 def test_a_group_adds_conditions_to_those_of_the_config_that_it_is_added_to():
     assert SwitchedConfig(weight=2.0, is_on=True).weight == 2.0
-    with pytest.raises(ConfigError, match="is_on"):
-        SwitchedConfig(weight=2.0)
+    raised(ConfigError, SwitchedConfig, says="is_on", weight=2.0)
     with pytest.raises(ConfigError, match="weight_schedule"):  # the other condition of the key
         SwitchedConfig(weight=2.0, is_on=True, weight_schedule=POINTS)
 
@@ -283,8 +279,7 @@ class TestDefaults:
         class Negative(PPOConfig):
             defaults = {"lr": -1.0}
 
-        with pytest.raises(ConfigError, match="0 <= lr"):
-            Negative()
+        refused(ConfigError, Negative, says="0 <= lr")
 
     def test_fields_are_declared_once(self):
         bases = {base for name in ALGORITHMS for base in get_trainer_class(name).config_class.__mro__}

@@ -24,41 +24,25 @@ from rollax.models.config import ModelConfig
 from rollax.policy.policy_spec import PolicySpec
 
 NESTED = {"a": {"b": [1, {"c": 2}], "t": (3, [4])}, "o": OrderedDict(x=[5]), "m": MappingProxyType({"y": 6})}
-CHANGES = {
-    "set": lambda d: d.__setitem__("x", 1),
-    "del": lambda d: d.__delitem__("a"),
-    "update": lambda d: d.update(x=1),
-    "or": lambda d: d.__ior__({"x": 1}),
-    "setdefault": lambda d: d.setdefault("x", 1),
-    "pop": lambda d: d.pop("a"),
-    "popitem": lambda d: d.popitem(),
-    "clear": lambda d: d.clear(),
-}
-CHANGES_OF_LISTS = {
-    "set": lambda x: x.__setitem__(0, 1),
-    "slice": lambda x: x.__setitem__(slice(0, 1), []),
-    "del": lambda x: x.__delitem__(0),
-    "add": lambda x: x.__iadd__([1]),
-    "multiply": lambda x: x.__imul__(2),
-    "append": lambda x: x.append(1),
-    "extend": lambda x: x.extend([1]),
-    "insert": lambda x: x.insert(0, 1),
-    "pop": lambda x: x.pop(),
-    "remove": lambda x: x.remove(1),
-    "clear": lambda x: x.clear(),
-    "sort": lambda x: x.sort(key=str),
-    "reverse": lambda x: x.reverse(),
-}
+# Methods and their arguments.
+CHANGES = [
+    *(("__setitem__", "x", 1), ("__delitem__", "a"), ("update", {"x": 1}), ("__ior__", {"x": 1})),
+    *(("setdefault", "x", 1), ("pop", "a"), ("popitem",), ("clear",)),
+]
+CHANGES_OF_LISTS = [
+    *(("__setitem__", 0, 1), ("__setitem__", slice(0, 1), []), ("__delitem__", 0), ("__iadd__", [1]), ("__imul__", 2)),
+    *(("append", 1), ("extend", [1]), ("insert", 0, 1), ("pop",), ("remove", 1), ("clear",), ("sort",), ("reverse",)),
+]
 
 
 def test_every_method_that_changes_a_dict_or_a_list_is_refused():
     value = frozen(NESTED, "env_config")
-    for change in CHANGES.values():
+    for method, *arguments in CHANGES:
         with pytest.raises(ConfigError, match=r"'env_config.a'(.|\n)*trainer.config.changed\(env_config=\{...\}\)"):
-            change(value["a"])
-    for change in CHANGES_OF_LISTS.values():
+            getattr(value["a"], method)(*arguments)
+    for method, *arguments in CHANGES_OF_LISTS:
         with pytest.raises(ConfigError, match=r"'env_config.a.b'(.|\n)*changed\(env_config"):
-            change(value["a"]["b"])
+            getattr(value["a"]["b"], method)(*arguments)
     assert value == NESTED
     # No method of dict or list that changes one has been left out.
     harmless = {"copy", "fromkeys", "get", "items", "keys", "values", "count", "index"}
