@@ -102,8 +102,7 @@ class TestTicTacToe:
         batch = worker.sample()
         mask, actions = batch["obs"]["action_mask"], batch["actions"]
         assert mask[np.arange(len(mask)), actions].all()
-        first = actions[mask.all(axis=1)]
-        assert set(first) == set(range(9))
+        assert set(actions[mask.all(axis=1)]) == set(range(9))
 
     def test_a_draw_is_half_a_point(self):
         assert [tic_tac_toe.score({"policy_reward_mean": {"learner": mean}}) for mean in (-1, 0, 1)] == [0, 0.5, 1]

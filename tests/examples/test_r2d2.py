@@ -45,15 +45,9 @@ def test_targets_are_scaled_after_the_sum(algorithm, options):
     config["model"] = {"custom_model": Constant, "max_seq_len": 4}
     policy = algorithm.make_policy(spaces.Discrete(3), spaces.Discrete(2), config)
     assert policy.replayed == SequenceDraw(4, 0, 2, columns=("state_in",))
-    columns = {
-        "obs": np.arange(3),
-        "actions": np.zeros(3, int),
-        "rewards": f32(1, 2, 3),
-        "terminateds": np.zeros(3, bool),
-        "truncateds": np.arange(3) == 2,
-        "trajectory_id": np.zeros(3, int),
-        "state_in": (f32(0, 1, 2)[:, None],),
-    }
+    columns = {"obs": np.arange(3), "actions": np.zeros(3, int), "rewards": f32(1, 2, 3)}
+    columns |= {"trajectory_id": np.zeros(3, int), "state_in": (f32(0, 1, 2)[:, None],)}
+    columns |= {"terminateds": np.zeros(3, bool), "truncateds": np.arange(3) == 2}
     buffer = DrawsAll(100, gamma=0.5, n_step=2, columns=["state_in"])
     buffer.add(Fragment(columns, [2], {"obs": np.array([0]), "state_in": (f32(3)[:, None],)}))
     batch = buffer.sample(0, np.random.default_rng(0), draw=policy.replayed)
