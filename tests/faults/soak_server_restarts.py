@@ -26,13 +26,8 @@ from rollax.core.storage import newest
 from rollax.errors import EpisodeLostError, RollaxError
 from rollax.serving.client import PolicyClient
 
-CONFIG = {
-    "env_config": {"spaces_of": "CartPole-v1"},
-    "train_batch_size": 500,
-    "sgd_minibatch_size": 100,
-    "num_sgd_iter": 2,
-    "min_time_s_per_iteration": 0,
-}
+UPDATES = {"train_batch_size": 500, "sgd_minibatch_size": 100, "num_sgd_iter": 2}
+CONFIG = {**UPDATES, "env_config": {"spaces_of": "CartPole-v1"}, "min_time_s_per_iteration": 0}
 _STEPS = 20
 _END_WITHIN_S = 120.0
 

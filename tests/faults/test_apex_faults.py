@@ -11,23 +11,12 @@ import pytest
 from rollax import ApexDQNTrainer, Trainer, WorkerError
 from tests.algorithms.envs import TwoAgents
 
-pytestmark = pytest.mark.usefixtures("small_ray")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("small_ray")]
 
-CONFIG = {
-    "num_workers": 2,
-    "num_cpus_per_worker": 0,
-    "num_replay_shards": 2,
-    "learning_starts": 100,
-    "timesteps_per_iteration": 300,
-    "rollout_fragment_length": 20,
-    "train_batch_size": 8,
-    "training_intensity": 0.1,
-    "updates_per_draw": 4,
-    "buffer_size": 2000,
-    "max_weight_sync_delay": 50,
-    "model": {"fcnet_hiddens": (16,)},
-    "seed": 0,
-}
+PROCESSES = {"num_workers": 2, "num_cpus_per_worker": 0, "num_replay_shards": 2, "max_weight_sync_delay": 50}
+SAMPLING = {"rollout_fragment_length": 20, "timesteps_per_iteration": 300, "buffer_size": 2000}
+LEARNING = {"learning_starts": 100, "train_batch_size": 8, "training_intensity": 0.1, "updates_per_draw": 4}
+CONFIG = {**PROCESSES, **SAMPLING, **LEARNING, "model": {"fcnet_hiddens": (16,)}, "seed": 0}
 
 
 def shards_of(trainer):
@@ -59,7 +48,6 @@ def within_bounds(trainer):
     return 0 <= due - optimizer.num_updates <= most
 
 
-@pytest.mark.long
 def test_training_and_restoring_a_checkpoint(tmp_path):
     with ApexDQNTrainer("CartPole-v1", {**CONFIG, "store_buffer_in_checkpoints": True}) as trainer:
         for _ in range(3):
@@ -82,7 +70,6 @@ def test_training_and_restoring_a_checkpoint(tmp_path):
         assert within_bounds(restored)
 
 
-@pytest.mark.long
 def test_several_policies():
     policies = {"one": (None, None, None, {}), "two": (None, None, None, {"train_batch_size": 4})}
     mapping = {"left": "one", "right": "two"}
@@ -94,7 +81,6 @@ def test_several_policies():
             assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
 
 
-@pytest.mark.long
 def test_a_killed_worker_is_restarted():
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
@@ -111,7 +97,6 @@ def test_a_killed_worker_is_restarted():
         assert processes[2] != second
 
 
-@pytest.mark.long
 def test_a_killed_shard_is_restarted_empty(small_ray):
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
@@ -128,7 +113,6 @@ def test_a_killed_shard_is_restarted_empty(small_ray):
         assert within_bounds(trainer)
 
 
-@pytest.mark.long
 def test_without_restarts_the_error_ends_the_run(small_ray):
     config = {**CONFIG, "recreate_failed_workers": False, "num_replay_shards": 1}
     with ApexDQNTrainer("CartPole-v1", config) as trainer:
@@ -139,7 +123,6 @@ def test_without_restarts_the_error_ends_the_run(small_ray):
         assert "(in replay shard 1)" in raised.value.__notes__
 
 
-@pytest.mark.long
 def test_stop_ends_all_processes(small_ray):
     trainer = ApexDQNTrainer("CartPole-v1", CONFIG)
     trainer.train()

@@ -20,28 +20,18 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.policy.learner import Learner
 from tests.interrupting import Interrupts
 
+pytestmark = pytest.mark.long
+
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "num_envs_per_worker": 2, "observation_filter": "MeanStdFilter"}
-REPLAYING = {
-    **SMALL,
-    "learning_starts": 30,
-    "train_batch_size": 8,
-    "rollout_fragment_length": 4,
-    "timesteps_per_iteration": 48,
-    "buffer_size": 200,
-    "store_buffer_in_checkpoints": True,
-}
+REPLAYING = {**SMALL, "learning_starts": 30, "train_batch_size": 8, "rollout_fragment_length": 4}
+REPLAYING |= {"timesteps_per_iteration": 48, "buffer_size": 200, "store_buffer_in_checkpoints": True}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("CartPole-v1", {**SMALL, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}),
     "DQN": ("CartPole-v1", {**REPLAYING, "prioritized_replay": True, "n_step": 2, "training_intensity": 0.25}),
     "SAC": ("Pendulum-v1", {**REPLAYING, "training_intensity": 0.25}),
     "IMPALA": (
         "CartPole-v1",
-        {
-            **SMALL,
-            "rollout_fragment_length": 8,
-            "train_batch_size": 64,
-            "timesteps_per_iteration": 64,
-        },
+        {**SMALL, "rollout_fragment_length": 8, "train_batch_size": 64, "timesteps_per_iteration": 64},
     ),
 }
 
@@ -178,19 +168,16 @@ def interrupt_repeatedly(one: Attacked, count: int, seed: int) -> None:
         one.survives(attacks[number % len(attacks)], rng)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_interrupts_at_some_moments(attacked, algorithm):
     interrupt_repeatedly(attacked(algorithm), 6, seed=0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [*RUNS])
 def test_interrupts_at_many_moments(attacked, algorithm):
     interrupt_repeatedly(attacked(algorithm), 40, seed=int.from_bytes(np.random.default_rng().bytes(4)))
 
 
-@pytest.mark.long
 def test_deepcopy_of_a_trained_policy(attacked):
     policy = attacked("PPO").trainer.get_policy()
     other = copy.deepcopy(policy)

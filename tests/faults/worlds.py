@@ -131,18 +131,11 @@ class Still(Counting):
 
 def config_for(orders: Orders, **changes: Any) -> dict[str, Any]:
     """Two workers that reserve no CPU, and a policy without compilation."""
-    restarts = {"delay_between_worker_restarts_s": 0.1} if changes.get("recreate_failed_workers", True) else {}
-    return {
-        "num_workers": 2,
-        "num_cpus_per_worker": 0,
-        "env_config": {"orders": orders},
-        "multiagent": {"policies": {"default_policy": (Counting, None, None, {})}},
-        "rollout_fragment_length": 10,
-        **restarts,
-        "model": ModelConfig(fcnet_hiddens=(4,)),
-        "seed": 0,
-        **changes,
-    }
+    workers = {"num_workers": 2, "num_cpus_per_worker": 0, "rollout_fragment_length": 10}
+    if changes.get("recreate_failed_workers", True):
+        workers["delay_between_worker_restarts_s"] = 0.1
+    own = {"env_config": {"orders": orders}, "multiagent": {"policies": {"default_policy": (Counting, None, None, {})}}}
+    return {**workers, **own, "model": ModelConfig(fcnet_hiddens=(4,)), "seed": 0, **changes}
 
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
