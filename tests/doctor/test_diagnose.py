@@ -141,11 +141,9 @@ def test_the_command_exits_with_1_if_something_is_wrong(runs):
 def test_returns_and_values_of_played_episodes(runs):
     """Rewards of CartPole are 1, so that with γ = 0.99 a row with n steps left has the return (1 - 0.99ⁿ) / 0.01."""
     folder, _ = runs
-    checkpoint = newest_saved(folder / "well")
-    with Trainer.from_checkpoint(checkpoint, learn=False) as trainer:
+    with Trainer.from_checkpoint(newest_saved(folder / "well"), learn=False) as trainer:
         played = play_episodes(trainer, 2)["default_policy"]
-        policy = trainer.worker.policies["default_policy"]
-        values = policy.compute_values(played.obs)
+        values = trainer.worker.policies["default_policy"].compute_values(played.obs)
     assert not played.truncated.any()
     assert len(played.lengths) >= 2
     left = np.concatenate([np.arange(length, 0, -1) for length in played.lengths])
@@ -174,8 +172,7 @@ def test_outputs_of_hidden_units(activation):
     config = {"model": {"fcnet_hiddens": (7, 5), "fcnet_activation": activation}, "buffer_size": 100}
     with SACTrainer("Pendulum-v1", {**config, "learning_starts": 50, "train_batch_size": 8}) as trainer:
         played = play_episodes(trainer, 1)["default_policy"]
-    widths = [layer.shape[1] for layer in played.activations.values()]
-    assert widths == [7, 5, 7, 7, 5, 5]
+    assert [layer.shape[1] for layer in played.activations.values()] == [7, 5, 7, 7, 5, 5]
     if activation == "relu":
         assert min(layer.min() for layer in played.activations.values()) == 0.0
     assert played.truncated.tolist() == [True]
@@ -188,8 +185,7 @@ def test_outputs_of_hidden_units(activation):
 
 @pytest.mark.long
 def test_policies_with_memory_have_no_outputs_of_units():
-    config = {**SMALL, "model": {"use_lstm": True, "lstm_cell_size": 8}}
-    with PPOTrainer("CartPole-v1", config) as trainer:
+    with PPOTrainer("CartPole-v1", {**SMALL, "model": {"use_lstm": True, "lstm_cell_size": 8}}) as trainer:
         played = play_episodes(trainer, 1)["default_policy"]
         assert hidden_activations(trainer.worker.policies["default_policy"], None) == {}
     assert played.values is None

@@ -51,16 +51,8 @@ class Watching(Callbacks):
         SEEN.append(dict(episode.policies))
 
 
-CONFIG = {
-    **Small.config(),
-    "num_envs_per_worker": 8,
-    "train_batch_size": 192,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 1,
-    "model": {"fcnet_hiddens": (4,)},
-    "observation_filter": "MeanStdFilter",
-    "seed": 3,
-}
+UPDATES = {"train_batch_size": 192, "sgd_minibatch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}}
+CONFIG = {**Small.config(), **UPDATES, "num_envs_per_worker": 8, "observation_filter": "MeanStdFilter", "seed": 3}
 
 
 def make(**changes):

@@ -100,8 +100,7 @@ def encrypted(path: Path) -> None:
 
 def changed(path: Path) -> None:
     packed(path, {"score.json": b"0" * 1000}, zipfile.ZIP_STORED)
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"0" * 1000, b"1" * 1000))
+    path.write_bytes(path.read_bytes().replace(b"0" * 1000, b"1" * 1000))
 
 
 def small_in_the_directory(path: Path) -> None:
@@ -140,5 +139,4 @@ def test_a_hostile_zip_is_refused(make, inside, tmp_path):
     make(tmp_path / "run.zip")
     refused(CheckpointError, read_zip, tmp_path / "run.zip", inside)
     assert written(tmp_path / "outer") <= {"inside/score.json"}  # at most the beginning of the file that is damaged
-    size = sum(path.stat().st_size for path in inside.rglob("*"))
-    assert size <= 1000
+    assert sum(path.stat().st_size for path in inside.rglob("*")) <= 1000

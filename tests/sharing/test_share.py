@@ -72,8 +72,7 @@ def test_a_checkpoint_without_a_run_is_shared(tmp_path):
     with PPOTrainer("CartPole-v1", CONFIG) as trainer:
         saved = Path(trainer.save(tmp_path / "saved")).rename(tmp_path / "renamed")
     place, _ = share_run(saved, tmp_path / "out.zip", episodes=1, video=False)
-    policy = load_policy(fetch_run(place, tmp_path / "fetched"))
-    assert policy.compute_single_action([0.0] * 4) in (0, 1)
+    assert load_policy(fetch_run(place, tmp_path / "fetched")).compute_single_action([0.0] * 4) in (0, 1)
 
 
 def test_training_goes_on_as_from_the_run_itself(run, shared, tmp_path):
@@ -146,8 +145,7 @@ def test_an_environment_of_ones_own_needs_trust_to_share_and_is_never_imported(s
     (verify,) = (words for words in commands if "--verify" in words)
     assert verify[:2] == ["rollax", "play"]
     invoke(*verify[1:])
-    train = next(words for words in commands if words[1] == "train")
-    assert f"--env={own}" in train
+    assert f"--env={own}" in next(words for words in commands if words[1] == "train")
 
 
 def test_a_card_of_code_that_play_has_no_option_for():
@@ -194,8 +192,7 @@ def test_errors_about_the_files_of_a_zip_name_the_zip(run, shared, tmp_path):
     (about,) = (tmp_path / "run").glob("checkpoints/*/about.json")
     about.write_bytes(about.read_bytes() + b" ")
     write_zip(tmp_path / "run", tmp_path / "run.zip")
-    message = invoke("play", tmp_path / "run.zip", code=2).stderr
-    assert f"{tmp_path / 'run.zip'}/checkpoints" in message
+    assert f"{tmp_path / 'run.zip'}/checkpoints" in invoke("play", tmp_path / "run.zip", code=2).stderr
 
 
 def test_what_exists_is_not_replaced(run, shared, tmp_path):

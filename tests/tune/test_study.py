@@ -10,7 +10,7 @@ import pytest
 from rollax import ConfigError, RollaxError
 from rollax.tune import run_study
 from rollax.tune.settings import BEST, JOURNAL, OPTIONS
-from tests.env.refused import refused
+from tests.env.refused import raised, refused
 from tests.tune.fake import BEST_LR, FakeTrainer
 
 GRID = {"lr": {"choice": [1e-4, 1e-3, 1e-2, 1e-1]}}
@@ -39,8 +39,7 @@ def test_evaluations_are_at_equal_shares_of_the_limit(search):
 
 
 def test_iterations_that_are_longer_than_a_share_are_evaluated_once(search):
-    trial = search(trials=1, evaluations=5, stop={"training_iteration": 2}).trials[0]
-    assert list(trial.scores) == [2, 5]
+    assert list(search(trials=1, evaluations=5, stop={"training_iteration": 2}).trials[0].scores) == [2, 5]
 
 
 def test_the_score_is_the_mean_of_the_seeds(search):
@@ -157,8 +156,7 @@ def test_a_study_goes_on_to_a_larger_number_of_trials(search):
     assert FakeTrainer.made - made == 9
     assert values(study) == values(whole)
     assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
-    again = run_study(study.folder, trials=15, show=lambda line: None)
-    assert again.trials == study.trials
+    assert run_study(study.folder, trials=15, show=lambda line: None).trials == study.trials
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -234,8 +232,7 @@ def test_pruning_in_processes(search):
     ],
 )
 def test_mistakes_are_refused(search, arguments, named):
-    with pytest.raises(ConfigError, match=named):
-        search("study", **arguments)
+    raised(ConfigError, search, "study", says=named, **arguments)
     assert FakeTrainer.made == 0
 
 

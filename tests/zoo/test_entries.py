@@ -82,8 +82,7 @@ def test_an_entry_is_found_by_its_names(tmp_path):
     [(("CartPole-v2", "PPO"), "CartPole-v1"), (("CartPole-v1",), "--algo"), (("CartPole-v1", "PPOO"), "PPO")],
 )
 def test_names_without_an_entry(names, message):
-    with pytest.raises(ConfigError, match=message):
-        zoo.load(*names)
+    refused(ConfigError, zoo.load, *names, says=message)
 
 
 def without(section):
@@ -105,13 +104,11 @@ def without(section):
     ],
 )
 def test_mistakes_in_a_file_are_named(tmp_path, text, place):
-    with pytest.raises(ConfigError, match=place):
-        read_entry(write_small(tmp_path, text))
+    refused(ConfigError, read_entry, write_small(tmp_path, text), says=place)
 
 
 def test_an_entry_is_a_yaml_file(tmp_path):
-    path = write_small(tmp_path).rename(tmp_path / "a2c_small.json")
-    refused(ConfigError, read_entry, path)
+    refused(ConfigError, read_entry, write_small(tmp_path).rename(tmp_path / "a2c_small.json"))
 
 
 def test_the_error_about_an_entry_that_was_not_measured_has_a_command_with_its_file(tmp_path):

@@ -50,18 +50,16 @@ def test_measuring_keeps_the_rest_of_the_file(measured):
     assert figures.seeds[0].weights != figures.seeds[0].first.weights or figures.first_iterations == 3
 
 
-def test_an_entry_with_one_seed_can_be_shown(measured, tmp_path):
-    entry = read_entry(write_small(tmp_path, measured.path.read_text()))
-    one = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
+def test_an_entry_with_one_seed_can_be_shown(measured, changed):
+    one = changed(seeds=measured.figures.seeds[:1])
     assert "a further seed" in description(measured, "rollax zoo")
     assert f"rollax zoo train {measured.path}" in description(measured, "rollax zoo"), "not the installed entry"
     assert "a further seed" not in description(one, "rollax zoo")
 
 
 @pytest.mark.long
-def test_measured_seeds_are_not_measured_again(measured, tmp_path):
-    entry = read_entry(write_small(tmp_path, measured.path.read_text()))
-    entry = entry.with_measured(entry.figures.model_copy(update={"seeds": entry.figures.seeds[:1]}))
+def test_measured_seeds_are_not_measured_again(measured, changed, tmp_path):
+    entry = changed(seeds=measured.figures.seeds[:1])
     interrupted = tmp_path / "runs" / "a2c_small-seed-1" / "result.jsonl"
     interrupted.parent.mkdir(parents=True)
     interrupted.touch()
@@ -128,14 +126,12 @@ def test_a_score_outside_of_the_interval_does_not_pass(changed, score, place):
         first = result.first.model_copy(update={"reward": score})  # nothing was learned, so the interval is small
         return result.model_copy(update={"score": score + result.seed / 10, "first": first})
 
-    entry = changed(with_score)
-    verified = verify(entry, 1, show=silent)
+    verified = verify(changed(with_score), 1, show=silent)
     assert not verified.inside
     assert not verified.passed
     assert (verified.value < verified.interval.low) == (place == "above")
 
 
 def test_an_entry_with_too_few_seeds_cannot_be_verified(changed, measured):
-    alone = changed().with_measured(measured.figures.model_copy(update={"seeds": measured.figures.seeds[:1]}))
-    for entry, seeds in ((alone, None), (measured, 3)):
+    for entry, seeds in ((changed(seeds=measured.figures.seeds[:1]), None), (measured, 3)):
         refused(ConfigError, verify_first, entry, seeds, says="rollax zoo measure", show=silent)
