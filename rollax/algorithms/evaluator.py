@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from gymnasium.spaces import Box, Space
 
 from rollax.config import TrainerConfig
-from rollax.errors import ConfigError, PolicyError
+from rollax.core.spaces import leaves, same_space
+from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.rollout.messages import Update
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, Result, summarize
 from rollax.rollout.worker import RolloutWorker
@@ -130,8 +132,17 @@ class Evaluator:
         worker.set_timestep(self._trainer.optimizer.steps)
 
     def _trained(self, worker: RolloutWorker) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the trained weights and running statistics of the policies that the worker has."""
+        """Returns the trained weights and running statistics of the policies that the worker has.
+
+        Raises SpaceError if these policies choose other actions there than in training.
+        """
         trained, there = self._trainer.worker, worker.policies
+        for name in trained.policies.keys() & there.keys():
+            space, expected = there[name].action_space, trained.policies[name].action_space
+            if not _are_chosen_alike(space, expected):
+                raise SpaceError(
+                    "The environment of the evaluation has other actions.", f"evaluation_config, policy {name!r}", space
+                ).expected(f"{expected}, as in training, perhaps with other bounds", "evaluate in such an environment")
         parts = trained.get_weights(), trained.get_filters()
         weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)
         return weights, filters
@@ -190,6 +201,15 @@ class Evaluator:
         trained_in = self._trainer.config.env
         env = getattr(config.env, "unrecorded", config.env) if config.env is trained_in else config.env
         return config.changed(num_envs_per_worker=envs, seed=seed, env=env)
+
+
+def _are_chosen_alike(first: Space, second: Space) -> bool:
+    """Whether action spaces have equal parts in one order; a Box may have other bounds, to which actions are scaled."""
+    ours, theirs = leaves(first), leaves(second)
+    return [path for path, _ in ours] == [path for path, _ in theirs] and all(
+        one.shape == other.shape if isinstance(one, Box) and isinstance(other, Box) else same_space(one, other)
+        for (_, one), (_, other) in zip(ours, theirs, strict=True)
+    )
 
 
 def evaluation_result(

@@ -4,8 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOConfig, PPOTrainer, Trainer, open_dataset, register_env
-from rollax.errors import ConfigError, EnvError, PolicyError
+from rollax import Policy, PPOConfig, PPOTrainer, Trainer, open_dataset, register_env
+from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
 from tests.algorithms.checkpoints import OF_PPO
 from tests.algorithms.results import PPO_STATS, keys, numbers
 
@@ -212,6 +212,37 @@ class TestEvaluate:
             assert trainer.evaluate(4)["episode_rewards"] == [6, 6, 6, 6]
             assert trainer.record(4, tmp_path)["episode_rewards"] == [6, 6, 6, 6]
         assert lengths == [500, 500, 500, 500, 6, 6]
+
+    @pytest.mark.parametrize(("there", "fits"), [(("a", "b", 2), True), (("b", "a", 1), False), (("a", "c", 1), False)])
+    def test_the_actions_in_evaluation_are_those_of_training(self, there, fits, tmp_path):
+        """Only the bounds of a Box may differ."""
+
+        class Parts(gym.Env):
+            observation_space = gym.spaces.Discrete(1)
+
+            def __init__(self, env_config):
+                one, other, high = env_config["parts"]
+                parts = (one, gym.spaces.Box(-high, high, (1,))), (other, gym.spaces.Box(-high, high, (1,)))
+                self.action_space = gym.spaces.Dict(parts)
+
+            def reset(self, *, seed=None, options=None):
+                return 0, {}
+
+            def step(self, action):
+                return 0, float(action["b"].item()), True, False, {}
+
+        class Fixed(Policy):
+            def compute_actions(self, obs_batch):
+                return [{"a": np.zeros(1), "b": np.ones(1)}] * len(obs_batch), [], {}
+
+        config = {"env_config": {"parts": ("a", "b", 1)}, "evaluation_config": {"env_config": {"parts": there}}}
+        with make(Parts, multiagent={"policies": {"default_policy": Fixed}}, **config) as trainer:
+            if fits:
+                assert trainer.evaluate(1)["episode_rewards"] == [2.0]
+            else:
+                for play in (trainer.evaluate, lambda count: trainer.record(count, tmp_path / "data")):
+                    with pytest.raises(SpaceError):
+                        play(1)
 
     def test_recording_writes_infos_only_on_request(self, tmp_path):
         with make(output=str(tmp_path / "training"), output_infos=True) as trainer:
