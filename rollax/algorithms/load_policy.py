@@ -73,22 +73,24 @@ def load_policies(
     """All policies of a checkpoint, by id; see `load_policy`.
 
     Args:
+        custom_model: your own model class, for the policies that have one.
         stored: the content of the checkpoint, where `checkpoint.read` has returned it already.
     """
     stored = checkpoint.read(checkpoint.checkpoint_at(path, "load_policies")) if stored is None else stored
-    code = _GivenCode(path, trainer_class, None, custom_model, trust_code)
+    code = _GivenCode(path, trainer_class, None, custom_model, trust_code, for_all=True)
     return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
 
 
 @dataclass(frozen=True, slots=True)
 class _GivenCode:
-    """The code that the caller gives or trusts, for the checkpoint at `path`."""
+    """The code that the caller gives or trusts, for one policy of the checkpoint at `path`, or for all."""
 
     path: str | Path
     trainer_class: type[Trainer] | None
     policy_class: PolicyClass | None
     custom_model: type | None
     trust_code: bool
+    for_all: bool = False
 
 
 def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> PolicyRunner:
@@ -130,9 +132,10 @@ def _config(
     config = config_of(config_class, data, stored, code.path, trust_code=code.trust_code)
     if getattr(config, "device", "cpu") not in ("auto", "cpu"):
         config = config.changed(device="auto")  # this machine may not have the device of the training
-    if code.custom_model is not None:
+    model = config.model.custom_model
+    if code.custom_model is not None and (model is not None or not code.for_all):
         return config.changed(model=config.model.model_copy(update={"custom_model": code.custom_model}))
-    if isinstance(model := config.model.custom_model, StoredCode):
+    if isinstance(model, StoredCode):
         raise checkpoint.untrusted(code.path, model, "pass custom_model=YourModel")
     return config
 

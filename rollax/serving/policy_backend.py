@@ -86,7 +86,7 @@ class PolicyBackend(Backend):
             multi_agent: whether the environment has several agents; None: True if there is a `policy_mapping`, or the
                 checkpoint has `multiagent` policies.
             explore: False for greedy actions.
-            trainer_class, custom_model, trust_code: as for `load_policy`.
+            trainer_class, custom_model, trust_code: as for `load_policies`.
         Raises:
             CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
             ConfigError: an argument is wrong, such as a `policy_mapping` with unknown policies.

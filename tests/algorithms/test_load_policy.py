@@ -4,8 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOTrainer, Trainer, load_policy
+from rollax import PolicySpec, PPOTrainer, Trainer, load_policy
 from rollax.algorithms.checkpoint import trainer_class_of
+from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.pg import PG
 from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.checkpoints import OF_PPO as CONFIG
@@ -193,3 +194,12 @@ class TestCustomModel:
         with pytest.raises(CheckpointError, match=r"without an import path(.|\n)*custom_model=YourModel$"):
             load_policy(path, trust_code=True)
         self.check(load_policy(path, custom_model=Local), trainer)
+
+    @pytest.mark.long
+    def test_is_for_the_policies_that_have_one(self, tmp_path):
+        spec = PolicySpec(config={"model": {"custom_model": Linear}})
+        multiagent = {"policies": {"own": spec, "standard": None}, "policy_mapping_fn": lambda agent: "own"}
+        with PPOTrainer("CartPole-v1", {**CONFIG, "multiagent": multiagent}) as trainer:
+            loaded = load_policies(trainer.save(tmp_path), custom_model=Linear)
+            for policy_id, policy in loaded.items():
+                assert policy.policy.get_weights().keys() == trainer.get_policy(policy_id).get_weights().keys()
