@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ PolicyMapping = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class ServedEpisode:
-    """The episode that a server passes to a policy mapping of two arguments; it has only an id."""
+    """The episode that a server passes to a policy mapping of two arguments; no callback has put data into it."""
 
     episode_id: str
+    user_data: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def policy_mapping_of(
@@ -51,7 +52,7 @@ def policy_mapping_of(
         return None, several
     function: Any = given if given is not None else multiagent.get("policy_mapping_fn")
     if isinstance(function, StoredCode):
-        raise untrusted(path, function, "pass policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
+        raise untrusted(path, function, "pass policy_mapping (--policy-mapping), a dict from agent ids to policy ids")
     if isinstance(function, Mapping):
         # Agent ids of clients are strings.
         return _table({str(agent_id): policy_id for agent_id, policy_id in function.items()}, policy_ids), True

@@ -10,7 +10,8 @@ import pytest
 
 from rollax import Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
 from rollax.errors import CheckpointError, ConfigError
-from rollax.selfplay.league import LEARNER, Opponent
+from rollax.selfplay.league import LEARNER, Opponent, policy_of_seat
+from rollax.serving.agents_of_policies import policy_mapping_of
 from tests.algorithms.checkpoints import continue_training, to_plain
 from tests.env.refused import refused
 
@@ -237,3 +238,10 @@ class Unknown(Guess):
 def test_an_environment_without_several_known_agents_is_refused_in_the_first_iteration(env):
     with PPOTrainer(env, CONFIG) as trainer, pytest.raises(ConfigError, match="possible_agents"):
         trainer.train()
+
+
+def test_a_server_plays_as_the_learner():
+    stored = {"policies": dict.fromkeys([LEARNER, *Small.slots()]), "config": {}}
+    mapping, several = policy_mapping_of(stored, "", policy_of_seat, trust_code=False)
+    assert several
+    assert mapping("odd", "some episode") == LEARNER
