@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
-from rollax.core.numbers import is_finite
+from rollax.core.numbers import is_finite, is_whole
 from rollax.core.stored_values import read_count, read_dict, read_list, read_number, wrong_value
 from rollax.env.base_env import BaseEnv, in_order
 from rollax.errors import ConfigError, corrected
@@ -228,13 +228,18 @@ class League(Callbacks):
         shares = "a number from 0 to 1"
         score, interval = cls.snapshot_score, cls.snapshot_interval
         for name, valid, expected in (
-            ("size", cls.size >= 1, "at least 1"),
+            ("size", is_whole(cls.size) and cls.size >= 1, "a whole number of at least 1"),
             ("draw", cls.draw in get_args(Rule), f"one of {list(get_args(Rule))}"),
-            ("self_share", 0 <= cls.self_share <= 1, shares),
-            ("snapshot_score", score is None or 0 <= score <= 1, f"None, or {shares}"),
-            ("snapshot_interval", interval is None or interval >= 1, "None, or at least 1"),
-            ("games", cls.games >= 1, "at least 1"),
-            ("k_factor", cls.k_factor > 0, "a number above 0"),
+            ("self_share", is_finite(cls.self_share) and 0 <= cls.self_share <= 1, shares),
+            ("snapshot_score", score is None or (is_finite(score) and 0 <= score <= 1), f"None, or {shares}"),
+            (
+                "snapshot_interval",
+                interval is None or (is_whole(interval) and interval >= 1),
+                "None, or a whole number of at least 1",
+            ),
+            ("games", is_whole(cls.games) and cls.games >= 1, "a whole number of at least 1"),
+            ("k_factor", is_finite(cls.k_factor) and cls.k_factor > 0, "a finite number above 0"),
+            ("first_rating", is_finite(cls.first_rating), "a finite number"),
         ):
             if not valid:
                 raise ConfigError(

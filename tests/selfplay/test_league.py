@@ -161,6 +161,8 @@ def test_exact_resume(tmp_path, callbacks):
     [
         *(("size", 0), ("draw", "hardest"), ("self_share", 1.5), ("snapshot_score", 70), ("snapshot_interval", 0)),
         *(("games", 0), ("k_factor", 0)),
+        *(("size", 2.5), ("self_share", "a"), ("snapshot_score", "0.7"), ("snapshot_interval", 1.5), ("games", None)),
+        *(("k_factor", float("inf")), ("first_rating", float("nan"))),
     ],
 )
 def test_wrong_settings_are_refused(name, value):
