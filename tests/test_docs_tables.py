@@ -93,8 +93,7 @@ def test_every_column_of_a_batch_is_described():
     described = {name for cell in re.findall(r"^\| (`.*?) \|", content, re.MULTILINE) for name in names(cell)}
     constants = {value for name, value in vars(SampleBatch).items() if name.isupper()}
     # What only goes from one part of the library to another.
-    internal = {"seq_lens", "td_error"}
-    assert constants - internal <= described
+    assert constants - {"seq_lens", "td_error"} <= described
 
 
 def test_the_attributes_of_an_episode():

@@ -177,8 +177,7 @@ def test_errors_that_recur_have_five_parts(name):
     assert type(error) is BatchError
     assert list(error.parts) == ["what", "where", "got", "expected", "fix"]
     assert error.parts["what"].endswith(("?", ".", "no"))
-    changed = error.expected("another thing", "do another thing")
-    assert changed is error
+    assert error.expected("another thing", "do another thing") is error
     assert (error.parts["where"], error.parts["fix"]) == ("here", "do another thing")
     assert str(error).endswith("expected: another thing\n  fix:      do another thing")
 

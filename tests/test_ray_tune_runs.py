@@ -108,8 +108,7 @@ def test_a_trial_that_can_never_start_fails_alone(small_cluster, tmp_path):
 
 @pytest.mark.long
 def test_the_best_checkpoint_is_a_policy(grid):
-    best = grid.get_best_result("info/learner/default_policy/cur_lr", "max")
-    with best.checkpoint.as_directory() as folder:
+    with grid.get_best_result("info/learner/default_policy/cur_lr", "max").checkpoint.as_directory() as folder:
         assert checkpoint_in(folder).name == "checkpoint_000003"
         with PPOTrainer.from_checkpoint(checkpoint_in(folder), env=paying_env(), callbacks=None) as trainer:
             assert (trainer.config.lr, trainer.iteration) == (2e-3, 3)
@@ -121,8 +120,7 @@ def test_an_error_is_reported_and_a_restored_search_continues(small_cluster, tmp
     fixed = tmp_path / "fixed"
     # 32 steps per iteration: it fails in the third one.
     config = {"env": paying_env(), "env_config": {"fails_at": 70, "fixed": str(fixed)}}
-    each = tune.CheckpointConfig(checkpoint_frequency=1)
-    results = fit(config, 4, tmp_path, checkpoint=each)
+    results = fit(config, 4, tmp_path, checkpoint=tune.CheckpointConfig(checkpoint_frequency=1))
     assert results[0].metrics["training_iteration"] == 2
     assert "the simulator is gone" in str(results[0].error)
     fixed.touch()
@@ -164,8 +162,7 @@ def test_population_based_training_keeps_perturbed_hyperparameters(small_cluster
     )
     reported = Reported()
     tuned = {"scheduler": population, "metric": "episode_reward_mean", "mode": "max", "reuse_actors": True}
-    results = fit(config, 4, tmp_path, callbacks=[reported], **tuned)
-    assert not results.errors
+    assert not fit(config, 4, tmp_path, callbacks=[reported], **tuned).errors
     learned_with = "info/learner/default_policy/cur_lr"
     assert reported.of(1.0, learned_with) == [1e-3] * 4
     assert reported.of(0.0, learned_with) == [1e-3] * 2 + [3e-3] * 2

@@ -59,20 +59,17 @@ def test_repr_of_results(trainer, tmp_path):
 
 def test_repr_of_environments(trainer):
     assert repr(trainer.worker.env) == "VectorBaseEnv(CartPole-v1, num_envs=1)"
-    assert repr(VectorEnv.wrap(lambda index: gym.make("CartPole-v1"), num_envs=2)) == (
-        "SteppedInTurn(CartPole-v1, num_envs=2)"
-    )
+    stepped = VectorEnv.wrap(lambda index: gym.make("CartPole-v1"), num_envs=2)
+    assert repr(stepped) == "SteppedInTurn(CartPole-v1, num_envs=2)"
     assert repr(Meeting()) == "Meeting(possible_agents=('a', 'b'))"
 
 
 def test_repr_of_buffers_batches_and_episodes(trainer):
     assert repr(UniformReplay(8, n_step=3)) == "UniformReplay(transitions=0, capacity=8, n_step=3)"
     assert repr(PrioritizedReplay(8)) == "PrioritizedReplay(transitions=0, capacity=8, n_step=1)"
-    batch = trainer.worker.sample()
-    assert repr(batch).startswith("Fragment(count=32, columns=[")
-    assert repr(Episode(7, 1, {"reward": np.array([0.0, 2.5]), "length": np.array([0, 4])})) == (
-        "Episode(episode_id=7, env_index=1, length=4, total_reward=2.5)"
-    )
+    assert repr(trainer.worker.sample()).startswith("Fragment(count=32, columns=[")
+    episode = Episode(7, 1, {"reward": np.array([0.0, 2.5]), "length": np.array([0, 4])})
+    assert repr(episode) == "Episode(episode_id=7, env_index=1, length=4, total_reward=2.5)"
 
 
 @pytest.mark.parametrize(

@@ -256,8 +256,7 @@ def test_multi_agent_batch_counts_env_and_agent_steps():
     assert batch.nbytes == 6 * 15
     assert dict(batch) == batch.policy_batches
     assert repr(batch) == "MultiAgentBatch(env_steps=3, rows={'car': 4, 'light': 2})"
-    copied = batch.copy()
-    copied["car"]["rewards"][0] = 9.0
+    batch.copy()["car"]["rewards"][0] = 9.0
     assert batch["car"]["rewards"][0] == 0.0
     refused(BatchError, MultiAgentBatch, {"car": {"rewards": [1.0]}}, 1, says="policy 'car'...dict")
 

@@ -15,8 +15,7 @@ from tests.env.refused import refused
 def test_what_is_read_is_what_was_written():
     array, arrays = np.arange(3), {}
     state = {"a": [array, {"b": array}], "a/0": np.ones(2), "x": [math.inf, -math.inf], "$array": 1, "y": np.int64(3)}
-    read = with_arrays(without_arrays(state, "", arrays, {}), arrays, "state")
-    np.testing.assert_equal(read, state)
+    np.testing.assert_equal(with_arrays(without_arrays(state, "", arrays, {}), arrays, "state"), state)
     assert len(arrays) == 2  # one array has one place
 
 

@@ -48,8 +48,7 @@ def play(base: BaseEnv, polls: int) -> Rows:
         if len(acting):
             base.send_rows(rows, acting, np.zeros(len(acting), np.int64))
         rows = base.poll_rows()
-        with_obs = np.flatnonzero(rows.observing())
-        rows.observations(with_obs, base.observation_space)
+        rows.observations(np.flatnonzero(rows.observing()), base.observation_space)
         if len(rows.ended_envs):
             started = base.reset_rows(rows.ended_envs)
             if started is not None:

@@ -198,8 +198,7 @@ class TestAnswers:
         env = kind.make(2)
         rows, actions = self.rows(env)
         env.send_rows(rows, np.arange(len(rows) - 1), actions[1:])
-        message = str(refused(EnvError, env.poll_rows, says="no action"))
-        assert "sub-environment 1" in message
+        assert "sub-environment 1" in str(refused(EnvError, env.poll_rows, says="no action"))
 
     def test_two_actions_for_one_agent(self, kind):
         env = kind.make(2)

@@ -78,8 +78,7 @@ def test_an_agents_own_flag_overrides_that_of_all(ends, own):
 
 
 def test_agents_are_checked_by_their_own_spaces():
-    spaces = {"a": Discrete(3), "b": Box(0, 1, (2,), np.float32)}
-    rows_of = DictRows("Spaces", 1, observation_spaces=spaces)
+    rows_of = DictRows("Spaces", 1, observation_spaces={"a": Discrete(3), "b": Box(0, 1, (2,), np.float32)})
     rows_of.beginning({0: {"a": 2, "b": np.ones(2, np.float32), "unknown": "anything"}}, {})
     with pytest.raises(EnvError, match=r"wrong shape(?s:.*)agent 'b'"):
         rows_of.outcome({0: {"b": np.ones(3, np.float32)}}, {}, {0: {ALL: False}}, {0: {ALL: False}}, {}, {})

@@ -16,6 +16,7 @@ from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, ArrayVector, Clock, ListVector, Party
 
 OBS = np.zeros(3, np.float32)
+BOTH = {"a": True, "b": True, ALL: False}
 
 
 @pytest.mark.parametrize("old", [OldClock(), OldVector(2), OldParty()])
@@ -171,13 +172,8 @@ class Parts(MultiAgentEnv):
         ({ALL: True}, {}, [True, True], [False, False]),
         ({ALL: True}, {"a": {"TimeLimit.truncated": True}}, [False, False], [True, True]),
         ({"a": True, ALL: False}, {"a": {"TimeLimit.truncated": True}}, [False, False], [True, False]),
-        (
-            {"a": True, "b": True, ALL: False},
-            {"a": {"TimeLimit.truncated": False}, "b": {"TimeLimit.truncated": True}},
-            [True, False],
-            [False, True],
-        ),
-        ({"a": True, "b": True, ALL: False}, {"b": {"TimeLimit.truncated": True}}, [False, False], [True, True]),
+        (BOTH, {"a": {"TimeLimit.truncated": False}, "b": {"TimeLimit.truncated": True}}, [True, False], [False, True]),
+        (BOTH, {"b": {"TimeLimit.truncated": True}}, [False, False], [True, True]),
     ],
 )
 def test_time_limits_of_many_agents(dones, infos, terminateds, truncateds):
@@ -267,8 +263,7 @@ def test_rendering():
         def render(self):
             return "frame"
 
-    frames = [to_base_env(cls()).try_render() for cls in (Drawn, Plain, OldClock)]
-    assert frames == ["rgb_array", "frame", None]
+    assert [to_base_env(cls()).try_render() for cls in (Drawn, Plain, OldClock)] == ["rgb_array", "frame", None]
 
 
 def test_a_vector_env_that_returns_infos_at_resets_but_takes_no_seeds():
@@ -277,6 +272,5 @@ def test_a_vector_env_that_returns_infos_at_resets_but_takes_no_seeds():
             return VectorEnv.vector_reset(self)
 
     base = to_base_env(Unseeded(2))
-    rows = play(base, 20)
-    assert len(rows) >= 2
+    assert len(play(base, 20)) >= 2
     assert {"count", "begins"} <= base.reset_rows(np.arange(2)).info_list()[1].keys()

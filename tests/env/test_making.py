@@ -197,8 +197,7 @@ class TakesAny(gym.Env):
 
 def test_a_class_that_passes_its_arguments_on_takes_those_of_its_base():
     """It got the context in the place of its base's first parameter."""
-    base = make_base_env(PassesOnAgain, EnvContext({"size": 7}), 1)
-    assert base.get_sub_environments()[0].size == 7
+    assert make_base_env(PassesOnAgain, EnvContext({"size": 7}), 1).get_sub_environments()[0].size == 7
     assert drawing(PassesOn, EnvContext()) == {"render_mode": "rgb_array"}
     assert call_convention(TakesAny) == "context"
     says = "does not accept this env_config...sise...expected: PassesOn(render_mode=None, size=5)"

@@ -99,8 +99,7 @@ def test_a_module_that_the_caller_did_not_name_is_not_imported(path, monkeypatch
     for file in ("ALE/broken_module.py", "broken_module.py"):
         (tmp_path / file).write_text("raise SystemExit")
     monkeypatch.syspath_prepend(tmp_path)
-    error = refused(ConfigError, env_creator, path)
-    assert not isinstance(error.__cause__, SystemExit)
+    assert not isinstance(refused(ConfigError, env_creator, path).__cause__, SystemExit)
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])

@@ -76,8 +76,7 @@ def test_spaces_and_order(space, stacked, axis):
     stacks = pushed(space, 3, pushed(space, 3, stacks, second), third)
     assert np.array_equal(latest(space, 3, stacks), third)
     assert np.array_equal(joined(space, 3, (first, second, third)), stacks)
-    parts = np.split(stacks, 3, axis=axis or -1)
-    for part, obs in zip(parts, (first, second, third), strict=True):
+    for part, obs in zip(np.split(stacks, 3, axis=axis or -1), (first, second, third), strict=True):
         assert np.array_equal(part.reshape(obs.shape), obs)
 
 

@@ -36,8 +36,7 @@ WAYS = pytest.mark.parametrize("mapped", long_except({"threads"}, {"threads": Fa
 
 def trained(trainer):
     """Result, evaluation and weights after three iterations."""
-    result = [trainer.train() for _ in range(3)][-1]
-    return result, trainer.evaluate(3), trainer.get_policy().get_weights()
+    return [trainer.train() for _ in range(3)][-1], trainer.evaluate(3), trainer.get_policy().get_weights()
 
 
 @WAYS

@@ -54,8 +54,7 @@ def test_an_interrupt_at_any_line_leaves_no_actor_out(error):
 class TestRestarts:
     def test_a_restarted_worker_gets_its_index_the_last_update_and_its_requests(self, pool, caplog):
         # Worker 2 raises in the second of three requests: it answers the first, and the other two are repeated.
-        script = {(2, 0, SAMPLE): [Does(), Does(1, BrokenError("no oil"))]}
-        workers, stand_in = pool(script=script, makes=True)
+        workers, stand_in = pool(script={(2, 0, SAMPLE): [Does(), Does(1, BrokenError("no oil"))]}, makes=True)
         workers.make_all()
         workers.publish(update(1))
         ask(workers, 2, 2, 2, 1)
@@ -96,8 +95,7 @@ class TestRestarts:
         script = {(1, generation, method): [Does(1, BrokenError())] for generation in range(1 if makes else 0, 5)}
         if makes:
             script[1, 0, SAMPLE] = [Does(1, BrokenError())]
-        rules = FailureRules(restart=True, tolerance=4, delay_s=2.0)
-        workers, stand_in = pool(2, rules, script, makes=makes)
+        workers, stand_in = pool(2, FailureRules(restart=True, tolerance=4, delay_s=2.0), script, makes=makes)
         workers.make_all()
         begun = clock.now
         workers.request(1, SAMPLE)
@@ -111,8 +109,7 @@ class TestRestarts:
         workers, stand_in = pool(1, FailureRules(restart=True, tolerance=9, delay_s=8.0), script)
         workers.request(1, SAMPLE)
         assert workers.collect() == [value(1, 8, 0)]
-        starts = [when for _, when in stand_in.started]
-        assert np.diff(starts).tolist() == [0, 8, 16, 32, 60, 60, 60, 60]
+        assert np.diff([when for _, when in stand_in.started]).tolist() == [0, 8, 16, 32, 60, 60, 60, 60]
 
     def test_a_reply_resets_the_count_of_failures(self, pool, clock):
         script = {(1, generation, SAMPLE): [Does(), Does(1, BrokenError())] for generation in range(6)}
@@ -143,8 +140,7 @@ class TestRestarts:
 
     def test_replies_of_a_failed_worker_are_dropped(self, pool, clock):
         # It failed in its first request; the reply to the second one is ready at the same time.
-        script = {(1, 0, SAMPLE): [Does(1, BrokenError()), Does(0)]}
-        workers, _ = pool(script=script)
+        workers, _ = pool(script={(1, 0, SAMPLE): [Does(1, BrokenError()), Does(0)]})
         ask(workers, 1, 1)
         clock.now += 3
         assert workers.collect(0.0) == []
@@ -176,8 +172,7 @@ class TestWithoutRestarts:
 
     def test_ignored_failures_leave_out_the_worker(self, pool, caplog):
         caplog.set_level(logging.ERROR)
-        script = {(2, 0, SAMPLE): [Does(1, BrokenError("x"))]}
-        workers, _ = pool(rules=FailureRules(ignore=True), script=script)
+        workers, _ = pool(rules=FailureRules(ignore=True), script={(2, 0, SAMPLE): [Does(1, BrokenError("x"))]})
         ask(workers, 1, 2, 2)
         assert workers.collect() == [value(1, 0, 0)]
         assert workers.requests_in_flight == 0
@@ -212,8 +207,7 @@ class TestHung:
     RULES = FailureRules(restart=True, timeout_s=10.0, start_timeout_s=60.0)
 
     def test_no_answer_in_time(self, pool, clock):
-        script = {(1, 0, SAMPLE): [Does(9), Does(9), Does(NEVER)]}
-        workers, stand_in = pool(rules=self.RULES, script=script)
+        workers, stand_in = pool(rules=self.RULES, script={(1, 0, SAMPLE): [Does(9), Does(9), Does(NEVER)]})
         ask(workers, *[1] * 4)
         assert workers.collect() == [value(1, 0, 0)]
         assert workers.collect() == [value(1, 0, 1)]

@@ -66,8 +66,7 @@ def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
 def test_stacked_frames(seed: int, envs: int, n_step: int, stack: int, padding: str, axis: int) -> None:
     rng = np.random.default_rng(seed)
     capacity = int(rng.integers(60, 90))
-    frames = StackedFrames(stack, axis)
-    buffer = DrawsAll(capacity, gamma=0.9, n_step=n_step, frames=frames)
+    buffer = DrawsAll(capacity, gamma=0.9, n_step=n_step, frames=StackedFrames(stack, axis))
     reference = Reference(capacity, n_step, 0.9, stack)
     for rows in batches(TrajectoryStream(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
         batch = batch_of(rows)

@@ -108,8 +108,7 @@ def test_a_restored_buffer_continues_exactly(kind: type[UniformReplay], stack: i
     buffer, restored = kind(120, **settings), kind(120, **settings)
     for _ in range(fragments):
         buffer.add(batch_of(trajectories.fragment(4)))
-        drawn = buffer.sample(16, rng)
-        buffer.update_priorities(drawn["indices"], rng.random(16) * 3)
+        buffer.update_priorities(buffer.sample(16, rng)["indices"], rng.random(16) * 3)
     restored.set_state(stored(buffer.get_state()))
     for _ in range(12):
         assert len(restored) == len(buffer)

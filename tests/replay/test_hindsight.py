@@ -43,8 +43,7 @@ def fragment() -> Fragment:
 def drawn(k: int, strategy: Any = "future", count: int = 6000, kind: type[UniformReplay] = UniformReplay):
     buffer = kind(100, gamma=0.5, columns=[NEXT_ACHIEVED])
     buffer.add(fragment())
-    space = spaces.Box(-np.inf, np.inf, (1,))
-    draw = HindsightDraw(goal_space=space, k=k, strategy=strategy).in_run(CONFIG)
+    draw = HindsightDraw(goal_space=spaces.Box(-np.inf, np.inf, (1,)), k=k, strategy=strategy).in_run(CONFIG)
     return buffer.sample(count, np.random.default_rng(0), draw=draw)
 
 

@@ -35,8 +35,7 @@ def rng():
 def test_rows_are_drawn_by_weight_in_random_order():
     mixed = MixedReplay([Part(filled(), 1.0), Part(filled(first=100), 3.0), Part(filled(rows=0), 5.0)])
     assert len(mixed) == 20
-    drawn = mixed.sample(4000, rng())
-    second = drawn["obs"] >= 100
+    second = mixed.sample(4000, rng())["obs"] >= 100
     assert abs(second.mean() - 0.75) < 0.03
     assert abs(second[:200].mean() - 0.75) < 0.1  # minibatches are consecutive parts
     assert [part.drawn for part in mixed.parts] == [4000 - second.sum(), second.sum(), 0]

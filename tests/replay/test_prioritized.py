@@ -56,8 +56,7 @@ def test_importance_weights():
 def test_new_transitions_get_the_largest_priority_so_far():
     # 3 has had the largest error, 64, and then a smaller one, 1. The new ones, 4 and 5, still get 64, with the root 8.
     buffer = with_errors([1, 1, 64], alpha=0.5, eps=1e-9)
-    drawn = buffer.sample(100, np.random.default_rng(3))
-    buffer.update_priorities(drawn["indices"], np.ones(100))
+    buffer.update_priorities(buffer.sample(100, np.random.default_rng(3))["indices"], np.ones(100))
     buffer.add(rows("45|", start=2))
     np.testing.assert_allclose(shares(buffer, 19_000), np.array([1, 1, 1, 8, 8]) / 19, atol=2e-4)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,9 @@ def drawn(buffer: DrawsAll) -> list[tuple]:
     return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 
-def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100) -> DrawsAll:
+def buffer_of(*batches: Fragment, n_step: int | None = 3, capacity: int = 100, of: Any = DrawsAll) -> Any:
     """A buffer that contains these batches."""
-    buffer = DrawsAll(capacity, gamma=0.1, n_step=n_step)
+    buffer = of(capacity, gamma=0.1, n_step=n_step)
     for batch in batches:
         buffer.add(batch)
     return buffer
@@ -119,8 +121,7 @@ def test_fragments_of_one_step():
 
 def test_concurrent_trajectories():
     # 12 3, 4 567| and 8 9/ in two batches; windows do not leave their trajectories.
-    buffer = buffer_of(rows("12", "4", "8"), rows("3", "567|", "9/"), n_step=2)
-    assert drawn(buffer) == [
+    assert drawn(buffer_of(rows("12", "4", "8"), rows("3", "567|", "9/"), n_step=2)) == [
         (1, 1.2, 3, 0.01),
         (2, 2.3, 4, 0.01),  # the 4 observed after the 3, not that of the other trajectory
         (4, 4.5, 6, 0.01),

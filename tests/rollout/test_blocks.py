@@ -46,8 +46,7 @@ class TestSegments:
         assert segments.rows(np.array([0, 1]))[0].tolist() == [0, 2, 3]
 
     def test_agents_have_sums_of_their_own(self):
-        rewards = np.concatenate((REWARDS, -REWARDS), axis=2)
-        sums = Segments.of(OUTCOMES).sums(rewards, np.zeros((2, 2)))
+        sums = Segments.of(OUTCOMES).sums(np.concatenate((REWARDS, -REWARDS), axis=2), np.zeros((2, 2)))
         assert sums.tolist() == [[3, -3], [12, -12], [150, -150], [0, 0]]
 
     def test_sums_do_not_depend_on_where_blocks_are_cut(self):

@@ -39,8 +39,7 @@ def make(env=ShortOrLong, num_envs=2, **config) -> RolloutWorker:
     ("num_envs", "episodes", "short"), [(1, 3, 3), (2, 1, 1), (2, 5, 3), (2, 8, 4), (4, 3, 1), (3, 7, 3)]
 )
 def test_the_number_of_episodes_is_exact_with_equal_shares(num_envs, episodes, short):
-    worker = make(num_envs=num_envs)
-    result = worker.evaluate(episodes)
+    result = make(num_envs=num_envs).evaluate(episodes)
     assert len(result) == episodes
     assert sorted(m.reward for m in result) == [1.0] * short + [10.0] * (episodes - short)
     assert [m.length for m in result] == [m.reward for m in result]
@@ -129,8 +128,7 @@ def test_a_fragment_that_waits_for_the_end_of_an_episode_warns(mode, warnings, c
 
 def test_multi_agent_with_native_order_of_trajectories():
     script = [{"a": "o", "b": "o"}, {"a": "orT", "b": "or"}, {"b": "orT", ALL: "T"}]
-    worker = make(lambda c: Scripted([script], c.vector_index), num_envs=3)
-    result = worker.evaluate(7)
+    result = make(lambda c: Scripted([script], c.vector_index), num_envs=3).evaluate(7)
     assert len(result) == 7
     assert all(len(m.policy_rewards["default_policy"]) == 2 for m in result)
 

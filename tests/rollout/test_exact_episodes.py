@@ -134,8 +134,7 @@ def test_no_item_of_a_data_set_is_lost(make):
 
 def test_an_environment_that_steps_all_of_its_copies_resets_none_after_the_last_episode(make):
     log: Log = deque()
-    worker = make(lambda context: batched(context, 3), 1, log)
-    worker.evaluate(4)
+    make(lambda context: batched(context, 3), 1, log).evaluate(4)
     # All three copies step until the last episode has ended, the first copy's second one.
     assert log.count(("start", 0)) == log.count(("end", 0)) == 3
     assert log.count(("start", 1)) == log.count(("end", 1)) == 3
@@ -146,8 +145,7 @@ def test_an_environment_that_steps_all_of_its_copies_resets_none_after_the_last_
 def test_a_lost_episode_begins_again(make, env):
     log: Log = deque()
     config = {"restart_failed_sub_environments": True, "env_config": {"log": log, "fails": deque([0, 0, 1, 0, 0])}}
-    worker = make(env, 3, log, **config)
-    assert len(worker.evaluate(2)) == 2
+    assert len(make(env, 3, log, **config).evaluate(2)) == 2
     starts, ends = (sum(what == kind for what, _ in log) for kind in ("start", "end"))
     assert (starts, ends) == (3, 2)
 

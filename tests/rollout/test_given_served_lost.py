@@ -88,8 +88,7 @@ def episode_rows(batch, slot: int) -> np.ndarray:
 
 class TestGrowingSlotNumbers:
     def test_more_parallel_episodes_than_sub_environments(self):
-        env = Slots(300)
-        worker = make_worker(env, rollout_fragment_length=3000)
+        worker = make_worker(Slots(300), rollout_fragment_length=3000)
         batch = worker.sample()
         assert batch.env_steps == len(batch) == 3000
         for slot in (0, 63, 64, 299):
@@ -125,8 +124,7 @@ class TestGivenActions:
         own = np.concatenate([episode_rows(batch, 0), episode_rows(batch, 2)])
         assert np.array_equal(batch["actions"][own], action_for(batch["obs"][own]))
         # prev_actions also have the given actions, not the policy's.
-        rows = episode_rows(batch, 1)
-        assert batch["prev_actions"][rows].tolist()[:5] == [0, 9, 9, 9, 0]
+        assert batch["prev_actions"][episode_rows(batch, 1)].tolist()[:5] == [0, 9, 9, 9, 0]
 
     def test_nothing_is_sent_if_all_actions_are_given(self):
         env = Slots(2, given={0: 1, 1: 1})
@@ -185,8 +183,7 @@ class TestServedEpisodes:
         assert not len(episode_rows(batch, 1))
 
     def test_their_rows_do_not_accumulate(self):
-        env = Slots(50, served=tuple(range(50)))
-        worker = make_worker(env)
+        worker = make_worker(Slots(50, served=tuple(range(50))))
         sizes = []
         for _ in range(400):
             worker.sampler.step()
@@ -207,8 +204,7 @@ class TestLostEpisodes:
     @pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
     def test_their_rows_and_rewards_are_dropped(self, mode):
         # Poll 0 has the first observations, 1 and 2 are steps; slot 1 is lost in 3 and begins again in 4.
-        env = Slots(3, lost={3: (1,)})
-        worker = make_worker(env, rollout_fragment_length=3 * 12, batch_mode=mode)
+        worker = make_worker(Slots(3, lost={3: (1,)}), rollout_fragment_length=3 * 12, batch_mode=mode)
         batch = worker.sample()
         rows = episode_rows(batch, 1)
         assert 1 not in batch["obs"][rows, 1]  # its first episode
@@ -219,8 +215,7 @@ class TestLostEpisodes:
         assert set(rewards) == {8.0}
 
     def test_an_episode_lost_in_a_later_fragment_drops_only_its_pending_rows(self):
-        env = Slots(2, length=10, lost={5: (1,)})
-        worker = make_worker(env, rollout_fragment_length=6)
+        worker = make_worker(Slots(2, length=10, lost={5: (1,)}), rollout_fragment_length=6)
         first, second = worker.sample(), worker.sample()
         assert len(episode_rows(first, 1)) == 3
         assert second["obs"][episode_rows(second, 1)].tolist() == [[2, 2, 1, 1], [2, 2, 1, 2]]  # no row of the first
@@ -228,7 +223,6 @@ class TestLostEpisodes:
         assert (first.env_steps, second.env_steps) == (6, 7)  # 3 of the first episode are in the first fragment
 
     def test_the_only_episode_is_lost(self):
-        env = Slots(1, lost={2: (0,)})
-        batch = make_worker(env, rollout_fragment_length=9).sample()
+        batch = make_worker(Slots(1, lost={2: (0,)}), rollout_fragment_length=9).sample()
         assert batch["obs"][:, 3].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
         assert batch.env_steps == 9

@@ -25,8 +25,7 @@ def varying(agents: int) -> list[dict]:
 def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     worker = make(lambda c: Scripted([varying(20)], c.vector_index), num_envs_per_worker=2, rollout_fragment_length=50)
     policy = worker.get_policy()
-    rows = sum(len(worker.sample()) for _ in range(6))
-    assert rows > 4500
+    assert sum(len(worker.sample()) for _ in range(6)) > 4500
     worker.evaluate(2)
     # Up to 40 agents act at once: 2, 4, 8, 16, 32, 64 rows (or 1), and values of at most as many segments.
     assert policy.compilations() <= 7 + 7  # type: ignore[attr-defined]

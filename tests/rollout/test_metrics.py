@@ -13,7 +13,7 @@ from rollax.rollout import metrics as metrics_module
 from rollax.rollout.episode import Episode
 from rollax.rollout.episodes import EpisodeTable
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, FinishedEpisodes, summarize
-from tests.rollout.worlds import ALL, Encode, Line, Scripted
+from tests.rollout.worlds import ALL, Encode, Line, scripted
 
 
 def episode(reward: float, length: int = 1, env_index: int = 0, custom=None, **policies) -> EpisodeMetrics:
@@ -23,10 +23,8 @@ def episode(reward: float, length: int = 1, env_index: int = 0, custom=None, **p
 class TestSummary:
     def test_by_hand(self):
         # The mean of a policy is over trajectories, not over episodes: (1 + 2 + 6) / 3.
-        summary = summarize(
-            [episode(3, 10, x=[1.0, 2.0], y=[0.0]), episode(6, 20, x=[6.0]), episode(0, 60, custom={"hits": 4})]
-        )
-        assert summary == {
+        first = episode(3, 10, x=[1.0, 2.0], y=[0.0])
+        assert summarize([first, episode(6, 20, x=[6.0]), episode(0, 60, custom={"hits": 4})]) == {
             "episode_reward_mean": 3.0,
             "episode_reward_min": 0,
             "episode_reward_max": 6,
@@ -38,8 +36,7 @@ class TestSummary:
     def test_without_episodes_the_mean_is_none(self):
         summary = EpisodeWindow(5).summary([])
         assert summary["episodes_this_iter"] == 0
-        means = [value for name, value in summary.items() if name.startswith("episode_")]
-        assert means == [None] * 4
+        assert [value for name, value in summary.items() if name.startswith("episode_")] == [None] * 4
         assert summary["policy_reward_mean"] == summary["custom_metrics"] == {}
 
 
@@ -122,21 +119,9 @@ class TestTable:
 
     @staticmethod
     def rows(rewards, over=(False, False), starts=(False, False), ended=()) -> Rows:
-        flags, no = np.array(over), np.zeros(2, bool)
-        begins = np.array(starts)
-        which = np.array([1, 1])
-        return Rows(
-            which,
-            np.arange(2),
-            [None, None],
-            np.array(rewards, float),
-            flags,
-            no,
-            begins,
-            ~flags,
-            np.array(ended, int),
-            agents=["a", "b"],
-        )
+        flags = np.array(over), np.zeros(2, bool), np.array(starts), ~np.array(over)
+        places = np.array([1, 1]), np.arange(2), [None, None]
+        return Rows(*places, np.array(rewards, float), *flags, np.array(ended, int), agents=["a", "b"])
 
     def test_rewards_lengths_and_trajectories(self):
         table = EpisodeTable(2, first_id=40)
@@ -149,8 +134,7 @@ class TestTable:
         assert table.add_rewards(self.rows([4, 8], over=[True, False]), None) == 1
         table.end_trajectories(np.array([1]), np.array([1]), np.array([5.0]))
         assert table.take_metrics(["x", "y"]) == []
-        last = self.rows([0, 16], over=[False, True], starts=[False, False], ended=[1])
-        table.add_rewards(last, None)
+        table.add_rewards(self.rows([0, 16], over=[False, True], starts=[False, False], ended=[1]), None)
         table.end_trajectories(np.array([1]), np.array([0]), np.array([26.0]))
         table.end(np.array([1]))
         assert table.take_finished()[0].tolist() == [40]
@@ -213,8 +197,7 @@ class TestTable:
         table = EpisodeTable(3)
         table.left = np.array([1, 2, 0])
         # sub-environment:    1  0  1  2  1  0   of one share each; the second of 0 and the third of 1 are too many
-        ending = table.ending(np.array([1, 0, 1, 2, 1, 0]))
-        assert ending.tolist() == [True, True, True, False, False, False]
+        assert table.ending(np.array([1, 0, 1, 2, 1, 0])).tolist() == [True, True, True, False, False, False]
         assert table.ending(np.array([], np.int64)).tolist() == []
 
     def test_an_episode_that_was_resumed_takes_no_share(self):
@@ -255,11 +238,8 @@ class TestInSampling:
     def test_a_rows_rewards_are_clipped_as_their_sum(self, clip):
         # b gets -1.75 in step 1, 2.25 in step 2 (late) and -0.75 in step 3: 2.25 - 0.75 = 1.5 for its second row.
         script = [{"a": "o", "b": "o"}, {"a": "o", "b": "or"}, {"a": "o", "b": "r"}, {"b": "or", ALL: "T"}]
-        make = lambda c: Scripted([script])  # noqa: E731
-        (raw, clipped) = (
-            RolloutWorker(make, Encode, config={"rollout_fragment_length": 3, "clip_rewards": value}).sample()
-            for value in (None, clip)
-        )
+        configs = ({"rollout_fragment_length": 3, "clip_rewards": value} for value in (None, clip))
+        raw, clipped = (RolloutWorker(scripted(script), Encode, config=config).sample() for config in configs)
         late = raw["rewards"].tolist()
         expected = np.sign(late) if clip is True else np.clip(late, -clip, clip)
         assert clipped["rewards"].tolist() == expected.tolist()

@@ -154,8 +154,7 @@ class TestByTrajectory:
                 sample_batch["rewards"][:] = 100
                 return sample_batch
 
-        batch = make(Shaping).sample()
-        assert set(batch["rewards"]) == {100}
+        assert set(make(Shaping).sample()["rewards"]) == {100}
 
     def test_accepted_signatures(self):
         class Short(Encode):
@@ -167,8 +166,7 @@ class TestByTrajectory:
                 assert set(kwargs) == {"other_agent_batches", "episode"}
                 return sample_batch
 
-        worker = make({"x": Short, "y": Keywords}, fragment=5, num_envs=1)
-        batch = worker.sample()
+        batch = make({"x": Short, "y": Keywords}, fragment=5, num_envs=1).sample()
         assert (len(batch["x"]), len(batch["y"])) == (1, 6)
 
     def test_agent_id_and_t_are_stored_only_if_a_policy_reads_them(self):

@@ -148,8 +148,7 @@ def test_the_previous_reward_is_clipped_as_in_training(clip):
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 7, "clip_rewards": clip}
     worker = RolloutWorker(Party, StepCounter, config=config)
     follow(worker)
-    batch = worker.sample()
-    assert batch["prev_rewards"].max() == (1 if clip is True else clip)
+    assert worker.sample()["prev_rewards"].max() == (1 if clip is True else clip)
 
 
 def test_together_with_a_policy_without_state():
@@ -169,8 +168,7 @@ def test_evaluation_in_between_begins_new_trajectories():
     worker = RolloutWorker(Party, StepCounter, config=FIVES)
     follower, policy = StateChecker(), worker.get_policy()
     for _ in range(10):
-        batch = worker.sample()
-        follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
+        follower.check(worker.sample(), policy.fragment)  # type: ignore[attr-defined]
         worker.evaluate(4)
     assert follower.carried == 0
 
@@ -257,8 +255,7 @@ class ByTrajectory(PPO):
 
 
 def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
-    config = PPOConfig(**{**SETTINGS, "model": MEMORY, **settings})
-    worker = RolloutWorker(env, policy_class, config=config)
+    worker = RolloutWorker(env, policy_class, config=PPOConfig(**{**SETTINGS, "model": MEMORY, **settings}))
     worker.sample()  # so that trajectories continue in the next fragment
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)

@@ -120,8 +120,7 @@ class TestCalls:
         assert workers.requests_in_flight == 0
 
     def test_a_failed_worker_is_left_out_and_restarted(self, pool):
-        script = {(2, 0, "get_state"): [Does(1, BrokenError("x"))]}
-        workers, stand_in = pool(script=script)
+        workers, stand_in = pool(script={(2, 0, "get_state"): [Does(1, BrokenError("x"))]})
         ask(workers, 2, 2, 1)
         assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
         # Its earlier replies are kept, and the call is not repeated.
@@ -163,8 +162,7 @@ class TestCalls:
 
     def test_a_starting_worker_has_not_hung(self, pool, clock):
         script = {(1, 0, SAMPLE): [Does(1, BrokenError())], (1, 1, "make"): [Does(50)]}
-        rules = FailureRules(restart=True, timeout_s=10.0)
-        workers, _ = pool(rules=rules, script=script, makes=True)
+        workers, _ = pool(rules=FailureRules(restart=True, timeout_s=10.0), script=script, makes=True)
         workers.make_all()
         workers.request(1, SAMPLE)
         workers.collect(2.0)

@@ -86,8 +86,7 @@ class TestState:
         smaller.set_state(state)
         assert smaller.get_policy().timestep == 77
         assert smaller.get_filters()["default_policy"]["count"] == state["filters"]["default_policy"]["count"]
-        batch = smaller.sample()
-        assert batch["eps_id"].min() == state["sampling"]["next_episode_id"]
+        assert smaller.sample()["eps_id"].min() == state["sampling"]["next_episode_id"]
         assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes["begun"].tolist()
 
 

@@ -166,8 +166,7 @@ def test_restoring_continues_exactly(num_workers, tmp_path):
         restored.restore(path)
         np.testing.assert_equal(outcome(restored), continued)
     assert continued[3][0]["default_policy"]["running_returns"]["endless"]["sums"].max() > 1
-    loaded = load_policy(path, trainer_class=ScaledTrainer)
-    assert loaded.policy.running_statistics["returns"].count == 60
+    assert load_policy(path, trainer_class=ScaledTrainer).policy.running_statistics["returns"].count == 60
 
 
 def test_a_checkpoint_of_other_statistics_is_refused(tmp_path):

@@ -91,8 +91,7 @@ class TestMultiAgent:
     @ONE_OR_TWO
     def test_multi_agent_env(self, num_envs, fragment, mode, policies):
         config = {"rollout_fragment_length": fragment, "batch_mode": mode}
-        worker = make_worker(scripted(*SCRIPTS), num_envs, policies, **config)
-        audit(worker, mode, -(-40 // fragment))
+        audit(make_worker(scripted(*SCRIPTS), num_envs, policies, **config), mode, -(-40 // fragment))
 
     @pytest.mark.short(every=7)
     @SIZES
@@ -129,8 +128,7 @@ class TestMultiAgent:
         everyone = {chr(ord("a") + i): "or" for i in range(26)}
         half = dict(list(everyone.items())[:13])
         script = [half, everyone, half, everyone, {**everyone, ALL: "T"}]
-        worker = make_worker(scripted(script), 9, policies, rollout_fragment_length=3)
-        audit(worker, TRUNCATE)
+        audit(make_worker(scripted(script), 9, policies, rollout_fragment_length=3), TRUNCATE)
 
 
 class TestFragments:
@@ -162,8 +160,7 @@ class TestFragments:
         assert [(batch.env_steps, batch.agent_steps) for batch in batches] == [(3, 1), (1, 3)] * 2
 
     def test_automatic_fragment_length_counts_the_sub_environments(self):
-        worker = make_worker(native_lines(AutoresetMode.SAME_STEP, 4), train_batch_size=20)
-        assert len(worker.sample()) == 20
+        assert len(make_worker(native_lines(AutoresetMode.SAME_STEP, 4), train_batch_size=20).sample()) == 20
 
     def test_restart_drops_only_running_episodes(self):
         worker = make_worker(scripted(*SCRIPTS), 3, rollout_fragment_length=5)
@@ -183,8 +180,7 @@ class TestMemory:
     @pytest.mark.long
     @MODES
     def test_arrays_stop_growing(self, mode):
-        config = {"rollout_fragment_length": 10, "batch_mode": mode}
-        worker = make_worker(scripted(*SCRIPTS), 3, **config)
+        worker = make_worker(scripted(*SCRIPTS), 3, rollout_fragment_length=10, batch_mode=mode)
 
         def size() -> int:
             return sum(_bytes_held(part) for part in vars(worker.sampler).values())

@@ -194,7 +194,6 @@ class TestConfig:
 
     @pytest.mark.long
     def test_any_environment_can_be_sampled_in_the_background(self):
-        config = {**CONFIG, "sample_async": True}
-        with PPOTrainer(env="CartPole-v1", config=config) as trainer:
+        with PPOTrainer(env="CartPole-v1", config={**CONFIG, "sample_async": True}) as trainer:
             assert trainer.train()["timesteps_total"] == 40
             assert np.isfinite(trainer.train()["info"]["learner"]["default_policy"]["total_loss"])

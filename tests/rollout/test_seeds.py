@@ -66,10 +66,8 @@ def test_a_sub_environment_does_not_depend_on_their_number():
 
 
 def test_the_driver_samples_like_worker_1_and_worker_2_continues_the_indices():
-    alone = history(4, 1)
-    np.testing.assert_array_equal(alone, history(4, 1, worker_index=1, num_workers=2))
-    second = history(4, 1, worker_index=2, num_workers=2)
-    np.testing.assert_array_equal(second, history(8, 5))
+    np.testing.assert_array_equal(history(4, 1), history(4, 1, worker_index=1, num_workers=2))
+    np.testing.assert_array_equal(history(4, 1, worker_index=2, num_workers=2), history(8, 5))
 
 
 class TestRestarts:

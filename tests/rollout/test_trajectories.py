@@ -107,8 +107,7 @@ class TestCut:
         t = empty()
         decide(t, slots(0), [0], [5])
         record_outcomes(t, slots(0), [1], trunc=[True])
-        cut = t.cut(Waiting())
-        assert cut.after["obs"]["x"].tolist() == [5]
+        assert t.cut(Waiting()).after["obs"]["x"].tolist() == [5]
 
     def test_only_finished_episodes(self):
         t = self.make()
@@ -154,8 +153,7 @@ class TestColumns:
     @pytest.mark.parametrize("second", [{"obs": [1.0]}, {"obs": [1.0], "a": [1]}, {"obs": [1.0], "b": [1], "a": [1]}])
     def test_changing_names_are_refused(self, second):
         t = empty()
-        first = {"obs": np.ones(1), "b": np.ones(1)}
-        t.append(slots(0), slots(0), slots(0), first)
+        t.append(slots(0), slots(0), slots(0), {"obs": np.ones(1), "b": np.ones(1)})
         with pytest.raises(PolicyError, match="columns of a policy differ") as caught:
             t.append(slots(0), slots(0), slots(0), {name: np.array(value) for name, value in second.items()})
         assert "['b', 'obs']" in str(caught.value)

@@ -88,8 +88,7 @@ def test_fillers_are_not_observed():
 
 
 def test_recorded_rows_are_the_same(tmp_path):
-    config = {"rollout_fragment_length": 4, "output": str(tmp_path)}
-    worker = make_worker(1, **config)
+    worker = make_worker(1, rollout_fragment_length=4, output=str(tmp_path))
     for _ in range(9):
         worker.sampler.sample()
     worker.stop()

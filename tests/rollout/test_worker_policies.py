@@ -56,8 +56,7 @@ class TestPolicies:
         ],
     )
     def test_every_kind_of_spec(self, spec):
-        worker = RolloutWorker(Line, {"p": spec}, default_policy_class=Encode)
-        policy = worker.get_policy("p")
+        policy = RolloutWorker(Line, {"p": spec}, default_policy_class=Encode).get_policy("p")
         assert isinstance(policy, Encode)
         assert policy.name == "p"
         changed = isinstance(spec, tuple) and len(spec) == 4 and spec[3]
@@ -206,8 +205,7 @@ class TestPolicies:
             possible_agents = ("a", "b", "c")
 
         def make(mapping):
-            specs = {"x": Encode, "y": Encode}
-            return RolloutWorker(lambda _: Three(), specs, policy_mapping_fn=mapping)
+            return RolloutWorker(lambda _: Three(), {"x": Encode, "y": Encode}, policy_mapping_fn=mapping)
 
         worker = make(lambda agent_id: "y" if agent_id == "c" else "x")
         assert worker.get_policy("x").observation_space == spaces.Discrete(4)
@@ -230,8 +228,7 @@ class TestPolicies:
         assert (theirs.gamma, theirs.lr, theirs.batch_mode) == (0.5, 0.25, "truncate_episodes")
         assert worker.get_policy("ours").config.lr == 0.125
         # A PPO policy that only acts accepts batches smaller than its minibatches.
-        small = PGConfig(train_batch_size=50)
-        RolloutWorker(Line, {"x": PPO}, config=small, default_policy_class=PG)
+        RolloutWorker(Line, {"x": PPO}, config=PGConfig(train_batch_size=50), default_policy_class=PG)
         with pytest.raises(ConfigError, match="clip_param"):
             RolloutWorker(Line, {"x": (PG, None, None, {"clip_param": 0.1})}, config=config)
 
@@ -273,8 +270,7 @@ class TestPolicies:
         assert worker.get_filters()["y"]["count"] == 20
 
     def test_get_policy_names_the_policies(self):
-        worker = RolloutWorker(Line, {"x": Encode})
-        refused(PolicyError, worker.get_policy, says="['x']")
+        refused(PolicyError, RolloutWorker(Line, {"x": Encode}).get_policy, says="['x']")
 
     def test_foreach_policy(self):
         policies = {"x": Encode, "y": Weighted}

@@ -146,8 +146,7 @@ def test_a_checkpoint_of_two_workers_continues_with_fewer_or_more(make, num_work
     np.testing.assert_equal(other.worker.get_filters(), trainer.worker.get_filters())
     # All workers begin fresh episodes at the next step; the third worker had begun some of its own.
     assert begun(other)[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
-    before = other.optimizer.env_steps
-    assert before == 48
+    assert other.optimizer.env_steps == 48
     assert all(other.workers.foreach_worker(lambda worker: not (worker.sampler.episodes["id"] >= 0).any()))
     result = other.train()
     assert result["timesteps_total"] == 48 + result["timesteps_this_iter"]
@@ -266,8 +265,7 @@ def test_a_restarted_worker_has_the_current_weights_and_filters(make):
 def test_environments_that_the_driver_makes(make, given, by_driver):
     made: deque[EnvContext] = deque()  # a list would be copied
     spaces = {name: getattr(Drifting, name) for name in ("observation_space", "action_space")}
-    trainer = make(2, env_config={"made": made}, **(spaces if given else {}))
-    trainer.train()
+    make(2, env_config={"made": made}, **(spaces if given else {})).train()
     indices = [context.worker_index for context in made]
     assert sorted(indices) == [0] * by_driver + [1, 1, 2, 2]
     assert [context.num_workers for context in made] == [2] * len(made)
@@ -306,5 +304,4 @@ def test_restoring_without_a_sampling_state_drops_running_episodes_too(make, num
     trainer.set_state(state)
     # 12 steps of each sub-environment: an episode of 7 steps, and 5 of the next, unless one was running.
     batches = trainer.workers.foreach_worker(lambda worker: worker.sample())
-    ends = np.flatnonzero(batches[0]["truncateds"])
-    np.testing.assert_array_equal(ends, [6, 13])
+    np.testing.assert_array_equal(np.flatnonzero(batches[0]["truncateds"]), [6, 13])

@@ -151,50 +151,37 @@ class TestClosing:
 
     @pytest.mark.long
     def test_no_process_is_left(self):
-        report = check_env(lambda: AsyncVectorEnv([Clock] * 2, context="spawn"), episodes=1)
-        assert report.warnings == ()
+        assert check_env(lambda: AsyncVectorEnv([Clock] * 2, context="spawn"), episodes=1).warnings == ()
         assert multiprocessing.active_children() == []
 
 
-class ThreadedClocks(ExternalEnv):
-    """Plays clocks from a thread of its own."""
+class Threaded:
+    """Plays episodes of three steps from a thread of its own."""
 
-    patience = 0.1
-    reward: float = 1.0
-
-    def __init__(self, env_config=None):
-        super().__init__(OBS_SPACE, ACTION_SPACE)
-
-    def run(self):
-        clock = Clock()
-        while not self.stopped:
-            episode = self.start_episode()
-            obs, _ = clock.reset()
-            over = False
-            while not over:
-                obs, _, terminated, truncated, _ = clock.step(self.get_action(episode, obs))
-                self.log_returns(episode, self.reward)
-                over = terminated or truncated
-            self.end_episode(episode, obs)
-
-
-class ThreadedAgents(ExternalMultiAgentEnv):
-    patience = 0.1
+    patience, obs, reward = 0.1, np.zeros(3, np.float32), 1.0
 
     def __init__(self, env_config=None):
         super().__init__(OBS_SPACE, ACTION_SPACE)
 
     def run(self):
-        obs = dict.fromkeys("xy", np.zeros(3, np.float32))
         while not self.stopped:
             episode = self.start_episode()
             for _ in range(3):
-                self.get_action(episode, obs)
-            self.end_episode(episode, obs)
+                self.get_action(episode, self.obs)
+                self.log_returns(episode, self.reward)
+            self.end_episode(episode, self.obs)
+
+
+class ThreadedOne(Threaded, ExternalEnv):
+    """For one agent."""
+
+
+class ThreadedAgents(Threaded, ExternalMultiAgentEnv):
+    obs, reward = dict.fromkeys("xy", Threaded.obs), {"x": 1.0, "y": 0.0}
 
 
 class TestExternal:
-    @pytest.mark.parametrize("env", [ThreadedClocks, ThreadedClocks(), ThreadedAgents])
+    @pytest.mark.parametrize("env", [ThreadedOne, ThreadedOne(), ThreadedAgents])
     def test_right(self, env):
         threads = threading.active_count()
         report = check_env(env)
@@ -207,10 +194,7 @@ class TestExternal:
     def test_wrong(self):
         threads = threading.active_count()
 
-        class Bad(ThreadedClocks):
-            reward = np.nan
-
-        refused(EnvError, check_env, Bad)
+        refused(EnvError, check_env, type("Bad", (ThreadedOne,), {"reward": np.nan}))
         assert threading.active_count() == threads
 
 
@@ -436,8 +420,7 @@ class TestPictures:
             assert "ZeroDivisionError('torn')" in report.findings[0].message
 
     def test_a_render_mode_that_the_creator_ignores(self):
-        report = check_env(lambda context: Film())
-        assert names(report) == [("note", "no pictures")]
+        assert names(check_env(lambda context: Film())) == [("note", "no pictures")]
         assert check_env(lambda: Film()).findings == ()
 
 

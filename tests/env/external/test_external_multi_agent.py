@@ -172,8 +172,7 @@ def test_reset_while_agents_wait():
 
     with playing(script, ScriptedAgents) as base:
         polled(base, 1)
-        rows = base.poll_rows()
-        base.send_rows(rows, np.array([0]), np.array([2]))
+        base.send_rows(base.poll_rows(), np.array([0]), np.array([2]))
         base.reset_rows(np.arange(1))
         again, later, last = polled(base, 3, action=3)
         assert columns_of(again) == [("b", 5, 0, True, True, False, False)]

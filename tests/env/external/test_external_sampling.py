@@ -184,8 +184,7 @@ def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment)
         assert sampled[key][6] == logged
         if following is not None:
             np.testing.assert_array_equal(sampled[key][5], following)
-    metrics = worker.get_metrics()
-    assert len(metrics) >= THREADS * EPISODES
+    assert len(worker.get_metrics()) >= THREADS * EPISODES
 
 
 class GuessingEnv(ExternalEnv):

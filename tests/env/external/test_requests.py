@@ -169,8 +169,7 @@ def test_known_log_probabilities_are_in_their_rows(base):
     for name in "bc":
         base.env.start_episode(name)
     ask(base, a=0)
-    episodes = base.env._external_episodes
-    episodes.log("b", {DEFAULT_AGENT: seen(1)}, {DEFAULT_AGENT: 1}, {DEFAULT_AGENT: -0.5})
+    base.env._external_episodes.log("b", {DEFAULT_AGENT: seen(1)}, {DEFAULT_AGENT: 1}, {DEFAULT_AGENT: -0.5})
     base.env.log_action("c", seen(2), 0)
     rows = base.poll_rows()
     assert rows.given_actions == {1: 1, 2: 0}

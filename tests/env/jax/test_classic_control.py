@@ -80,8 +80,7 @@ class TestFrozenLake:
 
     def test_slips_to_both_sides_equally(self):
         env = FrozenLake(success_rate=0.6, desc=["FFF", "FSF", "FFF"], reward_schedule=(1, 0, -1))
-        states = np.ones((6000, 2), np.int32)
-        outcome = steps_of(env, states, np.full(6000, 2, np.int32))
+        outcome = steps_of(env, np.ones((6000, 2), np.int32), np.full(6000, 2, np.int32))
         # Right with 0.6, down and up with 0.2 each; the standard deviation of a share is at most 0.0064.
         np.testing.assert_allclose(
             np.bincount(outcome.obs, minlength=9) / 6000, [0, 0.2, 0, 0, 0, 0.6, 0, 0.2, 0], atol=0.03
@@ -89,8 +88,7 @@ class TestFrozenLake:
         assert (outcome.reward == -1).all()
 
     def test_begins_on_every_start(self):
-        env = FrozenLake(desc=["SFS", "FGS"])
-        _, obs = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 300))
+        _, obs = jax.vmap(FrozenLake(desc=["SFS", "FGS"]).reset)(jax.random.split(jax.random.key(0), 300))
         assert set(np.asarray(obs).tolist()) == {0, 2, 5}
 
     @pytest.mark.parametrize(

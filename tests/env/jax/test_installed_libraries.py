@@ -29,8 +29,7 @@ def leaves(tree: Any) -> dict[str, Any]:
 
 def trained(trainer_class: Any, env: Any, iterations: int = 2, **config: Any) -> dict[str, Any]:
     """The last result of a short training, whose fragments are sampled by one compiled call each."""
-    settings = {"num_envs_per_worker": 8, "model": MODEL, "seed": 0, **config}
-    with trainer_class(env, settings) as trainer:
+    with trainer_class(env, {"num_envs_per_worker": 8, "model": MODEL, "seed": 0, **config}) as trainer:
         assert type(trainer.workers.local.sampler) is CompiledSampler
         return [trainer.train() for _ in range(iterations)][-1]
 

@@ -97,8 +97,7 @@ def test_an_observation_that_is_no_number_is_named(infinite):
             return outcome._replace(obs=outcome.obs.at[0].set(infinite))
 
     env = to_base_env(Broken(), num_envs=2)
-    rows = env.reset_rows(np.arange(2), [0, 1])
-    env.send_rows(rows, None, np.zeros(2, np.int32))
+    env.send_rows(env.reset_rows(np.arange(2), [0, 1]), None, np.zeros(2, np.int32))
     if np.isnan(infinite):
         refused(EnvError, env.poll_rows, says="observation contains NaN or infinity...sub-environment 0")
     else:
@@ -292,6 +291,5 @@ class OnAGrid(JaxEnv):
 
 def test_a_state_that_compares_arrays():
     env = to_base_env(OnAGrid(), num_envs=2)
-    rows = env.reset_rows(np.arange(2), [0, 1])
-    env.send_rows(rows, None, np.array([0, 1]))
+    env.send_rows(env.reset_rows(np.arange(2), [0, 1]), None, np.array([0, 1]))
     np.testing.assert_array_equal(env.poll_rows().obs, [[1, 0], [0, 1]])

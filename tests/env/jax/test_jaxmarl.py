@@ -114,8 +114,7 @@ class TestJaxMarl:
         assert env.agents == ("one", "two")
         assert env.observation_spaces["two"] == spaces.Box(-np.inf, np.inf, (2,), np.float32)
         assert env.action_spaces == {"one": spaces.Discrete(2), "two": spaces.Discrete(3)}
-        masked = the_env("jax:jaxmarl/enemies").observation_spaces["two"]
-        assert masked["action_mask"] == spaces.MultiBinary(3)
+        assert the_env("jax:jaxmarl/enemies").observation_spaces["two"]["action_mask"] == spaces.MultiBinary(3)
         settings = {"num_envs_per_worker": 4, "rollout_fragment_length": 40, "seed": 0, "model": MODEL}
         policies = dict.fromkeys(env.agents, PPO)
         config = PPOConfig(**settings)

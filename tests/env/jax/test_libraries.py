@@ -203,8 +203,7 @@ class TestBrax:
             def __init__(self, env):
                 self.env = env
 
-        says = "has a wrapper...EpisodeWrapper"
-        refused(EnvError, to_base_env, Own(EpisodeWrapper(Env())), says=says)
+        refused(EnvError, to_base_env, Own(EpisodeWrapper(Env())), says="has a wrapper...EpisodeWrapper")
 
 
 @jax.tree_util.register_dataclass

@@ -109,8 +109,7 @@ class TestDicts:
         ],
     )
     def test_rewards_of_narrow_dtypes_are_summed_without_overflow(self, reward, twice):
-        obs = Fixed().first[0]
-        grouped = Fixed((obs, {"a": reward, "b": reward}, NO, NO, {})).with_agent_groups(GROUPS)
+        grouped = Fixed((Fixed().first[0], {"a": reward, "b": reward}, NO, NO, {})).with_agent_groups(GROUPS)
         grouped.reset()
         assert grouped.step({"team": (0, 0), "c": 0})[1] == {"team": twice}
 
@@ -234,8 +233,7 @@ class TestRefused:
     def refuses(self, says, *steps, error=MultiAgentError, first=None):
         env = Fixed(*steps, first=first or ({"a": observation(1), "b": observation(2)}, {}))
         env.possible_agents = ("a", "b")
-        base = to_base_env(env.with_agent_groups(GROUPS))
-        refused(error, play_groups, base, len(steps), says=says)
+        refused(error, play_groups, to_base_env(env.with_agent_groups(GROUPS)), len(steps), says=says)
 
     def test_reset(self):
         self.refuses("reset() did not return...Fixed, sub-environment 0", error=EnvError, first=BOTH)

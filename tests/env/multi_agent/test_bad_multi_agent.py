@@ -82,8 +82,7 @@ class TestContradictions:
         self.refuses(kind, before, says, parts(obs={}, rewards={}))
         if "FixedSteps" in where:  # a BaseEnv may continue without actions
             self.refuses(kind, before, says, parts(obs={}))
-            over = {"a": True, "b": True, ALL: False}
-            self.refuses(kind, before, says, parts(obs={}, terms=over))
+            self.refuses(kind, before, says, parts(obs={}, terms={"a": True, "b": True, ALL: False}))
 
 
 def test_spaces_by_agent_in_the_place_of_those_of_one_agent():

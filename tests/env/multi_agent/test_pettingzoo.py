@@ -57,8 +57,7 @@ class TestLibrary:
         acting = LIBRARY[kind, name][2]
         config = {"num_envs_per_worker": 3, "rollout_fragment_length": 60}
         worker = RolloutWorker(library(kind, name), RandomLegal, config=config)
-        batch = worker.sample()
-        assert len(batch) == pytest.approx(180 * acting, abs=3 * 2)
+        assert len(worker.sample()) == pytest.approx(180 * acting, abs=3 * 2)
         metrics = worker.get_metrics()
         if "classic" in name:
             assert metrics
@@ -219,8 +218,7 @@ def test_an_agent_that_has_ended_before_its_first_turn_does_not_act():
             self.agent_selection = "b"
             self._deads_step_first()
 
-    rows = to_base_env(EndedAtReset()).reset_rows(np.arange(1), [0])
-    assert rows.agents == ["b"]
+    assert to_base_env(EndedAtReset()).reset_rows(np.arange(1), [0]).agents == ["b"]
 
 
 def test_agents_can_share_one_array():
@@ -258,8 +256,7 @@ def test_seed_options_render_and_close_are_passed_through(cls):
     before = Party.open_count
     base.stop()
     assert Party.open_count == before - 1
-    adapter = base.envs[0]
-    adapter.reset(seed=3, options={"x": 1})
+    base.envs[0].reset(seed=3, options={"x": 1})
     assert resets[-1] == (3, {"x": 1})
 
 
@@ -271,8 +268,7 @@ class TestGroups:
 
         base = to_base_env(make({"max_cycles": 2}))
         assert base.observation_space == spaces.Tuple([spaces.Discrete(4)] * 2)
-        begun = base.try_reset()
-        assert set(begun[0][0]) == {"both"}
+        assert set(base.try_reset()[0][0]) == {"both"}
         (env,) = base.get_sub_environments()
         assert type(env) is type(pettingzoo.make("parallel", "classic/rps-v2"))
 

@@ -73,8 +73,7 @@ MAKERS = {
 
 
 def recorded(env, folder, num_envs=2, worker_index=0, **choice) -> recording.RecordedEnv:
-    creator = record_env(env, folder, **choice)
-    base = make_base_env(creator, EnvContext(worker_index=worker_index), num_envs)
+    base = make_base_env(record_env(env, folder, **choice), EnvContext(worker_index=worker_index), num_envs)
     assert isinstance(base, recording.RecordedEnv)
     return base
 

@@ -97,8 +97,7 @@ def remote(env, num_envs, wait_ms=0.0, *, config=None, worker_index=2, **setting
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
 def test_episodes_in_lockstep_are_correct(lockstep, name, view, split):
     seeds = seeds_for(lockstep[name].num_envs)
-    traces = drive(lockstep[name], view, 40, seeds, split)
-    for trace, seed in zip(traces, seeds, strict=True):
+    for trace, seed in zip(drive(lockstep[name], view, 40, seeds, split), seeds, strict=True):
         assert len(trace) > 20
         assert any(moment.ended for moment in trace)
         assert trace == REMOTE[name].trace(seed, len(trace))
@@ -376,8 +375,7 @@ def test_bad_output_is_refused(trio, method, value, says, monkeypatch):
     trio.get_sub_environments()[1].behave({method: value})
 
     def play():
-        rows = trio.reset_rows(np.arange(3))
-        trio.send_rows(rows, None, np.zeros(3, np.int64))
+        trio.send_rows(trio.reset_rows(np.arange(3)), None, np.zeros(3, np.int64))
         trio.poll_rows()
 
     refused(EnvError, play, says=says)
@@ -386,5 +384,4 @@ def test_bad_output_is_refused(trio, method, value, says, monkeypatch):
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     says = "requires a package that is not installed...ray...pip install 'rollax[ray]'"
-    error = refused(ConfigError, lambda: started_ray("remote_worker_envs"), says=says)
-    assert isinstance(error, ConfigError)
+    refused(ConfigError, started_ray, "remote_worker_envs", says=says)

@@ -60,8 +60,7 @@ class DiesDrawing(Fragile):
 
 @pytest.mark.long
 def test_an_episode_is_lost_if_its_process_dies_while_drawing(make_remote, event_log, tmp_path):
-    creator = record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True)
-    env = make_remote(creator, 1)
+    env = make_remote(record_env(DiesDrawing, tmp_path / "videos", episodes=lambda episode: True), 1)
     rows = act(env, env.reset_rows(np.arange(1)))
     rows = act(env, act(env, rows))
     assert rows.dropped_envs.tolist() == [0]

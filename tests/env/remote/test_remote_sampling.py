@@ -86,7 +86,6 @@ def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
     )
     worker = RolloutWorker(DiesOnce, AlwaysZero, config=config)
     while event_log.count("made") < 3:
-        batch = worker.sample()
-        assert {*np.unique(batch["eps_id"], return_counts=True)[1].tolist()} == {4}
+        assert {*np.unique(worker.sample()["eps_id"], return_counts=True)[1].tolist()} == {4}
         assert {episode.length for episode in worker.get_metrics()} == {4}
     worker.stop()

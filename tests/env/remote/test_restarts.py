@@ -32,8 +32,7 @@ def test_a_raising_one_is_recreated_and_the_others_continue(make, cls, remote, e
     assert rows.ended_envs.tolist() == [2]
     assert {*rows.env_index.tolist()} == {0, 2}
     assert {int(obs[1]) for obs in rows.obs} == {0, 2}
-    started = env.reset_rows(np.array([2, 1]))
-    rows = act(env, Rows.concat(rows, started))
+    rows = act(env, Rows.concat(rows, env.reset_rows(np.array([2, 1]))))
     counts = dict(zip(rows.env_index.tolist(), (int(obs[0]) for obs in rows.obs), strict=True))
     assert counts == {0: 3, 1: 1, 2: 1}
     assert not len(rows.dropped_envs)
@@ -56,8 +55,7 @@ def test_all_can_fail_at_once(make, cls):
 @BOTH
 def test_the_dict_view_reports_a_lost_episode_as_truncated_without_an_agent(make, cls):
     env = make(cls, 2, restart=True)
-    begun = env.try_reset()
-    agents = list(begun[0][0])
+    agents = list(env.try_reset()[0][0])
     env.send_actions({0: dict.fromkeys(agents, RAISE), 1: dict.fromkeys(agents, GO_ON)})
     obs, _, terminateds, truncateds, _, _ = env.poll()
     assert (obs[0], terminateds[0], truncateds[0]) == ({}, {"__all__": False}, {"__all__": True})
@@ -84,8 +82,7 @@ def test_without_the_config_key_the_error_is_raised(make, cls):
 
 @BOTH
 def test_a_failed_reset_or_creator_is_repeated(make, cls, event_log):
-    env = make(cls, 1, restart=True, config={"bad_resets": 2, "bad_makes": 1})
-    rows = env.reset_rows(np.arange(1), [5])
+    rows = make(cls, 1, restart=True, config={"bad_resets": 2, "bad_makes": 1}).reset_rows(np.arange(1), [5])
     assert rows.obs[0][0] == 0
     assert event_log.count("made") == 4  # the first, one that raised, and one after each bad reset
     assert event_log.count("reset", 0, 5) == 3
@@ -198,8 +195,7 @@ def sampling_unlucky(cls, event_log, **settings):
 @BOTH
 def test_workers_continue_sampling(cls, event_log):
     worker = sampling_unlucky(cls, event_log, rollout_fragment_length=20, batch_mode="complete_episodes")
-    batch = worker.sample()
-    lengths = np.unique(batch["eps_id"], return_counts=True)[1]
+    lengths = np.unique(worker.sample()["eps_id"], return_counts=True)[1]
     assert {*lengths.tolist()} == {4 if cls is Fragile else 8}
     assert {episode.length for episode in worker.get_metrics()} == {4}
     assert event_log.count("made") > 6

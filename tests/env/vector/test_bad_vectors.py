@@ -252,6 +252,5 @@ class Breaks(Counting):
 def test_a_process_that_raises():
     base = to_base_env(AsyncVectorEnv([Breaks] * 2, context="spawn"))
     says = "ZeroDivisionError in step(): by nothing...AsyncVectorEnv...array([0, 0])"
-    error = refused(EnvError, play, base, 1, says=says)
-    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert isinstance(refused(EnvError, play, base, 1, says=says).__cause__, ZeroDivisionError)
     base.stop()

@@ -61,8 +61,7 @@ class DummyVecEnv(VecEnv):
                 last, self.reset_infos[index] = env.reset()
             for column, value in ((obs, last), (rewards, reward), (dones, done), (infos, info)):
                 column.append(value)
-        stacked = columns.stack(self.observation_space, obs)
-        return stacked, np.array(rewards, np.float32), np.array(dones), infos
+        return columns.stack(self.observation_space, obs), np.array(rewards, np.float32), np.array(dones), infos
 
     def get_images(self):
         return [env.render() for env in self.envs]
