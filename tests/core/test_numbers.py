@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollax.core.numbers import all_finite, is_finite, is_number, is_whole, numeric_array, sum_of_squares
+from tests.env.refused import raised
 
 
 @pytest.mark.parametrize(
@@ -49,11 +50,9 @@ def test_arrays_of_numbers():
         np.testing.assert_array_equal(numeric_array(values), np.array(values), strict=True)
     array = np.array(["a"])
     assert numeric_array(array) is array
-    with pytest.raises(ValueError, match="inhomogeneous"):
-        numeric_array([["a"], ["b", "c"]])
+    raised(ValueError, numeric_array, [["a"], ["b", "c"]], says="inhomogeneous")
 
 
 @pytest.mark.parametrize("values", [["a"], [1, "2"], [[1.0], ["x"]], [b"1"], "a"])
 def test_text_is_no_number(values):
-    with pytest.raises(TypeError):
-        numeric_array(values)
+    raised(TypeError, numeric_array, values)

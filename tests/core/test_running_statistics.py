@@ -90,6 +90,5 @@ class TestStatistics:
             driver.set_state(forged)
             assert moments["~/bonuses/"].mean == -7
             return
-        with pytest.raises(CheckpointError, match=f"~/bonuses/{part}"):
-            driver.set_state(forged)
+        refused(CheckpointError, driver.set_state, forged, says=f"~/bonuses/{part}")
         np.testing.assert_equal(driver.state(), before)

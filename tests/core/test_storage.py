@@ -118,15 +118,15 @@ def with_entries(**entries: Any) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (rewritten(WEIGHTS, lambda old: old[:77] + bytes([old[77] ^ 1]) + old[78:]), r"weights\.(.|\n)*SHA-256"),
-        (rewritten(WEIGHTS, lambda old: old[:-1]), r"weights\.safetensors(.|\n)*10239 bytes(.|\n)*10240 bytes"),
-        (rewritten(WEIGHTS, lambda old: old + b"\0"), r"weights\.safetensors(.|\n)*10241 bytes"),
-        (lambda path: (path / WEIGHTS).unlink(), r"weights\.safetensors(.|\n)*no such file"),
-        (rewritten(MANIFEST, lambda old: old[:50]), r"manifest\.json"),
-        (rewritten(MANIFEST, lambda old: b"[1, 2]"), r"manifest\.json"),
-        (with_entries(files=[WEIGHTS]), r"manifest\.json"),
-        (with_entries(format_version=None), r"manifest\.json"),
-        (with_entries(files={"../secret": SECRET}), r"manifest\.json"),
+        (rewritten(WEIGHTS, lambda old: old[:77] + bytes([old[77] ^ 1]) + old[78:]), "weights.safetensors...SHA-256"),
+        (rewritten(WEIGHTS, lambda old: old[:-1]), "weights.safetensors...10239 bytes...10240 bytes"),
+        (rewritten(WEIGHTS, lambda old: old + b"\0"), "weights.safetensors...10241 bytes"),
+        (lambda path: (path / WEIGHTS).unlink(), "weights.safetensors...no such file"),
+        (rewritten(MANIFEST, lambda old: old[:50]), "manifest.json"),
+        (rewritten(MANIFEST, lambda old: b"[1, 2]"), "manifest.json"),
+        (with_entries(files=[WEIGHTS]), "manifest.json"),
+        (with_entries(format_version=None), "manifest.json"),
+        (with_entries(files={"../secret": SECRET}), "manifest.json"),
     ],
     ids=["bit", "truncated", "longer", "missing", "half", "list", "no files", "no version", "a way out"],
 )
@@ -134,8 +134,7 @@ def test_damage_is_refused(tmp_path: Path, damage: Callable[[Path], Any], messag
     (tmp_path / "secret").write_bytes(b"secret")
     path = save(tmp_path / "p")
     damage(path)
-    with pytest.raises(CheckpointError, match=rf"damaged(.|\n)*{message}"):
-        load(path)
+    refused(CheckpointError, load, path, says=f"damaged...{message}")
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path):
@@ -147,8 +146,8 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path):
 def test_other_kinds_newer_formats_and_missing_folders_are_refused(tmp_path: Path):
     path = save(tmp_path / "p", format_version=3)
     refused(CheckpointError, load, path, says="newer format...format 3...format 2 or older")
-    with pytest.raises(CheckpointError, match=r"different kind(.|\n)*policy(.|\n)*checkpoint"):
-        storage.read_directory(path, kind="checkpoint", format_version=3)
+    says = "different kind...policy...checkpoint"
+    refused(CheckpointError, storage.read_directory, path, kind="checkpoint", format_version=3, says=says)
     refused(CheckpointError, load, tmp_path / "gone", says="no such folder")
 
 

@@ -60,8 +60,7 @@ def test_arrays_are_restored_bit_for_bit():
     ],
 )
 def test_arrays_that_cannot_be_stored_are_refused(name: str, array: np.ndarray):
-    with pytest.raises(CheckpointError, match=f"array '{name}'"):
-        storage.arrays_to_bytes({name: array})
+    refused(CheckpointError, storage.arrays_to_bytes, {name: array}, says=f"array '{name}'")
 
 
 def test_damaged_arrays_are_refused():

@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from rollax.core import spaces as columns
 from rollax.core import trees
+from tests.env.refused import raised
 from tests.env.wraps import WRAPS
 
 NESTED = spaces.Dict(
@@ -129,6 +130,5 @@ def test_lists_are_actions():
 @pytest.mark.parametrize("values", [[[0.0, 1e39]], [np.array([0.0, 1e39])]])
 def test_numbers_that_float32_cannot_hold(values):
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    with pytest.raises(ValueError, match="cannot represent"):
-        columns.stack(space, values)
+    raised(ValueError, columns.stack, space, values, says="cannot represent")
     assert columns.stack(space, [[0.0, np.inf]]).tolist() == [[0, np.inf]]

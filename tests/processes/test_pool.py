@@ -10,6 +10,7 @@ from rollax.errors import WorkerError
 from rollax.processes.actor_pool import ActorPool
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.processes.failure_rules import FailureRules, Failures
+from tests.env.refused import raised
 from tests.processes.stand_in import NEVER, BrokenError, Does
 
 REMAKE = {"makes": True, "remakes": True}
@@ -110,8 +111,7 @@ class TestRemaking:
         actors, stand_in = actor_pool_of(FailureRules(), {(0, 0, "step"): [Does(1, BrokenError())]}, **REMAKE)
         actors.make_all()
         actors.send(0, "step")
-        with pytest.raises(BrokenError):
-            actors.ready()
+        raised(BrokenError, actors.ready)
         assert stand_in.killed == []
         assert actors.indices == [0, 1]
 
@@ -143,8 +143,7 @@ def test_actors_of_this_process():
     assert counters.call_all("echo", "a") == {1: ("a", 1, 0), 2: ("a", 2, 0)}
     assert counters.call_each("fail", {2: ()}) == {}
     assert counters.call_all("echo", "b") == {1: ("b", 1, 0), 2: ("b", 2, 1)}
-    with pytest.raises(BrokenError):
-        counters.call_all("fail", raises=True)
+    raised(BrokenError, counters.call_all, "fail", raises=True)
     assert counters.health()["restarts"] == 1
     counters.stop()
     with pytest.raises(WorkerError, match="No counter is left"):

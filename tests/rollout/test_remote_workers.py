@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rollax.errors import EnvError, WorkerError
 from rollax.processes.actors import ProcessLostError
@@ -131,14 +130,12 @@ class TestCalls:
 
     def test_without_restarts_its_error_is_raised(self, pool):
         workers, _ = pool(rules=FailureRules(), script={(2, 0, "get_state"): [Does(1, BrokenError("x"))]})
-        with pytest.raises(BrokenError, match="x"):
-            workers.call_all("get_state")
+        raised(BrokenError, workers.call_all, "get_state", says="x")
 
     def test_an_error_of_the_callers_function_is_not_a_failure_of_the_worker(self, pool):
         script = {(2, 0, "apply"): [Does(1, BrokenError("x"))], (3, 0, "apply"): [Does(1, ProcessLostError("gone"))]}
         workers, stand_in = pool(3, script=script)
-        with pytest.raises(BrokenError, match="x"):
-            workers.call_all("apply", raises=True)
+        raised(BrokenError, workers.call_all, "apply", raises=True, says="x")
         assert stand_in.killed == [(3, 0)]
         assert stand_in.generations == {1: 0, 2: 0, 3: 1}
 

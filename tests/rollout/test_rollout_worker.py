@@ -28,8 +28,7 @@ class TestEnvironments:
             get_sub_environments = VectorEnv.get_sub_environments
 
         worker = RolloutWorker(lambda context: Arrays(2), Encode)
-        with pytest.raises(EnvError, match=r"no single sub-environments(?s:.)*worker\.env\.env"):
-            worker.foreach_env(print)
+        refused(EnvError, worker.foreach_env, print, says="no single sub-environments...worker.env.env")
         assert worker.env.env.num_envs == 2  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_a_class_without_arguments(self):

@@ -12,7 +12,7 @@ from rollax.env.external import external_base_env
 from rollax.env.external import queue as external_queue
 from rollax.env.external.episodes import ExternalEpisodes
 from tests.env.external.worlds import Scripted, answer, in_threads, playing, seen
-from tests.env.refused import refused
+from tests.env.refused import raised, refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 from tests.waiting import LONG, until
 
@@ -108,8 +108,7 @@ class TestStopping:
 
         base = to_base_env(Scripted(script))
         base.env.base = base
-        with pytest.raises(EnvStoppedError):
-            base.poll_rows()
+        raised(EnvStoppedError, base.poll_rows)
         base._thread.join(LONG)
         assert done.is_set()
 
@@ -301,8 +300,7 @@ def test_an_interrupted_player_does_not_affect_others():
     for request in requests:
         request.lock = Interrupted()
         queue.waiting.add(request)
-        with pytest.raises(KeyboardInterrupt):
-            queue.wait(request)
+        raised(KeyboardInterrupt, queue.wait, request)
     queue.answer([external_queue.Trajectory("agent0", request=requests[0])], [0])
     assert len(released) == 1
     queue.stop()
