@@ -9,18 +9,10 @@ from tests.algorithms.results import numbers
 
 CONFIG = {"num_envs_per_worker": 4, "train_batch_size": 64, "model": {"fcnet_hiddens": (8,)}, "seed": 5}
 OF_PPO = {**CONFIG, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
-PPO = {
-    **CONFIG,
-    "sgd_minibatch_size": 24,
-    "num_sgd_iter": 2,
-    "observation_filter": "MeanStdFilter",
-    "kl_coeff": 0.2,
-    "lr_schedule": [[0, 1e-2], [1000, 1e-3]],
-    "entropy_coeff_schedule": [[0, 0.1], [1000, 0.0]],
-    "evaluation_interval": 2,
-    "evaluation_num_episodes": 2,
-    "evaluation_config": {"explore": True},
-}
+SCHEDULES = {"lr_schedule": [[0, 1e-2], [1000, 1e-3]], "entropy_coeff_schedule": [[0, 0.1], [1000, 0.0]]}
+EVALUATION = {"evaluation_interval": 2, "evaluation_num_episodes": 2, "evaluation_config": {"explore": True}}
+PPO = {**CONFIG, **SCHEDULES, **EVALUATION, "sgd_minibatch_size": 24, "num_sgd_iter": 2, "kl_coeff": 0.2}
+PPO["observation_filter"] = "MeanStdFilter"
 TWO = {"policies": {"left": None, "right": (Lean, None, None, {})}, "policy_mapping_fn": lambda agent: agent}
 
 

@@ -132,9 +132,8 @@ class MaskedCartPole(gym.Wrapper):
     def __init__(self, context: EnvContext) -> None:
         super().__init__(gym.make("CartPole-v1"))
         self.action_space = spaces.Discrete(10)
-        self.observation_space = spaces.Dict(
-            {"cart": self.env.observation_space, "action_mask": spaces.MultiBinary(10)}
-        )
+        seen = {"cart": self.env.observation_space, "action_mask": spaces.MultiBinary(10)}
+        self.observation_space = spaces.Dict(seen)
 
     def reset(self, *, seed=None, options=None):
         cart, info = self.env.reset(seed=seed, options=options)

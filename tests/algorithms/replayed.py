@@ -18,16 +18,9 @@ SEARCH_ALGORITHMS = {"ARS", "ES"}
 """Algorithms that learn from the returns of whole episodes only."""
 CONTINUOUS = {"DDPG", "TD3", "TD7", "FlashSAC", "TQC", "CrossQ", "APEX_DDPG", "TD3BC", "CQL"}
 
-SMALL: dict[str, Any] = {
-    "learning_starts": 20,
-    "timesteps_per_iteration": 40,
-    "rollout_fragment_length": 4,
-    "train_batch_size": 8,
-    "training_intensity": 0.25,
-    "buffer_size": 500,
-    "model": {"fcnet_hiddens": (8,)},
-    "seed": 3,
-}
+SMALL: dict[str, Any] = {"learning_starts": 20, "timesteps_per_iteration": 40, "rollout_fragment_length": 4}
+SMALL |= {"train_batch_size": 8, "training_intensity": 0.25, "buffer_size": 500}
+SMALL |= {"model": {"fcnet_hiddens": (8,)}, "seed": 3}
 
 
 def env_of(trainer_class: type[Trainer]) -> str:
@@ -56,6 +49,5 @@ def _replayed() -> list[type[Trainer]]:
 REPLAYED = _replayed()
 IN_SHORT = {"DQN", "SAC", "APEX_DDPG"}
 """One with discrete actions, one with continuous actions, one asynchronous; the others run in the long part."""
-each_algorithm = pytest.mark.parametrize(
-    "trainer_class", long_except(IN_SHORT, {found.name: found for found in REPLAYED})
-)
+BY_NAME = {found.name: found for found in REPLAYED}
+each_algorithm = pytest.mark.parametrize("trainer_class", long_except(IN_SHORT, BY_NAME))

@@ -1,18 +1,8 @@
-"""Keys and numbers of the results of trainers, and equal weights."""
-
-import numpy as np
+"""Keys and numbers of the results of trainers."""
 
 PPO_STATS = {
-    "clip_fraction",
-    "cur_kl_coeff",
-    "cur_lr",
-    "entropy",
-    "kl",
-    "num_gradient_steps",
-    "policy_loss",
-    "total_loss",
-    "vf_explained_var",
-    "vf_loss",
+    *("clip_fraction", "cur_kl_coeff", "cur_lr", "entropy", "kl", "num_gradient_steps"),
+    *("policy_loss", "total_loss", "vf_explained_var", "vf_loss"),
 }
 
 
@@ -25,13 +15,3 @@ def numbers(result):
     """A result without its times."""
     times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
     return {key: value for key, value in result.items() if key not in times}
-
-
-def assert_same_weights(trainer, other):
-    """The policies of two trainers have equal weights, bit for bit."""
-    ours, theirs = trainer.get_weights(), other.get_weights()
-    assert ours.keys() == theirs.keys()
-    for policy_id, weights in ours.items():
-        assert weights.keys() == theirs[policy_id].keys()
-        for name, value in weights.items():
-            np.testing.assert_array_equal(value, theirs[policy_id][name], err_msg=name)

@@ -24,6 +24,8 @@ class Table(nnx.Module):
         return Outputs(self.logits[obs], self.values[obs])
 
 
+VTRACE = {"gamma": 0.5, "vtrace_clip_rho_threshold": 2.0, "vtrace_clip_pg_rho_threshold": 3.0}
+VTRACE |= {"vf_loss_coeff": 0.25, "entropy_coeff": 0.1}
 TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
 
 
@@ -61,11 +63,23 @@ def set_tables(policy: Any, weights: dict[str, Any], target_weights: dict[str, A
     policy.learner.set_targets(targets)
 
 
+LINE = spaces.Discrete(3)
+"""Three states, observed as one-hot vectors, so that a layer without a hidden one is a table of the states."""
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+HALF = np.arctanh(0.5)
+
+
+def arrays(columns: Any) -> dict[str, np.ndarray]:
+    """Copies of named arrays."""
+    return {name: np.array(value) for name, value in columns.items()}
+
+
 def two_rows(**columns) -> SampleBatch:
-    """Two transitions, as a replay buffer draws them, with these columns too."""
+    """Two transitions in `LINE`, as a replay buffer draws them, with these columns too."""
     return SampleBatch(
         {
             "obs": np.array([0, 1]),
+            "actions": f32(0.2, -0.4)[:, None],
             "rewards": f32(1, 2),
             "new_obs": np.array([1, 2]),
             "discounts": f32(0.5, 0.0),

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from rollax import APPO
 from rollax.batch import Fragment
-from tests.algorithms.tables import TABLE, entropy, f32, kl, logits_of, one_gradient
+from tests.algorithms.tables import TABLE, VTRACE, entropy, f32, kl, logits_of, one_gradient
 
 NAN = float("nan")
 
@@ -37,14 +37,7 @@ class TestLoss:
     VALUES, TARGETS = f32(1, 2, 4, 4), f32(65 / 16, 33 / 8, 17 / 4, 3)
     SURROGATES = (1.4 * 49 / 16, 0.75 * 27 / 8, 0.9 / 4, -0.6)
     ROWS = (0, 1, 2, 4)
-    CONFIG = {
-        "gamma": 0.5,
-        "vtrace_clip_rho_threshold": 2.0,
-        "vtrace_clip_pg_rho_threshold": 3.0,
-        "clip_param": 0.4,
-        "vf_loss_coeff": 0.25,
-        "entropy_coeff": 0.1,
-    }
+    CONFIG = {**VTRACE, "clip_param": 0.4}
 
     def gradient(self, **config):
         policy = make(**{**self.CONFIG, **config})

@@ -13,14 +13,8 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.models.outputs import Outputs
 
 COIN = spaces.Discrete(2)
-SMALL = {
-    "num_envs_per_worker": 4,
-    "train_batch_size": 256,
-    "sgd_minibatch_size": 64,
-    "lr": 3e-3,
-    "seed": 0,
-    "model": {"fcnet_hiddens": (32,)},
-}
+SMALL = {"num_envs_per_worker": 4, "train_batch_size": 256, "sgd_minibatch_size": 64, "lr": 3e-3, "seed": 0}
+SMALL |= {"model": {"fcnet_hiddens": (32,)}}
 ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent_id: agent_id}
 
 
@@ -110,13 +104,13 @@ class TestValues:
         np.testing.assert_allclose(batch["value_targets"], 4.0, atol=0.2)
 
 
-def worker(specs=None, mapping=None, env=Secrets, **config) -> RolloutWorker:
+def worker(specs=None, mapping=None, env=Secrets, policy_class=PPO, **config) -> RolloutWorker:
     return RolloutWorker(
         env,
         specs or {"a": None, "b": None},
         policy_mapping_fn=mapping or (lambda agent_id: agent_id),
         config={**SMALL, "rollout_fragment_length": 16, "centralized_critic": True, **config},
-        default_policy_class=PPO,
+        default_policy_class=policy_class,
     )
 
 
@@ -247,16 +241,13 @@ def test_evaluation_with_another_number_of_agents():
 
 
 class TestRefused:
-    def test_a_single_agent(self):
-        with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
-            PPOTrainer("CartPole-v1", {**SMALL, "centralized_critic": True})
-
-    def test_agents_that_are_not_declared(self):
+    def test_a_single_agent_and_agents_that_are_not_declared(self):
         class Open(Secrets):
             possible_agents = None
 
-        with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
-            PPOTrainer(Open, {**SMALL, "centralized_critic": True})
+        for env in ("CartPole-v1", Open):
+            with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
+                PPOTrainer(env, {**SMALL, "centralized_critic": True})
 
     def test_a_policy_made_on_its_own(self):
         with pytest.raises(ConfigError, match=r"critic_space(.|\n)*RolloutWorker"):

@@ -9,6 +9,8 @@ from rollax.errors import CheckpointError
 from tests.algorithms.checkpoints import CONFIG
 from tests.algorithms.own_code import Lean, Linear, Pole
 
+OWN_MODEL = {"model": {"custom_model": Linear}}
+
 
 class TestOwnCode:
     MULTI = {"policies": {"default_policy": (Lean, None, None, {})}}
@@ -43,14 +45,10 @@ class TestOwnCode:
         [
             ({"env": "tests.algorithms.own_code:Pole"}, "'env'\n.*own_code:Pole(.|\n)*pass env="),
             ({"env": Pole}, "'env'\n.*own_code:Pole"),
-            ({"model": {"custom_model": Linear}}, "'model.custom_model'\n.*own_code:Linear(.|\n)*pass model="),
+            (OWN_MODEL, "'model.custom_model'\n.*own_code:Linear(.|\n)*pass model="),
             ({"multiagent": MULTI}, "'multiagent.policies.default_policy.0.'\n.*own_code:Lean(.|\n)*pass multiagent="),
             (
-                {
-                    "multiagent": {
-                        "policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}
-                    }
-                },
+                {"multiagent": {"policies": {"default_policy": (None, None, None, OWN_MODEL)}}},
                 "'multiagent.policies.default_policy.3..model.custom_model'\n.*own_code:Linear(.|\n)*pass multiagent=",
             ),
             (
@@ -87,16 +85,9 @@ class TestOwnCode:
 
     def test_a_section_takes_the_keys_that_are_left_out_from_the_checkpoint(self, tmp_path):
         policies = {"left": None, "right": PolicySpec(config={"gamma": 0.5})}
-        config = {
-            **CONFIG,
-            "sgd_minibatch_size": 32,
-            "model": {"custom_model": Linear, "custom_model_config": {"scale": 2.0}},
-            "multiagent": {
-                "policies": policies,
-                "policy_mapping_fn": lambda agent_id: "left",
-                "policies_to_train": ["left"],
-            },
-        }
+        multiagent = {"policies": policies, "policy_mapping_fn": lambda agent_id: "left", "policies_to_train": ["left"]}
+        model = {"custom_model": Linear, "custom_model_config": {"scale": 2.0}}
+        config = {**CONFIG, "sgd_minibatch_size": 32, "model": model, "multiagent": multiagent}
         with PPOTrainer("CartPole-v1", config) as trainer:
             path = trainer.save(tmp_path)
         with pytest.raises(CheckpointError, match=r"multiagent=\{'policy_mapping_fn': ...\}, model=\{'custom_"):

@@ -7,6 +7,7 @@ import pytest
 from rollax import Callbacks, DQNTrainer, PPOTrainer
 from rollax.errors import CheckpointError, ConfigError, DatasetError, EnvError
 from tests.algorithms.test_trainer import make
+from tests.env.refused import refused
 
 
 class Closing(gym.Env):
@@ -52,20 +53,16 @@ def test_others_are_closed_if_one_fails_to_close(counted):
 def test_environments_are_closed_if_making_a_trainer_fails(counted, tmp_path, monkeypatch):
     path = make("CartPole-v1", env_config={}).save(tmp_path)
     callbacks = type("Broken", (Callbacks,), {"on_step": lambda self: None})
-    with pytest.raises(ConfigError):
-        make(Closing, callbacks=callbacks)
+    refused(ConfigError, make, Closing, callbacks=callbacks)
     assert Closing.closed == Closing.made == 4
-    with pytest.raises(CheckpointError, match="different observation_space"):
-        PPOTrainer.from_checkpoint(path, env=Closing)
+    refused(CheckpointError, PPOTrainer.from_checkpoint, path, says="different observation_space", env=Closing)
     assert Closing.closed == Closing.made == 8
     monkeypatch.setattr(Closing, "fails_at", 10)
-    with pytest.raises(EnvError, match="one too many"):
-        make(Closing)
+    refused(EnvError, make, Closing, says="one too many")
     assert Closing.closed == Closing.made == 10
 
 
 def test_environments_are_closed_if_data_cannot_be_read(counted, tmp_path):
     config = {"exploration": "SoftQ", "off_policy_estimation_methods": ("is",), "num_envs_per_worker": 2}
-    with pytest.raises(DatasetError):
-        DQNTrainer(Closing, {**config, "off_policy_estimation_input": str(tmp_path / "missing")})
+    refused(DatasetError, DQNTrainer, Closing, {**config, "off_policy_estimation_input": str(tmp_path / "missing")})
     assert Closing.closed == Closing.made > 0

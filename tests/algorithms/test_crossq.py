@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from rollax import ConfigError
 from rollax.algorithms.crossq import CrossQ, CrossQConfig
-from tests.algorithms.tables import f32, two_rows
+from tests.algorithms.tables import BOX, LINE, f32, two_rows
 from tests.algorithms.test_sac import Middle
 
-STATES = spaces.Discrete(3)
-BOX = spaces.Box(-1, 1, (1,), np.float32)
 RENORM = {"fcnet_hiddens": (), "normalization": "batch_renorm"}
 OPTIONS = {"model": RENORM, "critic_model": RENORM, "train_batch_size": 2, "initial_alpha": 0.5, "seed": 0}
 NORM, HEAD = "critics.members.mlp.norms.0", "critics.members.head"
@@ -18,16 +15,12 @@ ENTROPY = 0.918939
 """½ log 2π: all weights of the actor are 0 and the noise is the median, so the actions are 0 with log π = -0.918939."""
 
 
-def rows():
-    return two_rows(actions=f32(0.2, -0.4)[:, None])
-
-
 def made(values=(3.0, 2.96), updates=0):
     """A policy with two critics, b + (a - μ) / σ · k of normalized actions: k of the first is σ of the four actions.
 
     The actions in the batch are 0.2 and -0.4, and the next ones 0 and 0: μ = -0.05, σ² = 0.2 / 4 - 0.05² + ε = 0.0485.
     """
-    policy = CrossQ.make_policy(STATES, BOX, OPTIONS)
+    policy = CrossQ.make_policy(LINE, BOX, OPTIONS)
     weights = policy.get_weights()
     for name in ("actor.head.kernel", "actor.head.bias", f"{HEAD}.kernel"):
         weights[name] = np.zeros_like(weights[name])
@@ -43,7 +36,7 @@ class TestUpdate:
     def test_critics_and_their_constant_targets_are_of_one_pass(self):
         # Values of (s, a): 3 + 0.25 = 3.25, 3 - 0.35 = 2.65, and 2.96 twice; of (s', a'): 3.05 twice, and 2.96 twice.
         # Row 0: y = 1 + ½ (2.96 + ½ 0.918939) = 2.709735; row 1 is terminated: y = 2.
-        gradients, stats = made().compute_gradients(rows())
+        gradients, stats = made().compute_gradients(two_rows())
         np.testing.assert_allclose(stats["mean_q"], (3.25 + 2.65 + 2 * 2.96) / 4, rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], (2.709735 + 2) / 2, rtol=1e-5)
         # By the biases: the mean errors. Through the targets ¼ of an error would be subtracted.
@@ -54,7 +47,7 @@ class TestUpdate:
     @pytest.mark.parametrize("updates", [0, 2])  # without and with a step of the actor
     def test_statistics_of_the_critics_are_those_of_both_halves(self, updates):
         policy = made(updates=updates)
-        policy.learn_on_batch(rows())
+        policy.learn_on_batch(two_rows())
         weights = policy.get_weights()
         # Once, by 0.01 of the batch, from a mean of 0 and a variance of 1.
         np.testing.assert_allclose(weights[f"{NORM}.mean"][:, 3], -0.0005, rtol=1e-4)
@@ -67,14 +60,14 @@ class TestUpdate:
 
     def test_the_loss_of_the_actor_is_by_critics_in_evaluation_mode(self):
         # The lower critic with its running statistics, at the action 0: 3 + √0.0485 · 0.0005 / √(0.990475 + 0.001).
-        _, stats = made((3.0, 10.0), updates=2).compute_gradients(rows())
+        _, stats = made((3.0, 10.0), updates=2).compute_gradients(two_rows())
         value = 3 + np.sqrt(0.0485) * 0.0005 / np.sqrt(0.991475)
         np.testing.assert_allclose(stats["actor_loss"], -0.5 * ENTROPY - value, rtol=1e-6)
 
     def test_the_decay_rate_of_adam(self):
         # After gradients of 1 and 0, the moments are ¼ and 0.999 · 0.001, unbiased by ¾ and 1 - 0.999².
         policy = made(updates=0)
-        zeros = {name: np.zeros_like(value) for name, value in policy.compute_gradients(rows())[0].items()}
+        zeros = {name: np.zeros_like(value) for name, value in policy.compute_gradients(two_rows())[0].items()}
         step = []
         for gradient in (1.0, 0.0):
             before = policy.get_weights()[f"{HEAD}.bias"]
@@ -86,9 +79,9 @@ class TestUpdate:
 @pytest.mark.long
 def test_the_warm_up_is_that_of_all_layers():
     # A layer counts its calls until the warm-up ends.
-    policy = CrossQ.make_policy(STATES, BOX, {**OPTIONS, "renorm_warmup_steps": 2, "policy_delay": 1})
+    policy = CrossQ.make_policy(LINE, BOX, {**OPTIONS, "renorm_warmup_steps": 2, "policy_delay": 1})
     for _ in range(3):
-        policy.learn_on_batch(rows())
+        policy.learn_on_batch(two_rows())
     calls = [np.unique(value).tolist() for name, value in policy.get_weights().items() if name.endswith("calls")]
     assert calls == [[2], [2]]
 

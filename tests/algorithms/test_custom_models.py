@@ -171,8 +171,7 @@ class TestCriticsWithState:
             each.learn_on_batch(batch)
         weights, others = policy.get_weights(), other.get_weights()
         assert f"{STATE}norm.mean" in weights
-        for name, value in weights.items():
-            np.testing.assert_array_equal(value, others[name], err_msg=name)
+        np.testing.assert_equal(weights, others)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +270,8 @@ class TestModelsOfMakeModel:
     @pytest.mark.parametrize("algorithm", ["DQN", "DiscreteCQL"])
     def test_values_without_logits_are_refused(self, algorithm):
         policy = self.made(algorithm, THREE)
-        with pytest.raises(
-            PolicyError, match=r"the logits(.|\n)*Own, make_model(.|\n)*aux of \[\](.|\n)*CustomQNetwork"
-        ):
+        message = r"the logits(.|\n)*Own, make_model(.|\n)*aux of \[\](.|\n)*CustomQNetwork"
+        with pytest.raises(PolicyError, match=message):
             policy.learn_on_batch(transitions(policy))
 
     def test_a_group_requires_its_own_kind(self):

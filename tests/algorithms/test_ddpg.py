@@ -10,14 +10,10 @@ from gymnasium import spaces
 
 from rollax import NonFiniteError, Outputs, SpaceError
 from rollax.algorithms.ddpg import DDPG, DDPGConfig, TD3Config
-from tests.algorithms.tables import f32, set_tables, two_rows
-
-LINE = spaces.Discrete(3)
-"""Three states, observed as one-hot vectors: a linear actor is tanh of a table, a linear critic is u[s] + c a."""
-BOX = spaces.Box(-1, 1, (1,), np.float32)
+from tests.algorithms.tables import BOX, HALF, LINE, arrays, f32, set_tables, two_rows
+from tests.env.refused import refused
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1}
-HALF = np.arctanh(0.5)
 
 ACTOR = [0.0, HALF, 0.0]
 CRITICS = ([1, 0, 0, 1], [0, 1, 0, -1])
@@ -57,20 +53,12 @@ class Normalized(nnx.Module):
         return Outputs(self.norm(obs) if actions is None else self.critic(jnp.concatenate([obs, actions], axis=-1)))
 
 
-def rows(**columns):
-    return two_rows(**{"actions": f32(0.2, -0.4)[:, None], **columns})
-
-
-def arrays(columns):
-    return {name: np.array(value) for name, value in columns.items()}
-
-
 class TestLoss:
     # Row 0 leads to state 1, where the target actor's action is 0.5: Q⁻ = 3 + 1 = 4 and 5 - 0.5 = 4.5.
     #   y = 1 + 4/2 = 3.    Q(0, 0.2) = 1.2 and -0.2:  errors -1.8, -3.2, squares 3.24 + 10.24 = 13.48
     # Row 1 is terminated: y = 2.  Q(1, -0.4) = -0.4 and 1.4:  errors -2.4, -0.6, squares 5.76 + 0.36 = 6.12
     def test_numbers(self):
-        gradients, stats = td3(policy_delay=1).compute_gradients(rows(weights=f32(1, 0.5)))
+        gradients, stats = td3(policy_delay=1).compute_gradients(two_rows(weights=f32(1, 0.5)))
         np.testing.assert_allclose(stats["critic_loss"], (13.48 + 6.12 / 2) / 2, rtol=1e-5)
         np.testing.assert_allclose(stats["td_error"], [2.5, 1.5], rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], 2.5, rtol=1e-5)
@@ -87,7 +75,7 @@ class TestLoss:
 
     def test_one_critic(self):
         # y = 1 + (3 + 1)/2 = 3 with the only critic.
-        _, stats = td3(DDPGConfig).compute_gradients(rows())
+        _, stats = td3(DDPGConfig).compute_gradients(two_rows())
         np.testing.assert_allclose(stats["td_error"], [1.8, 2.4], rtol=1e-5)
 
     def test_target_actions_are_noisy(self):
@@ -96,7 +84,7 @@ class TestLoss:
         action = np.clip(0.5 + np.clip(3 * noise[0, 0], -0.25, 0.25), -1, 1)
         assert action != 0.5
         target = 1 + 0.5 * min(3 + 2 * action, 5 - action)
-        _, stats = policy.compute_gradients(rows())
+        _, stats = policy.compute_gradients(two_rows())
         np.testing.assert_allclose(stats["td_error"][0], (abs(1.2 - target) + abs(-0.2 - target)) / 2, rtol=1e-5)
 
     def test_actions_of_any_shape(self):
@@ -105,7 +93,7 @@ class TestLoss:
         actions, _, _ = policy.compute_actions(np.array([0, 1, 2]))
         assert actions.shape == (3, 2, 3)
         assert np.abs(actions).max() <= 1
-        stats = policy.learn_on_batch(rows(actions=actions[:2]))
+        stats = policy.learn_on_batch(two_rows(actions=actions[:2]))
         assert np.isfinite(stats["critic_loss"])
 
 
@@ -125,7 +113,7 @@ class TestDelay:
         policy = td3(policy_delay=3, tau=0.25)
         for update in range(1, 8):
             params, targets = arrays(policy.params), arrays(policy.targets)
-            stats = policy.learn_on_batch(rows())
+            stats = policy.learn_on_batch(two_rows())
             due = update % 3 == 0
             assert (stats["actor_loss"] is not None) == due
             moved = [name for name, value in policy.params.items() if not np.array_equal(value, params[name])]
@@ -142,26 +130,22 @@ class TestDelay:
         policy.set_weights(broken)
         policy.learner.set_targets(targets)
         # The first of two updates does not use the actor, so that loss and gradients are finite.
-        with pytest.raises(NonFiniteError, match=r"step 0: the new value of actor\.head\.bias"):
-            policy.learn_on_batch(rows())
+        refused(NonFiniteError, policy.learn_on_batch, two_rows(), says="step 0: the new value of actor.head.bias")
         policy.learner.variables = policy.learner.variables._replace(num_updates=1)
-        with pytest.raises(NonFiniteError, match=r"step 1: the loss"):
-            policy.learn_on_batch(rows())
+        refused(NonFiniteError, policy.learn_on_batch, two_rows(), says="step 1: the loss")
 
     def test_actors_with_a_state_of_their_own(self):
-        policy = DDPG.make_policy(
-            BOX, BOX, {"model": {"custom_model": Normalized}, "policy_delay": 2, "train_batch_size": 2}
-        )
+        config = {"model": {"custom_model": Normalized}, "policy_delay": 2, "train_batch_size": 2}
+        policy = DDPG.make_policy(BOX, BOX, config)
         obs = f32(1, 3)[:, None]
         for update in range(1, 5):
             before = policy.get_weights()
-            policy.learn_on_batch(rows(obs=obs, new_obs=obs))
+            policy.learn_on_batch(two_rows(obs=obs, new_obs=obs))
             # A moving average of the batch's mean, 2, which each second update moves once, with the parameters.
             moved = 0.75 * before["actor.norm.mean"] + 0.25 * 2
             due = update % 2 == 0
-            np.testing.assert_allclose(
-                policy.extra["actor.norm.mean"], moved if due else before["actor.norm.mean"], rtol=1e-6
-            )
+            expected = moved if due else before["actor.norm.mean"]
+            np.testing.assert_allclose(policy.extra["actor.norm.mean"], expected, rtol=1e-6)
             is_same = np.array_equal(policy.params["actor.norm.bias"], before["actor.norm.bias"])
             assert is_same == (not due)
 
@@ -170,7 +154,7 @@ def test_each_part_has_its_own_step_size():
     # Adam's first step is as long as the step size, in the direction of the sign.
     policy = td3(policy_delay=1, lr=0.5, actor_lr=0.25, critic_lr=None)
     before = arrays(policy.params)
-    assert policy.learn_on_batch(rows())["cur_lr"] == 0.5
+    assert policy.learn_on_batch(two_rows())["cur_lr"] == 0.5
     for name, step in (("actor.head.kernel", 0.25), ("critics.members.head.kernel", 0.5)):
         moved = np.abs(np.array(policy.params[name]) - before[name])[..., :2, :]  # of the states that are in the rows
         np.testing.assert_allclose(moved, step, rtol=1e-4)
@@ -186,13 +170,11 @@ def test_defaults_of_td3_and_ddpg():
 class TestRefuses:
     @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Tuple([BOX, BOX]), spaces.MultiBinary(2)], ids=str)
     def test_other_actions(self, space):
-        with pytest.raises(SpaceError, match=r"not continuous(.|\n)*DDPG(.|\n)*DQN or SAC"):
-            DDPG.make_policy(LINE, space, SMALL)
+        refused(SpaceError, DDPG.make_policy, LINE, space, SMALL, says="not continuous...DDPG...DQN or SAC")
 
     def test_bounds_that_are_not_finite(self):
         with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*DDPG"):
             DDPG.make_policy(LINE, spaces.Box(-np.inf, 1, (2,), np.float32), SMALL)
 
     def test_integers(self):
-        with pytest.raises(SpaceError, match="integers"):
-            DDPG.make_policy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
+        refused(SpaceError, DDPG.make_policy, LINE, spaces.Box(0, 5, (2,), np.int64), SMALL, says="integers")

@@ -20,18 +20,9 @@ from tests.replay.reference import DrawsAll
 LINE, CHOICE = spaces.Discrete(3), spaces.Discrete(2)
 SMALL = {"train_batch_size": 12, "gamma": 0.5, "lr": 0.0, "seed": 0}
 MEMORY = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 6, "fcnet_hiddens": (8,)}
-RUN = {
-    "num_envs_per_worker": 2,
-    "rollout_fragment_length": 4,
-    "train_batch_size": 24,
-    "learning_starts": 40,
-    "timesteps_per_iteration": 200,
-    "training_intensity": 0.25,
-    "burn_in": 3,
-    "n_step": 2,
-    "prioritized_replay": True,
-    "seed": 0,
-}
+RUN = {"num_envs_per_worker": 2, "rollout_fragment_length": 4, "train_batch_size": 24, "learning_starts": 40}
+RUN |= {"timesteps_per_iteration": 200, "training_intensity": 0.25, "seed": 0}
+RUN |= {"burn_in": 3, "n_step": 2, "prioritized_replay": True}
 
 
 class Running(nnx.Module):

@@ -49,15 +49,8 @@ def make(monkeypatch):
     made: list[PPOTrainer] = []
 
     def make_one(env=Counted, **changes):
-        config = {
-            "evaluation_num_workers": 3,
-            "train_batch_size": 8,
-            "sgd_minibatch_size": 8,
-            "num_sgd_iter": 1,
-            "model": {"fcnet_hiddens": [4]},
-            "seed": 3,
-            **changes,
-        }
+        config = {"evaluation_num_workers": 3, "train_batch_size": 8, "sgd_minibatch_size": 8, "num_sgd_iter": 1}
+        config |= {"model": {"fcnet_hiddens": [4]}, "seed": 3, **changes}
         made.append(PPOTrainer(env, config))
         return made[-1]
 
@@ -158,9 +151,8 @@ def test_a_trainer_opened_to_evaluate_has_its_workers_only_on_request(make, tmp_
 def test_an_evaluation_beside_training_is_of_the_policies_before_it(make):
     """With the same seed the episodes are those of an evaluation between two iterations, one iteration later."""
     config = {"evaluation_interval": 1, "evaluation_num_episodes": 5, "lr": 0.1, "observation_filter": "MeanStdFilter"}
-    between, beside = (
-        make("CartPole-v1", **config, evaluation_parallel_to_training=parallel) for parallel in (False, True)
-    )
+    made = (make("CartPole-v1", **config, evaluation_parallel_to_training=parallel) for parallel in (False, True))
+    between, beside = made
     first = between.evaluate()["episode_rewards"]  # before any update
     rewards = [between.train()["evaluation"]["episode_rewards"] for _ in range(3)]
     assert [beside.train()["evaluation"]["episode_rewards"] for _ in range(4)] == [first, *rewards]
@@ -217,9 +209,8 @@ def test_the_best_model_is_the_one_that_was_evaluated(make, tmp_path):
 @pytest.mark.long
 def test_processes_of_ray_evaluate(small_ray):
     config = {"evaluation_num_workers": 2, "evaluation_interval": 1, "num_cpus_per_worker": 0.25, "seed": 0}
-    with PPOTrainer(
-        Counted, {**config, "train_batch_size": 32, "sgd_minibatch_size": 32, "evaluation_num_episodes": 5}
-    ) as trainer:
+    sizes = {"train_batch_size": 32, "sgd_minibatch_size": 32, "evaluation_num_episodes": 5}
+    with PPOTrainer(Counted, {**config, **sizes}) as trainer:
         for _ in range(2):
             assert trainer.train()["evaluation"]["episode_rewards"] == [1.0] * 3 + [2.0] * 2
         assert len(trainer.evaluation_workers.foreach_worker(lambda worker: worker.worker_index)) == 2

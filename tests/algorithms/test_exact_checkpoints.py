@@ -1,9 +1,6 @@
 """`save(exact=True)`: the restored run equals the continued one, bit for bit, or the save is refused."""
 
 import json
-import os
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +10,10 @@ from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ConfigError, EnvError
 from tests.algorithms.checkpoints import CONFIG, PPO, continue_training
+from tests.env.refused import refused
 from tests.env.test_dm_environment import Catch
 from tests.env.vector.test_envpool import Pool
-from tests.pages import REPOSITORY
+from tests.python_process import output_of
 
 CHILD = """
 import json, sys
@@ -34,15 +32,8 @@ def test_restored_in_a_fresh_process(tmp_path):
                 trainer.train()
             paths.append(trainer.save(tmp_path / trainer.name, exact=True))
             expected.append(continue_training(trainer, 4))
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *map(str, paths)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    output = output_of("-c", CHILD, *paths, env={"JAX_PLATFORMS": "cpu"})
+    assert json.loads(output.splitlines()[-1]) == expected
 
 
 def test_exact_save_without_the_replay_buffer_is_refused(tmp_path):
@@ -54,8 +45,7 @@ def test_exact_save_without_the_replay_buffer_is_refused(tmp_path):
 
 def test_without_a_seed_only_a_search_is_saved_exactly(tmp_path):
     with PGTrainer("CartPole-v1", {**CONFIG, "seed": None}) as trainer:
-        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*seed=None"):
-            trainer.save(tmp_path, exact=True)
+        refused(ConfigError, trainer.save, tmp_path, says="saved exactly...seed=None", exact=True)
         assert not list(tmp_path.iterdir())
     config = {"num_directions": 2, "model": CONFIG["model"]}
     with get_trainer_class("ES")("CartPole-v1", config) as trainer:
@@ -68,15 +58,13 @@ def test_without_a_seed_only_a_search_is_saved_exactly(tmp_path):
 def test_exact_save_of_an_external_environment_is_refused(tmp_path):
     box = gym.spaces.Box(0, 1, (1,))
     with PGTrainer(lambda _: ExternalEnv(box, gym.spaces.Discrete(2)), CONFIG) as trainer:
-        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*ExternalBaseEnv"):
-            trainer.save(tmp_path, exact=True)
+        refused(ConfigError, trainer.save, tmp_path, says="saved exactly...ExternalBaseEnv", exact=True)
 
 
 @pytest.mark.parametrize(("make", "name"), [(Pool, "Pool"), (Catch, "Catch")])
 def test_exact_save_of_an_environment_whose_reset_takes_no_seed_is_refused(tmp_path, make, name):
     with PGTrainer(lambda _: make(), CONFIG) as trainer:
-        with pytest.raises(ConfigError, match=rf"saved exactly(.|\n)*{name}"):
-            trainer.save(tmp_path, exact=True)
+        refused(ConfigError, trainer.save, tmp_path, says=f"saved exactly...{name}", exact=True)
         assert trainer.save(tmp_path)
 
 
@@ -90,8 +78,7 @@ def test_exact_save_of_remote_environments_requires_lockstep(small_ray, tmp_path
         if num_envs == 1 or wait_ms > 1:
             trainer.save(tmp_path, exact=True)
             return
-        with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*remote_env_batch_wait_ms"):
-            trainer.save(tmp_path, exact=True)
+        refused(ConfigError, trainer.save, tmp_path, says="saved exactly...remote_env_batch_wait_ms", exact=True)
 
 
 def test_a_plain_save_changes_nothing(tmp_path):
@@ -125,16 +112,14 @@ def test_episodes_of_a_failed_iteration_are_in_no_later_result(tmp_path):
     with PGTrainer(lambda _: FailsOnce(), CONFIG) as trainer, PGTrainer(lambda _: FailsOnce(), CONFIG) as other:
         trainer.train()
         FailsOnce.countdown = 30
-        with pytest.raises(EnvError, match="it fails once"):
-            trainer.train()
+        refused(EnvError, trainer.train, says="it fails once")
         plain = trainer.save(tmp_path / "plain")
         path = trainer.save(tmp_path, exact=True)
         other.restore(path)
         expected = continue_training(other, 2)
         assert continue_training(trainer, 2) == expected
         FailsOnce.countdown = 30
-        with pytest.raises(EnvError, match="it fails once"):
-            trainer.train()
+        refused(EnvError, trainer.train, says="it fails once")
         for one in (trainer, other):
             one.restore(plain)
         assert continue_training(trainer, 2) == continue_training(other, 2)

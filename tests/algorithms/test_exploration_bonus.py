@@ -15,11 +15,10 @@ from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.batch import Fragment
 from rollax.policy.add_advantages import add_advantages
 from rollax.policy.base_algorithm import Values
-from rollax.policy.update_plan import Minibatches
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS
 from tests.algorithms.running_sums import check_restored_run, fragment, moments, postprocessed, train_until
-from tests.algorithms.tables import f32, two_rows
+from tests.algorithms.tables import f32, one_gradient, two_rows
 from tests.marks import long_except
 
 STATES, ACTIONS = spaces.Discrete(4), spaces.Discrete(2)
@@ -85,14 +84,8 @@ def test_vtrace_of_actions_of_the_policy_itself_is_generalized_advantage_estimat
     reference["vf_preds"] = table[reference["obs"]]
     expected.prepare_rows(reference)
     both = np.stack([reference["rewards"], reference["bonuses"]], axis=1)
-    add_advantages(
-        reference,
-        Values(lambda obs, _: table[obs], lambda *_: np.empty(0), {}),
-        gamma=(0.7, 0.9),
-        lambda_=0.8,
-        rewards=both,
-        episodic=(True, False),
-    )
+    values = Values(lambda obs, _: table[obs], lambda *_: np.empty(0), {})
+    add_advantages(reference, values, gamma=(0.7, 0.9), lambda_=0.8, rewards=both, episodic=(True, False))
     columns = {name: jnp.asarray(column) for name, column in policy.algorithm.loss_columns(batch, rng).items()}
     logp, mask = columns["action_logp"], jnp.ones(len(batch), jnp.float32)
     targets, advantages = policy.algorithm.vtrace(logp, jnp.asarray(table[batch["obs"]]), columns, mask)
@@ -149,11 +142,8 @@ def test_share_of_rows_of_the_predictor(share, expected):
 
 def test_rows_that_the_predictor_does_not_learn_from():
     policy = known_policy(DQN, predictor_share=1.0)
-    gradients, stats = policy.learner.gradients(
-        {**two_rows(actions=np.array([0, 1])), "predicted": f32(0, 0)},
-        Minibatches(np.array([[0, 1]], np.int32), 1, 0, 2),
-        policy.coefficients(),
-    )
+    columns = {**two_rows(actions=np.array([0, 1])), "predicted": f32(0, 0)}
+    gradients, stats = one_gradient(policy, columns, [0, 1])
     assert stats["predictor_loss"] == 0
     assert not gradients["distillation.predictor.output.bias"].any()
 

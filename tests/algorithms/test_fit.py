@@ -12,6 +12,7 @@ import pytest
 from rollax import Callbacks, CheckpointError, ConfigError, EnvError, PPOTrainer, TrainResult, load_policy
 from rollax.core.storage import newest
 from tests.cli.fake_algorithm import FakeTrainer
+from tests.env.refused import raised, refused
 
 TINY = {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}, "seed": 0}
 
@@ -43,9 +44,8 @@ def fitted(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "ppo"
     trainer = PPOTrainer("CartPole-v1", TINY)
     try:
-        result = trainer.fit(
-            {"training_iteration": 3}, run, checkpoint_frequency=1, keep_checkpoints=2, progress="none"
-        )
+        kept = {"checkpoint_frequency": 1, "keep_checkpoints": 2}
+        result = trainer.fit({"training_iteration": 3}, run, **kept, progress="none")
         yield trainer, result, run
     finally:
         trainer.stop()
@@ -149,21 +149,17 @@ def test_mistakes_are_refused_before_anything_is_made(call, message, tmp_path):
 def test_a_folder_with_another_run_is_refused(fitted):
     _, _, run = fitted
     before = rows(run)
-    with pytest.raises(
-        ConfigError, match=r"The folder contains another run\.\n(.|\n)*fit\(out=...\)(.|\n)*out=this_folder"
-    ):
-        FakeTrainer({}).fit({"training_iteration": 1}, run)
+    says = "The folder contains another run.\n...fit(out=...)...out=this_folder"
+    refused(ConfigError, FakeTrainer({}).fit, {"training_iteration": 1}, run, says=says)
     assert rows(run) == before
 
 
 def test_a_folder_of_a_run_that_saved_nothing_is_named(tmp_path):
-    with pytest.raises(EnvError):
-        FakeTrainer({"fail_at": 1}).fit({"training_iteration": 1}, tmp_path / "run", progress="none")
-    with pytest.raises(ConfigError, match=r"a run that has saved nothing(.|\n)*or remove it") as raised:
-        FakeTrainer({}).fit({"training_iteration": 1}, tmp_path / "run")
-    assert "from_checkpoint" not in str(raised.value)
-    with pytest.raises(EnvError):
-        FakeTrainer({"fail_at": 12}).fit({"training_iteration": 20}, tmp_path / "other", progress="none")
+    raised(EnvError, FakeTrainer({"fail_at": 1}).fit, {"training_iteration": 1}, tmp_path / "run", progress="none")
+    says = "a run that has saved nothing...or remove it"
+    error = refused(ConfigError, FakeTrainer({}).fit, {"training_iteration": 1}, tmp_path / "run", says=says)
+    assert "from_checkpoint" not in str(error)
+    raised(EnvError, FakeTrainer({"fail_at": 12}).fit, {"training_iteration": 20}, tmp_path / "other", progress="none")
     assert not (tmp_path / "other" / "checkpoints").exists()
     with pytest.raises(ConfigError, match=r"another run(.|\n)*best model is in .*best/checkpoint_000010"):
         FakeTrainer({}).fit({"training_iteration": 1}, tmp_path / "other")
@@ -183,8 +179,7 @@ def test_limits_are_totals_and_reached_ones_are_refused(stop, now, tmp_path):
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
     path = tmp_path / "run"
     path.write_text("notes")
-    with pytest.raises(ConfigError, match=r"The folder is a file\."):
-        FakeTrainer({}).fit({"training_iteration": 1}, path)
+    refused(ConfigError, FakeTrainer({}).fit, {"training_iteration": 1}, path, says="The folder is a file.")
     assert path.read_text() == "notes"
 
 
@@ -351,9 +346,8 @@ def test_episodes_that_have_never_ended_are_not_evaluated_at_the_end(caplog, cap
 
 def test_no_signal_handlers_in_another_thread():
     results = []
-    thread = threading.Thread(
-        target=lambda: results.append(FakeTrainer({}).fit({"training_iteration": 1}, progress="none"))
-    )
+    fit = lambda: FakeTrainer({}).fit({"training_iteration": 1}, progress="none")  # noqa: E731
+    thread = threading.Thread(target=lambda: results.append(fit()))
     thread.start()
     thread.join()
     assert results[0].reached == "training_iteration"

@@ -10,12 +10,8 @@ from rollax import ConfigError, Outputs, SampleBatch
 from rollax.algorithms.flash_sac import FlashSAC, FlashSACConfig
 from rollax.batch import Fragment
 from rollax.models.unit_norm import with_unit_norms
-from tests.algorithms.tables import f32, set_tables, two_rows
+from tests.algorithms.tables import BOX, HALF, LINE, f32, set_tables, two_rows
 from tests.algorithms.test_sac import Middle
-
-STATES = spaces.Discrete(3)
-BOX = spaces.Box(-1, 1, (1,), np.float32)
-HALF = np.arctanh(0.5)
 
 
 class Tables(nnx.Module):
@@ -28,16 +24,8 @@ class Tables(nnx.Module):
         return Outputs(self.table[...][obs])
 
 
-SMALL = {
-    "model": {"custom_model": Tables},
-    "seed": 0,
-    "train_batch_size": 2,
-    "lr": 0.1,
-    "initial_alpha": 0.5,
-    "num_atoms": 3,
-    "v_max": 4.0,
-    "policy_delay": 1,
-}
+SMALL = {"model": {"custom_model": Tables}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
+SMALL |= {"num_atoms": 3, "v_max": 4.0, "policy_delay": 1}
 BLOCKS = {"model": {"fcnet_hiddens": (6,)}, "actor_hiddens": (4,), "num_atoms": 5, "train_batch_size": 8, "seed": 0}
 
 
@@ -55,7 +43,7 @@ class TestLosses:
     targets = f32([[1, 1, 1], [1e-9, 1, 1], [1, 1, 1]], [[1, 1, 1], [1, 2, 1], [1, 1, 1]])
 
     def policy(self, **options):
-        policy = FlashSAC.make_policy(STATES, BOX, {**SMALL, **options})
+        policy = FlashSAC.make_policy(LINE, BOX, {**SMALL, **options})
         found = {name: np.asarray(value) for name, value in policy.get_weights().items()}
 
         def tables(critics):
@@ -67,7 +55,7 @@ class TestLosses:
         return policy
 
     def found(self, **options):
-        return self.policy(**options).compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+        return self.policy(**options).compute_gradients(two_rows())
 
     def test_target_and_critics(self):
         # Row 0: s' = 1, where critic 2 has the smaller mean. The atoms become 1 + ½ (z + ½ · 0.631257), so
@@ -103,7 +91,7 @@ class TestLosses:
         # Discounted sums 10, -30, 20: the largest is 30, and 30 / 4 = 7.5. Their deviation is √(1400 / 3) = 21.602469.
         policy = self.policy()
         policy.running_statistics["returns"].update([10.0, -30.0, 20.0])
-        _, stats = policy.compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+        _, stats = policy.compute_gradients(two_rows())
         np.testing.assert_allclose(stats["reward_scale"], 21.602469, rtol=1e-6)
         # 0 + ½ · ½ · 0.631257 = 0.157814 and the reward 1 / 21.602469; 2 / 21.602469.
         np.testing.assert_allclose(stats["mean_target"], (0.157814 + 3 / 21.602469) / 2, rtol=1e-4)
@@ -116,7 +104,7 @@ class TestLosses:
 
 def test_running_statistics_of_sampled_rows():
     # γ = ½: 4, 6 + 2 = 8 in one slot; -6 in the other.
-    policy = FlashSAC.make_policy(STATES, BOX, {**SMALL, "gamma": 0.5})
+    policy = FlashSAC.make_policy(LINE, BOX, {**SMALL, "gamma": 0.5})
     columns = {"slot": [0, 0, 1], "trajectory_id": [3, 3, 4], "rewards": f32(4, 6, -6)}
     rows = Fragment({name: np.array(column) for name, column in columns.items()}, np.array([1, 2]), {})
     policy.prepare_rows(rows)
@@ -153,17 +141,8 @@ def test_weights_and_targets_keep_their_norms():
         assert np.abs(after[name] - before[name]).max() > 1e-3, name
 
 
-XQC = {
-    "residual_blocks": False,
-    "model": {"fcnet_hiddens": (6, 5)},
-    "actor_hiddens": (4, 3),
-    "policy_delay": 3,
-    "longest_repeat": 1,
-    "target_entropy": -0.5,
-    "num_atoms": 5,
-    "train_batch_size": 8,
-    "seed": 0,
-}
+XQC = {"residual_blocks": False, "model": {"fcnet_hiddens": (6, 5)}, "actor_hiddens": (4, 3), "policy_delay": 3}
+XQC |= {"longest_repeat": 1, "target_entropy": -0.5, "num_atoms": 5, "train_batch_size": 8, "seed": 0}
 
 
 @pytest.mark.long

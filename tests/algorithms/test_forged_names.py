@@ -47,15 +47,8 @@ INSIDE: list[tuple[Any, ...]] = [
     ("evaluation_config", "multiagent", "policy_mapping_fn"),
 ]
 """Places inside of fields that are empty by default."""
-CONFIG: dict[str, Any] = {
-    "model": {"fcnet_hiddens": (4,)},
-    "seed": 1,
-    "learning_starts": 8,
-    "train_batch_size": 8,
-    "buffer_size": 64,
-    "timesteps_per_iteration": 8,
-    "evaluation_num_episodes": 1,
-}
+CONFIG: dict[str, Any] = {"model": {"fcnet_hiddens": (4,)}, "seed": 1, "learning_starts": 8, "train_batch_size": 8}
+CONFIG |= {"buffer_size": 64, "timesteps_per_iteration": 8, "evaluation_num_episodes": 1}
 
 
 class Watch(importlib.abc.MetaPathFinder):

@@ -11,7 +11,8 @@ from rollax import IMPALA, IMPALAConfig, JaxPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
 from rollax.errors import BatchError, ConfigError, PolicyError
 from tests.algorithms.envs import Corridor, Echo
-from tests.algorithms.tables import TABLE, entropy, f32, logits_of, one_gradient
+from tests.algorithms.tables import TABLE, VTRACE, entropy, f32, logits_of, one_gradient
+from tests.env.refused import raised
 
 NAN = float("nan")
 
@@ -33,18 +34,9 @@ class TestLoss:
     P, ACTIONS, MU = (0.2, 0.2, 0.5, 0.3), (0, 1, 0, 0), (0.4, 0.2, 0.125, 0.6)
     TARGETS, ADVANTAGES = f32(5 / 2, 2, 17 / 4, 9 / 2), f32(1 / 2, -3, 15 / 4, 1 / 2)
     VALUES = f32(2, 4, 2, 4)
-    CONFIG = {
-        "gamma": 0.5,
-        "vtrace_clip_rho_threshold": 2.0,
-        "vtrace_clip_pg_rho_threshold": 3.0,
-        "vf_loss_coeff": 0.25,
-        "entropy_coeff": 0.1,
-    }
 
-    def gradient(self, timestep=0, **config):
-        unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}
-        policy = make(**{name: value for name, value in {**self.CONFIG, **config}.items() if name not in unset})
-        policy.timestep = timestep
+    def gradient(self, **config):
+        policy = make(**{**VTRACE, **config})
         policy.set_weights({"logits": logits_of(*self.P, 0.5, 0.5), "values": f32(*self.VALUES, 8, 99)})
         columns = {
             "obs": np.arange(6),
@@ -86,10 +78,6 @@ class TestLoss:
         np.testing.assert_allclose(gradients["logits"], expected / 4, rtol=1e-5, atol=1e-7)
         errors = f32(-1 / 2, 2, -9 / 4, -1 / 2, 0, 0)
         np.testing.assert_allclose(gradients["values"], 2 * 0.25 * errors / 4, rtol=1e-5)
-
-    def test_entropy_coefficient_follows_its_schedule(self):
-        _, stats = self.gradient(timestep=50, entropy_coeff_schedule=[[0, 0.4], [100, 0.0]], vf_loss_coeff=0.0)
-        assert stats["total_loss"] == pytest.approx(stats["policy_loss"] - 0.2 * stats["entropy"], rel=1e-5)
 
     def test_lambda(self):
         # λ = 0: v = V + δ = (3, 2, 4, 9/2)
@@ -146,10 +134,8 @@ def test_critic_columns_require_next_values():
     with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
         policy.postprocess_rows(fragment)
     fragment.after["critic_obs"] = np.ones((1, 2))
-    with pytest.raises(
-        BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', algorithm IMPALA, postprocess"
-    ):
-        policy.postprocess_rows(SampleBatch(columns))
+    says = "not a Fragment.\n  where:    policy 'default_policy', algorithm IMPALA, postprocess"
+    raised(BatchError, policy.postprocess_rows, SampleBatch(columns), says=says)
     batch = policy.postprocess_rows(fragment)
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
 

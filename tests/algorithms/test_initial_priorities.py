@@ -105,8 +105,7 @@ def test_computing_priorities_changes_no_weights():
     again = policy.postprocess_rows(batch.copy())["priorities"]
     np.testing.assert_array_equal(once, again)
     assert policy.learner.num_updates == 0
-    for name, value in policy.get_weights().items():
-        np.testing.assert_array_equal(value, before[name])
+    np.testing.assert_equal(policy.get_weights(), before)
     assert "priorities" not in batch
 
 

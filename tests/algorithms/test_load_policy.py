@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from examples.stateless_cartpole import StatelessCartPole
 from rollax import PolicySpec, PPOTrainer, Trainer, load_policy
 from rollax.algorithms.checkpoint import trainer_class_of
 from rollax.algorithms.load_policy import load_policies
@@ -12,6 +13,7 @@ from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.checkpoints import OF_PPO as CONFIG
 from tests.algorithms.envs import MaskedCartPole, TwoAgents
 from tests.algorithms.own_code import Lean, Linear
+from tests.env.refused import raised
 
 
 def trained(tmp_path, env, **config):
@@ -101,30 +103,26 @@ def test_a_trainer_that_is_not_registered(tmp_path):
     obs = np.zeros(4, np.float32)
     for runner in (load_policy(path), load_policy(path, trainer_class=MyTrainer)):  # its policy is a built-in one
         assert runner.compute_single_action(obs) == trainer.compute_single_action(obs)
-    fix = r"open it with its own class: YourTrainer.from_checkpoint\(path\)"
-    with pytest.raises(CheckpointError, match=rf"trainer_class'(.|\n)*without an import path(.|\n)*fix: +{fix}"):
-        Trainer.from_checkpoint(path, trust_code=True)
+    says = "trainer_class'...without an import path...fix:      open it with its own class: YourTrainer.from_"
+    raised(CheckpointError, Trainer.from_checkpoint, path, says=says, trust_code=True)
+
+
+NO_TRAINER = "The class that the checkpoint names is not a trainer class"
 
 
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
-        ("os:system", CheckpointError, "The class that the checkpoint names is not a trainer class"),
-        (
-            "tests.algorithms.own_code:Linear",
-            CheckpointError,
-            "The class that the checkpoint names is not a trainer class",
-        ),
+        ("os:system", CheckpointError, NO_TRAINER),
+        ("tests.algorithms.own_code:Linear", CheckpointError, NO_TRAINER),
         (5, CheckpointError, "without an import path"),
         ("nowhere:Trainer", ConfigError, "cannot be imported"),
     ],
 )
 def test_a_forged_trainer_class(named, error, message):
     stored = {"algorithm": "PPO", "trainer_class": named}
-    with pytest.raises(error, match=message):
-        trainer_class_of(stored, "here", trust_code=True)
-    with pytest.raises(CheckpointError, match="user's own"):
-        trainer_class_of(stored, "here", trust_code=False)
+    raised(error, trainer_class_of, stored, "here", trust_code=True, says=message)
+    raised(CheckpointError, trainer_class_of, stored, "here", says="user's own", trust_code=False)
     assert trainer_class_of({"algorithm": "PPO"}, "here", trust_code=False) is PPOTrainer  # of an older version
 
 
@@ -137,27 +135,21 @@ class TestOneOfSeveral:
         return trained(tmp_path_factory.mktemp("saved"), TwoAgents, multiagent=multiagent)
 
     def test_a_trainer_in_the_place_of_a_path(self, saved):
-        with pytest.raises(
-            CheckpointError, match=r"not the path(.|\n)*load_policy(.|\n)*trainer.save\('checkpoints'\)"
+        for call, given, says in (
+            (load_policy, saved[0], "load_policy...trainer.save('checkpoints')"),
+            (PPOTrainer.from_checkpoint, None, "from_checkpoint(path)\n...None"),
+            (saved[0].restore, 3, "restore(path)\n...3"),
         ):
-            load_policy(saved[0])
-        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*from_checkpoint\(path\)\n.*None"):
-            PPOTrainer.from_checkpoint(None)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(CheckpointError, match=r"not the path(.|\n)*restore\(path\)\n.*3"):
-            saved[0].restore(3)
+            raised(CheckpointError, call, given, says=f"not the path...{says}")
 
     def test_unknown_id(self, saved):
-        with pytest.raises(
-            CheckpointError, match=r"does not contain this policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"
-        ):
-            load_policy(saved[1])
+        says = "does not contain this policy...default_policy...['left', 'right']"
+        raised(CheckpointError, load_policy, saved[1], says=says)
 
     def test_a_user_defined_policy(self, saved):
         trainer, path = saved
-        with pytest.raises(
-            CheckpointError, match=r"'policy_class'(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code"
-        ):
-            load_policy(path, "right")
+        says = "'policy_class'...own_code:Lean...policy_class=...trust_code"
+        raised(CheckpointError, load_policy, path, "right", says=says)
         for right in (load_policy(path, "right", policy_class=Lean), load_policy(path, "right", trust_code=True)):
             assert isinstance(right.policy, Lean)
             assert right.policy.limit == trainer.get_policy("right").limit
@@ -178,10 +170,8 @@ class TestCustomModel:
     def test_is_imported_only_with_trust_code(self, tmp_path):
         model = {"custom_model": Linear, "custom_model_config": {"scale": 3.0}}
         trainer, path = trained(tmp_path, "CartPole-v1", model=model)
-        with pytest.raises(
-            CheckpointError, match=r"'model.custom_model'(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code"
-        ):
-            load_policy(path)
+        says = "'model.custom_model'...own_code:Linear...custom_model=...trust_code"
+        raised(CheckpointError, load_policy, path, says=says)
         self.check(load_policy(path, custom_model=Linear), trainer)
         self.check(load_policy(path, trust_code=True), trainer)
 
@@ -191,8 +181,8 @@ class TestCustomModel:
             pass
 
         trainer, path = trained(tmp_path, "CartPole-v1", model={"custom_model": Local})
-        with pytest.raises(CheckpointError, match=r"without an import path(.|\n)*custom_model=YourModel$"):
-            load_policy(path, trust_code=True)
+        error = raised(CheckpointError, load_policy, path, trust_code=True, says="without an import path")
+        assert str(error).endswith("custom_model=YourModel")
         self.check(load_policy(path, custom_model=Local), trainer)
 
     @pytest.mark.long
@@ -203,3 +193,33 @@ class TestCustomModel:
             loaded = load_policies(trainer.save(tmp_path), custom_model=Linear)
             for policy_id, policy in loaded.items():
                 assert policy.policy.get_weights().keys() == trainer.get_policy(policy_id).get_weights().keys()
+
+
+MEMORY = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 8}
+MEMORY |= {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "fcnet_hiddens": (4,)}
+RECURRENT = {**CONFIG, "observation_filter": "MeanStdFilter", "clip_rewards": True, "model": MEMORY}
+
+
+@pytest.mark.long
+def test_a_policy_with_memory(tmp_path):
+    with PPOTrainer(StatelessCartPole, RECURRENT) as trainer:
+        trainer.train()
+        assert_acts_like(load_policy(trainer.save(tmp_path)), trainer)
+
+
+def assert_acts_like(loaded, trainer):
+    """Compares single actions of a loaded policy and of the trainer with batches of one row, filtered by hand."""
+    policy, observation_filter = trainer.get_policy(), trainer.worker.runners["default_policy"].filter
+    state = theirs = action = None
+    batch, previous, reward = [part[None] for part in policy.get_initial_state()], 0, 0.0
+    for obs in np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32):
+        seen = observation_filter(obs[None], update=False)
+        memory = batch, np.array([previous]), np.sign([reward])
+        actions, batch, _ = policy.compute_actions(seen, *memory, explore=False)
+        same, theirs, _ = trainer.compute_single_action(obs, theirs, prev_action=action, prev_reward=reward)
+        action, state, fetches = loaded.compute_single_action(obs, state, prev_action=action, prev_reward=reward)
+        assert action == same == actions[0]
+        np.testing.assert_array_equal(state[0], theirs[0])
+        np.testing.assert_allclose(state[0], batch[0][0], rtol=1e-5)
+        assert set(fetches) == {"action_logp", "vf_preds", "action_dist_inputs"}
+        previous, reward = action, 3.0

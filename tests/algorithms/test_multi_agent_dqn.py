@@ -49,14 +49,8 @@ class DifferentAgents(MultiAgentEnv):
         return obs
 
 
-SMALL = {
-    "learning_starts": 8,
-    "timesteps_per_iteration": 40,
-    "train_batch_size": 8,
-    "training_intensity": 0.5,
-    "model": {"fcnet_hiddens": (8,)},
-    "seed": 0,
-}
+SMALL = {"learning_starts": 8, "timesteps_per_iteration": 40, "train_batch_size": 8, "training_intensity": 0.5}
+SMALL |= {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
 
 
 def config_of_three(**changes):

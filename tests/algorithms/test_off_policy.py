@@ -6,30 +6,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import (
-    DQN,
-    DQNTrainer,
-    ExternalEnv,
-    ExternalMultiAgentEnv,
-    JaxPolicy,
-    MultiAgentEnv,
-    Policy,
-    PolicyError,
-    PolicySpec,
-    PPOTrainer,
-    SampleBatch,
-)
+from rollax import DQN, DQNTrainer, ExternalEnv, JaxPolicy, Policy, PolicyError, PolicySpec, PPOTrainer, SampleBatch
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from tests.algorithms.replayed import (
-    CONTINUOUS,
-    DATA_ALGORITHMS,
-    GROUP_ALGORITHMS,
-    REPLAYED,
-    SEARCH_ALGORITHMS,
-    SMALL,
-    each_algorithm,
-    sample_from_buffers,
-)
+from rollax.env.external.external_env import ExternalMultiAgentEnv
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from tests.algorithms import replayed
+from tests.algorithms.replayed import CONTINUOUS, DATA_ALGORITHMS, GROUP_ALGORITHMS, REPLAYED, SMALL, each_algorithm
+from tests.env.refused import refused
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -87,7 +70,7 @@ class TestLoggedActions:
         with trainer_class(Logs, config) as trainer:
             trainer.train()
             stats = trainer.train()["info"]["learner"]["default_policy"]
-            drawn = sample_from_buffers(trainer, 300)
+            drawn = replayed.sample_from_buffers(trainer, 300)
             done = np.asarray(trainer.worker.runners["default_policy"].action_map(drawn["actions"]))
         expected = np.array([Logs.did[tuple(obs.tolist())] for obs in drawn["obs"]])
         assert len(np.unique(drawn["obs"], axis=0)) > 40
@@ -108,21 +91,23 @@ class TestLoggedActions:
     @pytest.mark.short("IMPALA", "PPO")
     @pytest.mark.parametrize(
         "name",
-        [name for name in ALGORITHMS if name not in REPLAYING | GROUP_ALGORITHMS | DATA_ALGORITHMS | SEARCH_ALGORITHMS],
+        [
+            name
+            for name in ALGORITHMS
+            if name not in REPLAYING | GROUP_ALGORITHMS | DATA_ALGORITHMS | replayed.SEARCH_ALGORITHMS
+        ],
     )
     def test_on_policy_algorithms_refuse_them(self, name):
         config = {"env_config": {"actions": CHOICE}, "train_batch_size": 200, "seed": 0}
         with get_trainer_class(name)(Logs, config) as trainer:
-            with pytest.raises(PolicyError, match=r"learns only from its own(.|\n)*log_action(.|\n)*use an off-policy"):
-                trainer.train()
+            refused(PolicyError, trainer.train, says="learns only from its own...log_action...use an off-policy")
 
     @pytest.mark.short("True")
     @pytest.mark.parametrize("trains", [False, True])
     def test_episodes_without_training_may_log_any_actions(self, trains):
         with PPOTrainer(Logs, {"env_config": {"actions": CHOICE, "trains": trains}}) as trainer:
             if trains:
-                with pytest.raises(PolicyError, match="training_enabled=False"):
-                    trainer.worker.sampler.step()
+                refused(PolicyError, trainer.worker.sampler.step, says="training_enabled=False")
                 return
             for _ in range(12):
                 trainer.worker.sampler.step()
@@ -172,8 +157,7 @@ class TestLoggedActionsOfOneAgent:
             if trained == "player":
                 assert trainer.train()["policy_reward_mean"]["teacher"] == 15
                 return
-            with pytest.raises(PolicyError, match="policy 'teacher'"):
-                trainer.train()
+            refused(PolicyError, trainer.train, says="policy 'teacher'")
 
 
 class Lesson(MultiAgentEnv):

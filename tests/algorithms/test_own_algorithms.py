@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollax import ConfigError, PGTrainer, SyncReplayOptimizer, load_policy
 from rollax.config.groups import StateValueFields
 from tests.algorithms import own_awr, own_qr_dqn
+from tests.algorithms.envs import Echo
 from tests.algorithms.own_awr import AWRTrainer
 from tests.algorithms.own_qr_dqn import QRDQNTrainer, quantile_huber
 
@@ -21,26 +22,6 @@ OF = {
 }
 
 
-class Matching(gym.Env):
-    """An action equal to the observation earns 1; episodes have five steps."""
-
-    observation_space = action_space = gym.spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._next(), {}
-
-    def step(self, action):
-        self.steps += 1
-        reward = float(action == self.seen)
-        return self._next(), reward, self.steps == 5, False, {}
-
-    def _next(self):
-        self.seen = int(self.np_random.integers(3))
-        return self.seen
-
-
 @pytest.mark.parametrize(("module", "lines"), [(own_awr, 60), (own_qr_dqn, 120)])
 def test_files_are_short(module, lines):
     assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= lines
@@ -49,12 +30,12 @@ def test_files_are_short(module, lines):
 @pytest.mark.long
 @pytest.mark.parametrize("trainer_class", OF, ids=lambda found: found.name)
 def test_learn_and_are_restored(trainer_class, tmp_path):
-    config = {**SMALL, **OF[trainer_class], "timesteps_per_iteration": 600}
-    with trainer_class(Matching, config) as trainer:
+    config = {**SMALL, **OF[trainer_class], "timesteps_per_iteration": 600, "env_config": {"space": spaces.Discrete(3)}}
+    with trainer_class(Echo, config) as trainer:
         for _ in range(3):
             statistics = trainer.train()["info"]["learner"]["default_policy"]
         assert all(np.isfinite(value) for value in statistics.values())
-        assert trainer.evaluate(num_episodes=20)["episode_reward_mean"] > 4.5
+        assert trainer.evaluate(num_episodes=20)["episode_reward_mean"] > 9
         policy = load_policy(trainer.save(tmp_path), trainer_class=trainer_class)
     assert [policy.compute_single_action(seen) for seen in range(3)] == [0, 1, 2]
 
@@ -79,4 +60,4 @@ def test_a_config_without_the_common_keys():
         config_class: Any = StateValueFields  # a group of keys alone
 
     with pytest.raises(ConfigError, match=r"common keys(.|\n)*Unfinished(.|\n)*StateValueFields, TrainerConfig"):
-        Unfinished(env=Matching)
+        Unfinished(env=Echo)

@@ -11,6 +11,7 @@ from rollax.algorithms.pg import PG
 from rollax.batch import Fragment
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import TABLE, f32, logits_of, one_gradient
+from tests.env.refused import raised
 
 
 def make(states=4, **config):
@@ -50,16 +51,13 @@ def test_returns_end_with_the_segment():
     )
     policy.postprocess_rows(batch)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.4, 4, 5), rtol=1e-6)
-    with pytest.raises(
-        BatchError, match=r"not a Fragment.\n +where: +policy 'default_policy', algorithm PG, postprocess"
-    ):
-        policy.postprocess_rows(SampleBatch(batch.to_dict()))
+    says = "not a Fragment.\n  where:    policy 'default_policy', algorithm PG, postprocess"
+    raised(BatchError, policy.postprocess_rows, SampleBatch(batch.to_dict()), says=says)
 
 
 def test_batches_hold_whole_episodes():
-    worker = RolloutWorker(
-        Corridor, PG, config=PGConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, train_batch_size=20)
-    )
+    config = PGConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, train_batch_size=20)
+    worker = RolloutWorker(Corridor, PG, config=config)
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     # Reward 1 in each of the three steps.

@@ -8,6 +8,7 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
 from tests.algorithms.checkpoints import CONFIG, PPO, continue_training, to_plain
 from tests.algorithms.envs import TwoAgents
+from tests.env.refused import raised, refused
 from tests.marks import long_except
 
 TWO = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
@@ -115,13 +116,10 @@ def test_refused_changes_leave_the_trainer_as_it_was(trainer, monkeypatch):
         {"policy_id": "third", "copy_of": "nobody"},
         {"policy_id": "third", "spec": "PPO"},
     ):
-        with pytest.raises(PolicyError):
-            trainer.add_policy(**wrong)
-    with pytest.raises(PolicyError):
-        trainer.remove_policy("nobody")
+        raised(PolicyError, trainer.add_policy, **wrong)
+    refused(PolicyError, trainer.remove_policy, "nobody")
     # A model that cannot be made, and one whose weights do not fit the copied ones: both fail half-way.
-    with pytest.raises(ConfigError):
-        trainer.add_policy("third", PolicySpec(config={"buffer_size": 3, "train_batch_size": 2}))
+    refused(ConfigError, trainer.add_policy, "third", PolicySpec(config={"buffer_size": 3, "train_batch_size": 2}))
     with pytest.raises(PolicyError):
         trainer.add_policy("third", PolicySpec(config={"model": {"fcnet_hiddens": (3,)}}), copy_of="left")
     assert to_plain(trainer.get_state()) == before
@@ -131,10 +129,8 @@ def test_refused_changes_leave_the_trainer_as_it_was(trainer, monkeypatch):
 @pytest.mark.long
 def test_the_only_policy_of_a_trainer():
     with PPOTrainer(TwoAgents, {**PPO, "evaluation_interval": None}) as trainer:
-        with pytest.raises(ConfigError, match="only policy"):
-            trainer.remove_policy("default_policy")
-        with pytest.raises(ConfigError, match="policy_mapping_fn"):
-            trainer.add_policy("other")
+        refused(ConfigError, trainer.remove_policy, "default_policy", says="only policy")
+        refused(ConfigError, trainer.add_policy, "other", says="policy_mapping_fn")
         trainer.add_policy("other", policy_mapping_fn=lambda agent: "other" if agent == "left" else "default_policy")
         assert set(trainer.train()["info"]["learner"]) == {"default_policy", "other"}
         trainer.remove_policy("default_policy", policy_mapping_fn=lambda agent: "other")
@@ -177,11 +173,8 @@ def test_replay_buffers_are_kept_where_checkpoints_do_not_store_them():
         trainer.train()
         rows = len(trainer.optimizer.buffers["left"])
         trainer.add_policy("third", policy_mapping_fn=third_for_right)
-        assert {name: len(buffer) for name, buffer in trainer.optimizer.buffers.items()} == {
-            "left": rows,
-            "right": rows,
-            "third": 0,
-        }
+        expected = {"left": rows, "right": rows, "third": 0}
+        assert {name: len(buffer) for name, buffer in trainer.optimizer.buffers.items()} == expected
         assert not trainer.config.store_buffer_in_checkpoints
         trainer.train()
 
@@ -229,5 +222,4 @@ def test_changes_inside_of_an_iteration_are_refused():
             trainer.add_policy("third")
 
     with PPOTrainer(TwoAgents, {**ON_POLICY, "callbacks": Early}) as trainer:
-        with pytest.raises(RollaxError, match=r"add_policy\(\) was called inside of an iteration"):
-            trainer.train()
+        refused(RollaxError, trainer.train, says="add_policy() was called inside of an iteration")

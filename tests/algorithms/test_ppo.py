@@ -102,9 +102,8 @@ class TestAdvantages:
         batch = SampleBatch({**{name: np.zeros(4, np.float32) for name in names}, "advantages": f32(1, 2, 3, 6)})
         # mean 3, deviation sqrt((4 + 1 + 0 + 9) / 4)
         expected = f32(-2, -1, 0, 3) / math.sqrt(3.5)
-        np.testing.assert_allclose(
-            policy.algorithm.loss_columns(batch, policy.learning_rng)["advantages"], expected, rtol=1e-6
-        )
+        columns = policy.algorithm.loss_columns(batch, policy.learning_rng)
+        np.testing.assert_allclose(columns["advantages"], expected, rtol=1e-6)
         np.testing.assert_array_equal(batch["advantages"], f32(1, 2, 3, 6))
 
 

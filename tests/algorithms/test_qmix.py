@@ -14,6 +14,7 @@ from rollax.core import trees
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
 from tests.algorithms.test_dqn_memory import Running
+from tests.env.refused import raised, refused
 from tests.replay.reference import DrawsAll
 
 RNG = np.random.default_rng(0)
@@ -216,8 +217,8 @@ class TestRefuses:
         [
             (spaces.Discrete(3), TWO, "with_agent_groups"),
             (LINE, spaces.Discrete(2), "with_agent_groups"),
-            (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)]), TWO, r"observation_space\[1\].*pad"),
-            (LINE, spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), r"action_space\[1\].*group each kind"),
+            (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)]), TWO, "observation_space[1]...pad"),
+            (LINE, spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), "action_space[1]...group each kind"),
             (LINE, spaces.Tuple([spaces.Box(-1, 1, (2,))] * 2), "one discrete choice"),
             (LINE, spaces.Tuple([spaces.Discrete(2)] * 3), "3 actions, 2 observations"),
             (
@@ -228,18 +229,16 @@ class TestRefuses:
             (
                 spaces.Tuple([spaces.Dict({"x": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})] * 2),
                 TWO,
-                r"wrong width.*MultiBinary\(2\)",
+                "wrong width...MultiBinary(2)",
             ),
         ],
     )
     def test_spaces(self, observed, acted, message):
-        with pytest.raises(SpaceError, match=f"(?s){message}"):
-            QMIX.make_policy(observed, acted, SMALL)
+        refused(SpaceError, QMIX.make_policy, observed, acted, SMALL, says=message)
 
     @pytest.mark.parametrize("key", ["burn_in", "zero_init_states"])
     def test_settings_of_sequences_for_a_model_without_memory(self, key):
-        with pytest.raises(ConfigError, match=f"{key} has no effect"):
-            QMIX.make_policy(LINE, TWO, {**SMALL, key: 1})
+        raised(ConfigError, QMIX.make_policy, LINE, TWO, {**SMALL, key: 1}, says=f"{key} has no effect")
 
     def test_an_unknown_key_of_the_global_state(self):
         # With an existing key the members could act on the state.
@@ -259,10 +258,8 @@ class TestConfig:
         assert [epsilon(t) for t in (0, 15, 30)] == pytest.approx([0.5, 0.3, 0.1])
 
     def test_vdn_is_qmix_with_a_sum(self):
-        differing = {
-            name for name in QMIXConfig.model_fields if getattr(QMIXConfig(), name) != getattr(VDNConfig(), name)
-        }
+        ours, theirs = QMIXConfig(), VDNConfig()
+        differing = {name for name in QMIXConfig.model_fields if getattr(ours, name) != getattr(theirs, name)}
         assert differing == {"mixer"}
         assert VDNConfig().mixer == "vdn"
-        with pytest.raises(ConfigError, match="expected: 'vdn'"):
-            VDNConfig(mixer="qmix")
+        refused(ConfigError, VDNConfig, says="expected: 'vdn'", mixer="qmix")

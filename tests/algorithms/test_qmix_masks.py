@@ -7,10 +7,10 @@ from gymnasium import spaces
 from rollax import EnvError, SpaceError
 from rollax.algorithms.qmix import QMIX
 from tests.algorithms.group_tables import SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
+from tests.env.refused import refused
 
-MASKED = spaces.Tuple(
-    [spaces.Dict({"where": spaces.Discrete(3), "action_mask": spaces.MultiBinary(2), "state": spaces.Discrete(2)})] * 2
-)
+MEMBER = {"where": spaces.Discrete(3), "action_mask": spaces.MultiBinary(2), "state": spaces.Discrete(2)}
+MASKED = spaces.Tuple([spaces.Dict(MEMBER)] * 2)
 
 
 def masked(lefts, rights, masks):
@@ -78,8 +78,7 @@ class TestMasks:
     def test_a_mask_of_zeros_is_refused(self):
         policy = QMIX.make_policy(MASKED, TWO, self.config)
         obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
-        with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
-            policy.compute_actions(obs)
+        refused(EnvError, policy.compute_actions, obs, says="row 1 of 2, member 1 of 2...at least one 1")
 
     def test_absent_members_have_masks_of_zeros(self):
         policy = QMIX.make_policy(MASKED, TWO, self.config)
@@ -101,12 +100,10 @@ class TestMasks:
         obs = masked([0], [0], [[[0, 0], [0, 0]]])
         for member in obs:
             member["state"][:] = 0
-        with pytest.raises(EnvError, match="member 0"):
-            policy.compute_actions(obs)
+        refused(EnvError, policy.compute_actions, obs, says="member 0")
 
     def test_an_acting_group_with_a_filter_requires_a_present_member(self):
         policy = QMIX.make_policy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
         obs = masked([1], [2], [[[1, 0], [0, 0]]])
         assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]
-        with pytest.raises(EnvError, match="member 0"):
-            policy.compute_actions(masked([1], [2], [[[0, 0], [0, 0]]]))
+        refused(EnvError, policy.compute_actions, masked([1], [2], [[[0, 0], [0, 0]]]), says="member 0")

@@ -6,23 +6,15 @@ import pytest
 from rollax import DQN
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from rollax.policy.replayed import SINGLE_ROWS
+from tests.algorithms import replayed
 from tests.algorithms.contract.cases import lifting, two_step
 from tests.algorithms.group_envs import Roll
 from tests.algorithms.test_qmix_learning import TWO_STEP
 from tests.marks import long_except
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
-SMALL = {
-    "num_envs_per_worker": 2,
-    "learning_starts": 16,
-    "timesteps_per_iteration": 48,
-    "rollout_fragment_length": 6,
-    "train_batch_size": 16,
-    "training_intensity": 0.25,
-    "buffer_size": 400,
-    "model": {"fcnet_hiddens": (8,)},
-    "seed": 3,
-}
+SMALL = {**replayed.SMALL, "num_envs_per_worker": 2, "learning_starts": 16, "timesteps_per_iteration": 48}
+SMALL |= {"rollout_fragment_length": 6, "train_batch_size": 16, "buffer_size": 400}
 FLAT = SMALL["model"]
 each_model = pytest.mark.parametrize("model", long_except({"GRU"}, {"without memory": FLAT, "GRU": GRU}))
 
@@ -38,15 +30,11 @@ def two_groups(context):
 @pytest.mark.long
 @each_model
 def test_groups_with_leaving_members_beside_another_policy(model):
-    config = {
-        **SMALL,
-        "mixer": "qmix",
-        "model": model,
-        "multiagent": {
-            "policies": {"team": None, "single": (DQN, None, None, {"train_batch_size": 4, "model": FLAT})},
-            "policy_mapping_fn": lambda agent_id: "team" if agent_id == "team" else "single",
-        },
+    multiagent = {
+        "policies": {"team": None, "single": (DQN, None, None, {"train_batch_size": 4, "model": FLAT})},
+        "policy_mapping_fn": lambda agent_id: "team" if agent_id == "team" else "single",
     }
+    config = {**SMALL, "mixer": "qmix", "model": model, "multiagent": multiagent}
     with QMIXTrainer(rolling, config) as trainer:
         result = trainer.train()
         buffers, updates = trainer.optimizer.buffers, trainer.optimizer.num_updates
@@ -65,14 +53,9 @@ def test_groups_with_leaving_members_beside_another_policy(model):
 
 @pytest.mark.long
 def test_several_groups_with_a_policy_each():
-    config = {
-        **SMALL,
-        "multiagent": {
-            "policies": {"one": None, "two": (None, None, None, {"mixer": None, "model": GRU})},
-            "policy_mapping_fn": lambda agent_id: agent_id,
-        },
-    }
-    with QMIXTrainer(two_groups, config) as trainer:
+    policies = {"one": None, "two": (None, None, None, {"mixer": None, "model": GRU})}
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent_id: agent_id}
+    with QMIXTrainer(two_groups, {**SMALL, "multiagent": multiagent}) as trainer:
         result = trainer.train()
         assert trainer.get_policy("two").replayed.length == 4
         assert trainer.get_policy("one").replayed == SINGLE_ROWS

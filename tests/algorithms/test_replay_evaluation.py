@@ -50,9 +50,8 @@ def is_greedy(trainer: Trainer) -> np.ndarray:
     """[steps] whether each action is the greedy action of the policy."""
     best = [np.array(trainer.compute_single_action(obs)) for obs, _ in Watched.seen]
     assert best
-    return np.array(
-        [np.allclose(done, action, atol=1e-5) for (_, done), action in zip(Watched.seen, best, strict=True)]
-    )
+    pairs = zip(Watched.seen, best, strict=True)
+    return np.array([np.allclose(done, action, atol=1e-5) for (_, done), action in pairs])
 
 
 def scale_noise(trainer: Trainer, scale: float) -> None:

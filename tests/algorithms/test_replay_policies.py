@@ -10,8 +10,10 @@ from rollax import DQN, PPO, ApexDQNTrainer, ConfigError, DQNTrainer, PolicyErro
 from rollax.algorithms.dqn import DQNConfig
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import SampleBatch
+from tests.algorithms.checkpoints import to_plain
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL
+from tests.env.refused import raised
 
 
 def two(left: Any = None, right: Any = None, **multiagent: Any) -> dict[str, Any]:
@@ -66,20 +68,17 @@ def test_own_columns_and_priorities_of_a_buffer():
 class TestPolicies:
     @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
     def test_on_policy_ones_are_refused(self, trainer_class):
-        message = r"cannot learn from replayed experience(.|\n)*policy 'left', algorithm PPO(.|\n)*policies_to_train"
-        with pytest.raises(PolicyError, match=message + r"(.|\n)*rollax docs two-trainers"):
-            trainer_class(TwoAgents, two(PPO))
+        says = "cannot learn from replayed experience...policy 'left', algorithm PPO...policies_to_train"
+        raised(PolicyError, trainer_class, TwoAgents, two(PPO), says=f"{says}...rollax docs two-trainers")
         trainer_class(TwoAgents, two(PPO, policies_to_train=["right"])).stop()
 
     @pytest.mark.short("PPO")
     @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
     def test_policies_with_replay_are_refused_without_a_buffer(self, name):
-        multiagent = two(DQN)["multiagent"]
-        message = r"but this trainer replays none(.|\n)*policy 'left', algorithm DQN(.|\n)*policies_to_train"
-        with pytest.raises(PolicyError, match=message):
-            get_trainer_class(name)(TwoAgents, {"multiagent": multiagent})
-        others = {**multiagent, "policies_to_train": ["right"]}
-        get_trainer_class(name)(TwoAgents, {"multiagent": others}).stop()
+        multiagent, make = two(DQN)["multiagent"], get_trainer_class(name)
+        says = "but this trainer replays none...policy 'left', algorithm DQN...policies_to_train"
+        raised(PolicyError, make, TwoAgents, {"multiagent": multiagent}, says=says)
+        make(TwoAgents, {"multiagent": {**multiagent, "policies_to_train": ["right"]}}).stop()
 
 
 class TestKeys:
@@ -96,12 +95,9 @@ class TestKeys:
     )
     def test_those_of_the_trainer_are_refused_in_a_spec(self, key, value):
         config = {**two(None, PolicySpec(config={key: value})), "env_config": {"x": 1}}
-        with pytest.raises(
-            ConfigError, match=rf"{key} has no effect here(.|\n)*policies\['right'\](.|\n)*set {key} in"
-        ):
-            DQNConfig(**config)
-        with pytest.raises(ConfigError, match=r"set it in the spec itself, PolicySpec\(action_space"):
-            DQNConfig(**two(None, PolicySpec(config={"action_space": gym.spaces.Discrete(2)})))
+        raised(ConfigError, DQNConfig, says=f"{key} has no effect here...policies['right']...set {key} in", **config)
+        spec = PolicySpec(config={"action_space": gym.spaces.Discrete(2)})
+        raised(ConfigError, DQNConfig, says="set it in the spec itself, PolicySpec(action_space", **two(None, spec))
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -109,13 +105,13 @@ class TestKeys:
     )
     def test_those_of_all_policies_are_refused_in_a_spec(self, key, value):
         spec = PolicySpec(config={key: value, "n_step": 2, "gamma": 0.5, "train_batch_size": 4})
-        with pytest.raises(ConfigError, match=rf"policies\['right'\], config key '{key}'(.|\n)*set {key} in the tr"):
-            DQNTrainer(TwoAgents, two(None, spec))
+        says = f"policies['right'], config key '{key}'...set {key} in the tr"
+        raised(ConfigError, DQNTrainer, TwoAgents, two(None, spec), says=says)
         DQNTrainer(TwoAgents, {**two(None, spec), key: value}).stop()  # no contradiction
 
     def test_those_of_shards_are_refused_in_a_spec(self):
-        with pytest.raises(ConfigError, match="config key 'updates_per_draw'"):
-            ApexDQNTrainer(TwoAgents, two((None, None, None, {"updates_per_draw": 7})))
+        wrong = two((None, None, None, {"updates_per_draw": 7}))
+        raised(ConfigError, ApexDQNTrainer, TwoAgents, wrong, says="config key 'updates_per_draw'")
 
 
 @pytest.mark.long
@@ -137,3 +133,22 @@ def test_a_row_drawn_again_has_the_error_of_its_last_update():
     first, second, third = np.abs(policy.learn_on_batch(drawn)["td_error"]).reshape(3, 2)
     # Both rows of an update have the same error, and every update decreases it.
     assert first[0] == first[1] > second[0] == second[1] > third[0] == third[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
+def test_a_refused_checkpoint_changes_neither_policies_nor_buffers(trainer_class, tmp_path):
+    changes = {"timesteps_per_iteration": 20, "n_step": 1, "store_buffer_in_checkpoints": True}
+    with trainer_class(TwoAgents, {**two(), **changes}) as saved:
+        saved.train()
+        path = saved.save(tmp_path)
+    # Weights of `left` fit, so that they are restored before those of `right` are refused.
+    unlike = two(None, PolicySpec(config={"model": {"fcnet_hiddens": (9,)}}))
+    with trainer_class(TwoAgents, {**unlike, **changes, "seed": 4}) as trainer:
+        for _ in range(2):
+            trainer.train()
+        before = to_plain(trainer.get_state())
+        raised(PolicyError, trainer.restore, path, says="wrong shape")
+        assert to_plain(trainer.get_state()) == before
+        trainer.train()
+        assert trainer.optimizer.report()["replay"]["num_updates"] == 10

@@ -9,13 +9,9 @@ from gymnasium import spaces
 from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SAC
 from rollax.ops.mean_over_rows import masked_mean
-from tests.algorithms.tables import f32, set_tables, two_rows
+from tests.algorithms.tables import BOX, HALF, LINE, f32, set_tables, two_rows
 
-LINE = spaces.Discrete(3)
-"""Three states, observed as one-hot vectors: a linear actor and a linear critic are tables."""
-BOX = spaces.Box(-1, 1, (1,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
-HALF = np.arctanh(0.5)
 
 
 class Middle(np.random.Generator):
@@ -79,7 +75,7 @@ class TestContinuous:
         return policy
 
     def found(self, **options):
-        return self.policy(**options).compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+        return self.policy(**options).compute_gradients(two_rows())
 
     def test_target_and_critics(self):
         # Row 0: Q⁻(1, 0.5) = 4 and 4.5: y = 1 + ½ (4 - ½ · -0.631257) = 3.157814. Row 1 is terminated: y = 2.
@@ -90,12 +86,10 @@ class TestContinuous:
         squares = (1.957814**2 + 3.357814**2, 2.4**2 + 0.4**2)
         np.testing.assert_allclose(stats["critic_loss"], 0.5 * sum(squares) / 2, rtol=1e-5)
         # e / 2 rows: ½ e² has no factor
-        np.testing.assert_allclose(
-            kernel(gradients, 0).ravel(), [-0.978907, -1.2, 0, -0.978907 * 0.2 + 1.2 * 0.4], rtol=1e-4, atol=1e-6
-        )
-        np.testing.assert_allclose(
-            kernel(gradients, 1).ravel(), [-1.678907, 0.2, 0, -1.678907 * 0.2 - 0.2 * 0.4], rtol=1e-4, atol=1e-6
-        )
+        first = [-0.978907, -1.2, 0, -0.978907 * 0.2 + 1.2 * 0.4]
+        second = [-1.678907, 0.2, 0, -1.678907 * 0.2 - 0.2 * 0.4]
+        for number, expected in enumerate((first, second)):
+            np.testing.assert_allclose(kernel(gradients, number).ravel(), expected, rtol=1e-4, atol=1e-6)
 
     def test_actor(self):
         # The lower critic: state 0: Q = 1, 0: 0; state 1: 0.5, 1.5: 0.5.  α log π - Q, its mean:
@@ -121,7 +115,7 @@ class TestContinuous:
         # Adam's first step is as long as its step size: the entropy is above its target, so log α falls by it.
         for options, step in (({}, 0.1), ({"alpha_lr": 0.03}, 0.03), ({"alpha_lr": 0.0}, 0.0)):
             policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
-            policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
+            policy.learn_on_batch(two_rows())
             np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
 
     def test_a_random_subset_of_the_critics_in_targets(self):
@@ -130,7 +124,7 @@ class TestContinuous:
         critics, targets = (*self.critics, [0, 0, 0, 0]), (*self.target_critics, [0, 6, 0, 0])
         policy = policy_with(BOX, self.actor, critics, targets, num_critics=3, target_critics=2)
         policy.learning_rng = Noiseless(0)
-        batch, found = two_rows(actions=f32(0.2, -0.4)[:, None]), set()
+        batch, found = two_rows(), set()
         for _ in range(20):
             _, stats = policy.compute_gradients(batch)
             found.add(round(float(stats["mean_target"]), 4))
@@ -149,7 +143,7 @@ class TestContinuous:
         policy = self.policy(policy_delay=3)
         before = policy.get_weights()
         for number in (1, 2, 3):
-            stats = policy.learn_on_batch(two_rows(actions=f32(0.2, -0.4)[:, None]))
+            stats = policy.learn_on_batch(two_rows())
             after = policy.get_weights()
             assert (after["critics.members.head.kernel"] != before["critics.members.head.kernel"]).any()
             for name in ("actor.head.kernel", "log_alpha"):
@@ -158,7 +152,7 @@ class TestContinuous:
 
     def test_noise_is_new_at_every_use(self):
         policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
-        batch = two_rows(actions=f32(0.2, -0.4)[:, None])
+        batch = two_rows()
         columns = [policy.algorithm.loss_columns(batch, policy.learning_rng) for _ in range(2)]
         drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
         assert all(numbers.shape == (2, 1) for numbers in drawn)
@@ -186,7 +180,7 @@ class TestTerms:
         options = (BOX, tables.actor, tables.critics, tables.target_critics)
         policy = policy_with(*options, algorithm=algorithm)
         policy.learning_rng = Middle()
-        return policy.compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+        return policy.compute_gradients(two_rows())
 
     def test_another_reduction_over_critics(self):
         # Row 0: Q⁻(1, 0.5) = 4 and 4.5: y = 1 + ½ (4.5 - ½ · -0.631257) = 3.407814. Row 1 is terminated: y = 2.

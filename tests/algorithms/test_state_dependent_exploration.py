@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PPO, SAC, ConfigError, PPOTrainer, SACTrainer, load_policy
+from rollax import PPO, SAC, ConfigError, PPOTrainer, SACTrainer
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS
+from tests.algorithms.running_sums import check_restored_run
 from tests.marks import long_except
 
 NAMES = [name for name in algorithms_with("use_sde") if name not in {*DATA_ALGORITHMS, "FlashSAC"}]
@@ -58,12 +59,7 @@ def test_a_restored_run_continues_exactly(name, tmp_path):
     with run() as trainer:
         while not trainer.train()["info"]["learner"]:
             pass
-        path = trainer.save(tmp_path / "checkpoint", exact=True)
-        with run() as restored:
-            restored.restore(path)
-            learned = [one.train()["info"]["learner"] for one in (trainer, restored)]
-            assert learned[0] == learned[1]
-    load_policy(path)
+        check_restored_run(trainer, run, tmp_path, ())
 
 
 KINDS = ("multi-agent", "recurrent", "pictures", "compiled", "continuous", "centralized critic")

@@ -35,9 +35,8 @@ def test_outputs_of_sequences_equal_those_of_acting(options):
     policy: Any = worker.get_policy()
     for _ in range(2):
         batch = sampled(worker)
-    sequences, count = policy.memory.sequences(
-        policy.algorithm.loss_columns(batch, policy.learning_rng), batch, policy.memory.max_seq_len
-    )
+    columns = policy.algorithm.loss_columns(batch, policy.learning_rng)
+    sequences, count = policy.memory.sequences(columns, batch, policy.memory.max_seq_len)
     rows, mask = as_rows(jax.tree.map(jnp.asarray, sequences), jnp.ones(count))
     assert mask.min() == 0  # some sequences are shorter than others
     dist_inputs, values, *_ = policy.forward(policy.split.merge(policy.params, policy.extra), rows)

@@ -6,19 +6,12 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SpaceError
 from rollax.algorithms.tqc import TQC, TQCConfig
-from tests.algorithms.tables import f32, set_tables, two_rows
+from tests.algorithms.tables import BOX, LINE, f32, set_tables, two_rows
 from tests.algorithms.test_sac import Middle
+from tests.env.refused import raised, refused
 
-STATES = spaces.Discrete(3)
-BOX = spaces.Box(-1, 1, (1,), np.float32)
-SMALL = {
-    "model": {"fcnet_hiddens": ()},
-    "train_batch_size": 2,
-    "initial_alpha": 0.5,
-    "seed": 0,
-    "num_quantiles": 4,
-    "top_quantiles_to_drop_per_net": 1,
-}
+SMALL = {"model": {"fcnet_hiddens": ()}, "train_batch_size": 2, "initial_alpha": 0.5, "seed": 0, "num_quantiles": 4}
+SMALL |= {"top_quantiles_to_drop_per_net": 1}
 BIAS = "critics.members.head.bias"
 
 
@@ -31,12 +24,12 @@ class TestUpdate:
     quantiles = f32(1, 2, 3, 4, 5, 0, 7, 2).reshape(2, 4)
 
     def results(self, **options):
-        policy = TQC.make_policy(STATES, BOX, {**SMALL, **options})
+        policy = TQC.make_policy(LINE, BOX, {**SMALL, **options})
         weights = {name: np.zeros_like(value) for name, value in policy.get_weights().items()}
         weights["log_alpha"] = policy.get_weights()["log_alpha"]
         set_tables(policy, {**weights, BIAS: self.quantiles}, {**weights, BIAS: 10 * self.quantiles})
         policy.learning_rng = Middle()
-        return policy.compute_gradients(two_rows(actions=f32(0.2, -0.4)[:, None]))
+        return policy.compute_gradients(two_rows())
 
     def test_targets_leave_out_the_largest_quantiles_and_the_actor_none(self):
         # The targets' mean of 0, 10, 20, 20, 30, 40, without 50 and 70, is 20.
@@ -73,9 +66,6 @@ class TestUpdate:
 
 
 def test_settings_and_spaces():
-    with pytest.raises(ConfigError, match="twin_q"):
-        TQCConfig(twin_q=False)
-    with pytest.raises(ConfigError, match="top_quantiles_to_drop_per_net"):
-        TQCConfig(num_quantiles=2)
-    with pytest.raises(SpaceError, match=r"not continuous(.|\n)*TQC"):
-        TQC.make_policy(STATES, spaces.Discrete(2), SMALL)
+    raised(ConfigError, TQCConfig, says="twin_q", twin_q=False)
+    raised(ConfigError, TQCConfig, says="top_quantiles_to_drop_per_net", num_quantiles=2)
+    refused(SpaceError, TQC.make_policy, LINE, spaces.Discrete(2), SMALL, says="not continuous...TQC")

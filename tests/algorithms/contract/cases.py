@@ -28,48 +28,23 @@ KINDS = (*COLUMNS, "parametric, recurrent", "nested actions", "pictures", "compi
 
 BOX = spaces.Box(np.array([-3, 0], np.float32), np.array([1, 10], np.float32))
 NESTED = spaces.Tuple([spaces.Discrete(3), spaces.Dict({"b": BOX, "a": spaces.MultiDiscrete([3, 2])})])
-MEMORY = {
-    "use_gru": True,
-    "lstm_cell_size": 3,
-    "fcnet_hiddens": (4,),
-    "max_seq_len": 4,
-    "lstm_use_prev_action": True,
-    "lstm_use_prev_reward": True,
-}
+MEMORY = {"use_gru": True, "lstm_cell_size": 3, "fcnet_hiddens": (4,), "max_seq_len": 4}
+MEMORY |= {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 IMAGES = {"fcnet_hiddens": (8,), "conv_filters": ((4, 3, 2),), "conv_dense": 8}
-ON_POLICY: dict[str, Any] = {
-    "train_batch_size": 40,
-    "rollout_fragment_length": 20,
-    "timesteps_per_iteration": 0,
-    "model": {"fcnet_hiddens": (8,)},
-    "seed": 3,
-}
+ON_POLICY: dict[str, Any] = {"train_batch_size": 40, "rollout_fragment_length": 20, "timesteps_per_iteration": 0}
+ON_POLICY |= {"model": {"fcnet_hiddens": (8,)}, "seed": 3}
 SEARCH: dict[str, Any] = {"num_directions": 2, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": (8,)}, "seed": 3}
+RANDOM_CRITICS = {"num_critics": 3, "target_critics": 2, "actor_q": "mean"}
+DROPPING = {"fcnet_hiddens": (8,), "normalization": "layer", "dropout": 0.1}
+BLOCKS = {"fcnet_hiddens": (4, 4), "residual_blocks": True, "normalization": "layer"}
+PLAIN = {"residual_blocks": False, "actor_hiddens": (8, 4)}
+PLAIN |= {"model": {"fcnet_hiddens": (8, 4), "normalize_observations": True}}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ALGORITHMS},
     "APPO without V-trace": ("APPO", {"vtrace": False, "use_kl_loss": True}),
-    "SAC of random critics with dropout": (
-        "SAC",
-        {
-            "critic_model": {"fcnet_hiddens": (8,), "normalization": "layer", "dropout": 0.1},
-            "num_critics": 3,
-            "target_critics": 2,
-            "actor_q": "mean",
-            "policy_delay": 2,
-        },
-    ),
-    "SAC of residual blocks": (
-        "SAC",
-        {"critic_model": {"fcnet_hiddens": (4, 4), "residual_blocks": True, "normalization": "layer"}},
-    ),
-    "FlashSAC of plain layers and normalized observations": (
-        "FlashSAC",
-        {
-            "residual_blocks": False,
-            "model": {"fcnet_hiddens": (8, 4), "normalize_observations": True},
-            "actor_hiddens": (8, 4),
-        },
-    ),
+    "SAC of random critics with dropout": ("SAC", {**RANDOM_CRITICS, "critic_model": DROPPING, "policy_delay": 2}),
+    "SAC of residual blocks": ("SAC", {"critic_model": BLOCKS}),
+    "FlashSAC of plain layers and normalized observations": ("FlashSAC", PLAIN),
     "QMIX of independent members": ("QMIX", {"mixer": None}),
 }
 """Algorithms, and those with settings that change their update as a whole."""

@@ -14,19 +14,8 @@ from rollax.core.runtime import trace_count
 from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.rollout.compiled_sampler import CompiledSampler
 from tests.algorithms.checkpoints import continue_training, to_plain
-from tests.algorithms.contract.cases import (
-    COLUMNS,
-    KINDS,
-    VARIANTS,
-    cells,
-    has_replay,
-    in_short,
-    kind_of,
-    make,
-    one_of_each,
-    settings,
-    supported,
-)
+from tests.algorithms.contract import cases
+from tests.algorithms.contract.cases import KINDS, VARIANTS, cells, has_replay, in_short, kind_of, make, one_of_each
 from tests.algorithms.replayed import DATA_ALGORITHMS, GROUP_ALGORITHMS, SEARCH_ALGORITHMS
 
 RUNS = {
@@ -106,7 +95,12 @@ def test_it_learns_and_reports_the_same_statistics_in_every_iteration(variant, k
         assert trainer.evaluate(1)["episodes"] == 1
 
 
-REFUSED = [(n, k) for k in (*COLUMNS, "nested actions") for n in ALGORITHMS if n not in supported(k) | GROUP_ALGORITHMS]
+REFUSED = [
+    (n, k)
+    for k in (*cases.COLUMNS, "nested actions")
+    for n in ALGORITHMS
+    if n not in cases.supported(k) | GROUP_ALGORITHMS
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), REFUSED)
@@ -194,7 +188,7 @@ def test_it_compiles_for_few_sizes_only(variant, kind, tmp_path):
     ],
 )
 def test_one_worker_gives_the_same_numbers_as_none(name, kind, small_ray):
-    config = {**settings(name), **kind_of(kind, name), "num_envs_per_worker": 2}
+    config = {**cases.settings(name), **kind_of(kind, name), "num_envs_per_worker": 2}
     if kind == "continuous":
         config["exploration"] = "OrnsteinUhlenbeckNoise"
     found = []
