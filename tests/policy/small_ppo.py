@@ -27,9 +27,8 @@ def experience(policy, rows, seed=0):
     obs = seen(rows, seed)
     actions, _, fetches = policy.compute_actions(obs)
     advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
-    return SampleBatch(
-        {"obs": obs, "actions": actions, "advantages": advantages, "value_targets": 3 * targets, **fetches}
-    )
+    columns = {"obs": obs, "actions": actions, "advantages": advantages, "value_targets": 3 * targets}
+    return SampleBatch({**columns, **fetches})
 
 
 class Stateful(nnx.Module):

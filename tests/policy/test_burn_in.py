@@ -105,9 +105,8 @@ def test_replayed_values_are_those_of_acting(columns):
     fragment |= {"terminateds": np.arange(9) == 8, "truncateds": np.zeros(9, bool)}
     fragment |= {"state_in": (np.array(states),), "prev_actions": before}
     buffer = DrawsAll(100, columns=columns)
-    buffer.add(
-        Fragment(fragment, [8], {"obs": obs[:1], "state_in": (np.array(states[:1]),), "prev_actions": before[:1]})
-    )
+    after = {"obs": obs[:1], "state_in": (np.array(states[:1]),), "prev_actions": before[:1]}
+    buffer.add(Fragment(fragment, [8], after))
     batch = buffer.sample(0, np.random.default_rng(0), draw=SequenceDraw(3, burn_in=6, columns=columns))
     sequences, count = policy.memory.sequences({name: batch[name] for name in ("obs", "weights")}, batch, 3)
     rows, _ = as_rows(sequences, np.ones(count))

@@ -1,13 +1,9 @@
 """A learner with eight devices learns the same as with one device; checked in a process with eight devices."""
 
 import copy
-import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,8 +24,8 @@ from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import CHOICES, SEEN, SMALL, Stateful, experience, seen
 from tests.policy.small_ppo import make as make_ppo
 from tests.policy.test_targets import Distilled
+from tests.python_process import on_cpus
 
-REPOSITORY = Path(__file__).parents[2]
 DEVICES = 8
 
 
@@ -259,15 +255,7 @@ def check(kinds: list[str]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kinds", [["minibatches"], [*KINDS]], ids=["one", "all"])
 def test_eight_devices_learn_the_same(kinds):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"from tests.policy.test_devices import check; check({kinds})"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    on_cpus(DEVICES, "-c", f"from tests.policy.test_devices import check; check({kinds})")
 
 
 def test_with_one_device_nothing_is_placed_by_hand():

@@ -106,9 +106,8 @@ class TestLearning:
         def loss_and_gradient(params, rows):
             def loss(params):
                 model = policy.split.merge(params, policy.extra, learning=True)
-                return policy.algorithm.loss(
-                    model, policy.forward(model, rows), rows, jnp.ones(len(rows["actions"])), coefficients
-                )
+                out, mask = policy.forward(model, rows), jnp.ones(len(rows["actions"]))
+                return policy.algorithm.loss(model, out, rows, mask, coefficients)
 
             return jax.value_and_grad(loss, has_aux=True)(params)
 
@@ -144,8 +143,7 @@ class TestLearning:
         policy, worker, alone = make(**config), make(**config), make(**config)
         batch, before = experience(worker, 16), worker.get_weights()
         gradients, _ = worker.compute_gradients(batch)
-        for name, value in worker.get_weights().items():
-            np.testing.assert_array_equal(value, before[name])
+        np.testing.assert_equal(worker.get_weights(), before)
         policy.apply_gradients(gradients)
         alone.learn_on_batch(batch)
         for name in policy.extra:

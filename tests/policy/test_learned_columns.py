@@ -15,6 +15,7 @@ from rollax.algorithms.ppo import PPO
 from rollax.algorithms.sac import SAC
 from rollax.batch.columns import MissingColumnError
 from rollax.offline.marwil import BC
+from tests.env.refused import refused
 
 SEEN, CHOICES, FORCES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 ROWS = 4
@@ -56,7 +57,7 @@ def case(request) -> tuple[Any, dict[str, Any]]:
     return policy, columns(policy)
 
 
-def refused(case: tuple[Any, dict[str, Any]], method: str, column: str, value: Any) -> str:
+def error_of(case: tuple[Any, dict[str, Any]], method: str, column: str, value: Any) -> str:
     policy, columns = case
     before = policy.get_weights()
     with pytest.raises(BatchError, match=rf"{policy.made_by.__name__}, column '{column}'") as error:
@@ -87,7 +88,7 @@ class TestWrong:
     )
     def test_observations(self, case, method, value, got):
         for column in {"obs", "new_obs"} & case[1].keys():
-            text = refused(case, method, column, value)
+            text = error_of(case, method, column, value)
             assert "do not fit the policy's observation space" in text
             assert got in text
             assert "expected: numbers [4, 3], of Box" in text
@@ -96,12 +97,12 @@ class TestWrong:
     @pytest.mark.parametrize("case", [name for name in MADE if name != "PPO in PyTorch"], indirect=True)
     def test_actions(self, case, method):
         policy, columns = case
-        text = refused(case, method, "actions", columns["actions"][..., None])
+        text = error_of(case, method, "actions", columns["actions"][..., None])
         space = "Box" if policy.action_space is FORCES else "Discrete(3)"
         assert f"{list(columns['actions'].shape)}, of {space}" in text
         assert "fix:      pass one row for each step, in the shapes of the action space" in text
         if policy.action_space is CHOICES:
-            text = refused(case, method, "actions", columns["actions"] + 0.5)
+            text = error_of(case, method, "actions", columns["actions"] + 0.5)
             assert "expected: whole numbers [4], of Discrete(3)" in text
             assert "fix:      convert the column: batch['actions'].astype(np.int64)" in text
 
@@ -139,11 +140,9 @@ def test_parts_of_nested_spaces():
     with pytest.raises(BatchError, match=r"column 'obs', key 'kinds', element 0(.|\n)*int8\[4, 1\](.|\n)*\[4, 2\]"):
         policy.learn_on_batch(narrow)
     without = batch({"kinds": good["kinds"]}, actions)
-    with pytest.raises(BatchError, match=r"column 'obs', key 'place'(.|\n)*no such part in dict"):
-        policy.learn_on_batch(without)
+    refused(BatchError, policy.learn_on_batch, without, says="column 'obs', key 'place'...no such part in dict")
     floats = batch(good, (np.zeros(ROWS), numbers(2)))
-    with pytest.raises(BatchError, match=r"column 'actions', element 0(.|\n)*float64(.|\n)*whole numbers \[4\]"):
-        policy.learn_on_batch(floats)
+    refused(BatchError, policy.learn_on_batch, floats, says="column 'actions', element 0...float64...whole numbers [4]")
     assert policy.learn_on_batch(batch(good, actions))
 
 
@@ -182,8 +181,7 @@ def test_columns_that_own_postprocessing_changes():
     columns = {**sampled(policy), "new_obs": numbers(6)}
     columns["actions"] = np.eye(3, dtype=np.float32)[columns["actions"]]
     assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
-    with pytest.raises(BatchError, match="OneHot, column 'obs'"):
-        policy.learn_on_batch(SampleBatch({**columns, "obs": numbers(5)}))
+    refused(BatchError, policy.learn_on_batch, SampleBatch({**columns, "obs": numbers(5)}), says="OneHot, column 'obs'")
 
 
 def test_keys_of_other_dicts_are_not_columns():
@@ -200,9 +198,8 @@ def test_keys_of_other_dicts_are_not_columns():
 def test_columns_of_an_own_loss():
     policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
     columns = {**sampled(policy), "rewards": numbers()}
-    fix = r"name it: reads = \(\*BaseClass.reads, 'rewards'\)"
-    with pytest.raises(MissingColumnError, match=rf"does not name(.|\n)*'rewards'(.|\n)*{fix}"):
-        policy.learn_on_batch(SampleBatch(columns))
+    fix = "name it: reads = (*BaseClass.reads, 'rewards')"
+    refused(MissingColumnError, policy.learn_on_batch, SampleBatch(columns), says=f"does not name...'rewards'...{fix}")
     policy = type("Named", (Own,), {"also": "value_targets"}).make_policy(SEEN, CHOICES, PPO_CONFIG)
     assert policy.learn_on_batch(SampleBatch(columns))["total_loss"] is not None
     # no column: some other lookup

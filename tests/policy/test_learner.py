@@ -179,8 +179,7 @@ class TestLearner:
         reference = learner_of(squared_error, optax.scale_by_adam(), params, extra)
         short = Minibatches(plan.rows, 2, 0, 8)  # the first two steps alone
         reference.learn(padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
-        for name, value in reference.variables.params.items():
-            np.testing.assert_array_equal(learner.variables.params[name], value)
+        jax.tree.map(np.testing.assert_array_equal, learner.variables.params, reference.variables.params)
         assert learner.variables.extra["steps"] == learner.num_updates == 2
         states = learner.optimizer_arrays(), reference.optimizer_arrays()
         assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
@@ -213,8 +212,7 @@ class TestLearner:
         with pytest.raises(NonFiniteError, match="policy 'p', gradient step 0: the new value of [wb]"):
             learner.apply(gradient, lr, where="policy 'p'")
         assert learner.num_updates == 0
-        for name, value in params.items():
-            np.testing.assert_array_equal(learner.variables.params[name], value)
+        jax.tree.map(np.testing.assert_array_equal, learner.variables.params, params)
 
     def test_one_assignment_ends_an_update(self, monkeypatch):
         # An error before the assignment changes nothing, and no earlier buffer is donated.
@@ -274,9 +272,8 @@ class TestTargets:
     PLAN = np.array([[0], [1], [0], [1]], np.int32)
 
     def learner(self):
-        return learner_of(
-            target_loss, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other
-        )
+        params = {"w": jnp.array(1.0, jnp.float32)}
+        return learner_of(target_loss, optax.identity(), params, {}, updated_targets=every_other)
 
     def learn(self, learner, rows, y=Y):
         return learner.learn({"y": y}, Minibatches(rows, len(rows), 0, len(y)), {"lr": 0.5}, where="policy 'p'")

@@ -1,19 +1,13 @@
-"""A policy learns the same from microbatches as from whole batches."""
+"""The sizes of microbatches; that a policy learns the same from them is in `test_contract`."""
 
 from dataclasses import replace
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 
-from rollax.algorithms.dqn import DQN
 from rollax.algorithms.ppo import PPO
-from rollax.batch import SampleBatch
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.small_ppo import experience, make
-
-_NOT_A_MEAN = "vf_explained_var"
 
 
 def in_parts(micro: int, make: Any = make, **config: Any) -> tuple[Any, list[int]]:
@@ -46,19 +40,3 @@ def test_microbatches_as_large_as_the_minibatch_have_no_effect():
     stats = [policy.learn_on_batch(batch) for policy in policies]
     assert stats[0] == stats[1]
     assert set(sizes) == {8}
-
-
-@pytest.mark.long
-def test_each_row_has_its_error_for_prioritized_replay():
-    class Parts(DQN):
-        def make_plan(self) -> Any:
-            return replace(super().make_plan(), microbatch_size=3)
-
-    rng, rows = np.random.default_rng(0), 8
-    columns = {name: rng.normal(size=(rows, 2)).astype(np.float32) for name in ("obs", "new_obs")}
-    columns |= {name: rng.random(rows).astype(np.float32) for name in ("rewards", "discounts", "weights")}
-    batch = SampleBatch({**columns, "actions": rng.integers(2, size=rows), "indices": np.arange(rows)})
-    spaces = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
-    config = {"train_batch_size": rows, "seed": 0, "model": {"fcnet_hiddens": [4]}}
-    whole, parts = (kind.make_policy(*spaces, config).learn_on_batch(batch) for kind in (DQN, Parts))
-    np.testing.assert_allclose(parts["td_error"], whole["td_error"], rtol=1e-5)

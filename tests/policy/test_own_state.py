@@ -11,13 +11,8 @@ from rollax.errors import CheckpointError
 from rollax.policy.own_state import own_arrays, set_own_arrays
 from tests.algorithms.own_code import Curious, CuriousTrainer
 
-CONFIG = {
-    "num_envs_per_worker": 2,
-    "train_batch_size": 16,
-    "sgd_minibatch_size": 16,
-    "num_sgd_iter": 1,
-    "model": {"fcnet_hiddens": (4,)},
-}
+CONFIG = {"num_envs_per_worker": 2, "train_batch_size": 16, "sgd_minibatch_size": 16, "num_sgd_iter": 1}
+CONFIG |= {"model": {"fcnet_hiddens": (4,)}}
 ATTRIBUTES = {"target", "nets", "nnx_optimizer", "scale", "scale_state", "best", "key"}
 
 
@@ -31,21 +26,13 @@ def saved(tmp_path_factory):
         return path, own, trainer.train()["info"]
 
 
-def same(one, other):
-    assert one.keys() == other.keys()
-    for name, arrays in one.items():
-        assert arrays.keys() == other[name].keys()
-        for path, array in arrays.items():
-            np.testing.assert_array_equal(array, other[name][path], err_msg=f"{name}{path}")
-
-
 @pytest.mark.long
 def test_restoring_continues_exactly(saved):
     path, own, info = saved
     assert own.keys() == ATTRIBUTES
     assert own["nnx_optimizer"]["['step'].value"] == 1
     with CuriousTrainer.from_checkpoint(path, seed=9) as trainer:  # another seed changes all initial values
-        same(own_arrays(trainer.get_policy()), own)
+        np.testing.assert_equal(own_arrays(trainer.get_policy()), own)
     with Trainer.from_checkpoint(path, trust_code=True) as trainer:
         assert type(trainer) is CuriousTrainer
         assert trainer.train()["info"] == info
@@ -58,7 +45,7 @@ def test_load_policy_restores_it(saved):
     actions = []
     for known in ({"trainer_class": CuriousTrainer}, {"policy_class": Curious}, {"trust_code": True}):
         runner = load_policy(path, **known)
-        same(own_arrays(runner.policy), own)
+        np.testing.assert_equal(own_arrays(runner.policy), own)
         assert runner.policy.config.novelty == 0.25
         actions.append(runner.compute_actions(obs)[0].tolist())
     assert actions[0] == actions[1] == actions[2]
@@ -74,7 +61,7 @@ class TestOnItsOwn:
         net = other.net
         set_own_arrays(other, own_arrays(policy))
         assert other.net is net
-        same(own_arrays(other), own_arrays(policy))
+        np.testing.assert_equal(own_arrays(other), own_arrays(policy))
 
     def test_other_attributes_are_no_state(self):
         policy = Holder(
@@ -100,9 +87,8 @@ class TestOnItsOwn:
         "inside", [lambda: Box(linear(0)), lambda: [Box({"deep": Box(jnp.ones(2))})], lambda: {1: Box(Torch()), "a": 2}]
     )
     def test_state_that_would_be_lost_is_refused(self, inside):
-        with pytest.raises(
-            CheckpointError, match=r"would be lost(.|\n)*attribute 'helper'(.|\n)*custom_state_attributes"
-        ):
+        message = r"would be lost(.|\n)*attribute 'helper'(.|\n)*custom_state_attributes"
+        with pytest.raises(CheckpointError, match=message):
             own_arrays(Holder(helper=inside()))
         assert own_arrays(Apart(helper=inside())) == {}
 

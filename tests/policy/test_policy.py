@@ -76,7 +76,6 @@ def test_weights_without_set_weights_are_refused():
 def test_missing_methods_raise_named_errors(method):
     policy = Threshold(SEEN, CHOICES)
     policy.name = "fixed"
-    with pytest.raises(
-        PolicyError, match=rf"not implement {method}(.|\n)*'fixed', class Threshold(.|\n)*policies_to_train"
-    ):
+    message = rf"not implement {method}(.|\n)*'fixed', class Threshold(.|\n)*policies_to_train"
+    with pytest.raises(PolicyError, match=message):
         getattr(policy, method)(SampleBatch({}))

@@ -1,16 +1,24 @@
-"""Models and batches larger than main memory are refused before they are allocated."""
+"""Sizes of models and batches: refused beyond main memory, and known before anything is allocated."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from examples.torch_ppo import TorchPPO
+from examples.torch_sac import TorchSAC
+from rollax import SAC
 from rollax.algorithms.ddpg import DDPGConfig
 from rollax.algorithms.dqn import DQN, DQNConfig
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.algorithms.qmix import QMIXConfig
 from rollax.core import memory
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, PolicyError
 from rollax.policy import size_checks
+from rollax.policy.size_checks import check_model_size, models_as_large_as
+from rollax.search.ars import ARS
+from tests.env.refused import refused
 
 BOX, TWO = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
 VAST = 10**15
@@ -48,14 +56,12 @@ def test_the_limit_is_the_available_memory(monkeypatch):
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: batch)
     size_checks.check_sizes(image, TWO, config, "")
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: batch - 1)
-    with pytest.raises(ConfigError, match="A batch of 32 rows"):
-        size_checks.check_sizes(image, TWO, config, "")
+    refused(ConfigError, size_checks.check_sizes, image, TWO, config, "", says="A batch of 32 rows")
 
 
 def test_sizes_are_checked_before_the_model_is_made(monkeypatch):
     monkeypatch.setattr(DQN, "make_exploration", lambda self: pytest.fail("too late"))
-    with pytest.raises(ConfigError, match="A layer of"):
-        DQN.make_policy(BOX, spaces.Discrete(VAST))
+    refused(ConfigError, DQN.make_policy, BOX, spaces.Discrete(VAST), says="A layer of")
 
 
 @pytest.mark.parametrize("key", ["seed", "train_batch_size", "num_sgd_iter", "model.max_seq_len"])
@@ -79,11 +85,43 @@ def test_integers_have_64_bits(key):
     ids=str,
 )
 def test_sizes_whose_products_overflow_are_refused(config_class, config):
-    with pytest.raises(ConfigError, match="out of range"):
-        config_class(**config)
+    refused(ConfigError, config_class, says="out of range", **config)
 
 
 def test_numbers_of_processes_and_environments_are_limited():
     for config in ({"num_workers": 2**15}, {"num_envs_per_worker": 2**20 + 1}):
-        with pytest.raises(ConfigError, match="out of range"):
-            PPOConfig(**config)
+        refused(ConfigError, PPOConfig, says="out of range", **config)
+
+
+DICT = spaces.Dict({"a": spaces.Discrete(4), "b": spaces.Box(-1, 1, (2,))})
+IMAGE = spaces.Box(0, 255, (24, 24, 1), np.uint8)
+POLICIES: list[Any] = [
+    (PPO, DICT, spaces.MultiDiscrete([2, 3]), {"model": {"use_lstm": True}}),
+    (PPO, BOX, BOX, {"model": {"free_log_std": True}}),
+    (DQN, IMAGE, spaces.Discrete(3), {"noisy": True, "num_atoms": 5}),
+    (SAC, DICT, BOX, {}),
+    (ARS, BOX, spaces.Discrete(3), {}),
+    (TorchPPO, DICT, spaces.Discrete(3), {"model": {"use_lstm": True}}),
+    (TorchSAC, DICT, BOX, {}),
+]
+
+
+@pytest.mark.short("PPO-observation_space0-action_space0-config0")
+@pytest.mark.parametrize(("policy_class", "observation_space", "action_space", "config"), POLICIES)
+def test_shapes_of_weights_are_known_without_them(policy_class, observation_space, action_space, config):
+    policy = policy_class.make_policy(observation_space, action_space, config)
+    assert policy._weight_shapes() == {key: array.shape for key, array in policy.get_weights().items()}
+
+
+def test_models_of_a_file_are_bounded_together():
+    shapes = {"x": (1 << 12, 1 << 11)}  # 32 MiB
+    weights = {"x": np.zeros((1 << 20), np.float32)}  # 4 MiB
+    check_model_size(lambda: pytest.fail("asked without a bound"), "here")
+    with models_as_large_as([weights, {}]):
+        for _ in range(2):
+            check_model_size(lambda: shapes, "here")
+        with pytest.raises(PolicyError, match="larger"):
+            check_model_size(lambda: shapes, "here")
+    with models_as_large_as([weights] * 10):
+        for _ in range(3):
+            check_model_size(lambda: shapes, "here")

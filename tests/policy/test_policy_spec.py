@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 from rollax import PPO, PolicySpec, PPOConfig, PPOTrainer
 from rollax.errors import PolicyError
+from tests.env.refused import refused
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 
@@ -27,10 +28,7 @@ def test_values_that_make_a_spec(given, expected):
 
 @pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
 def test_other_values_are_refused_as_specs(given):
-    with pytest.raises(
-        PolicyError, match=r"not a policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
-    ):
-        PolicySpec.of(given, "p")
+    refused(PolicyError, PolicySpec.of, given, "p", says="not a policy spec...policies['p']...got:...expected:...fix:")
 
 
 def test_a_config_object_in_a_spec_is_named():
@@ -41,10 +39,9 @@ def test_a_config_object_in_a_spec_is_named():
 @pytest.mark.parametrize(
     ("given", "fix"),
     [
-        ({"gamma": 0.5}, r"write PolicySpec\(config=\{...\}\) .* or None for the algorithm's"),
-        (PPOTrainer, r"the policy of the trainer, PPO, or write None"),
+        ({"gamma": 0.5}, "write PolicySpec(config={...}) ... or None for the algorithm's"),
+        (PPOTrainer, "the policy of the trainer, PPO, or write None"),
     ],
 )
 def test_the_fix_follows_from_what_is_given(given, fix):
-    with pytest.raises(PolicyError, match=rf"not a policy spec(.|\n)*fix: .*{fix}"):
-        PolicySpec.of(given, "p")
+    refused(PolicyError, PolicySpec.of, given, "p", says=f"not a policy spec...fix: ...{fix}")

@@ -10,6 +10,7 @@ from rollax import EnvError, NonFiniteError
 from rollax.policy.raw_observations import columns_of, columns_of_one
 from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
+from tests.env.refused import refused
 from tests.policy.small_ppo import make
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -36,11 +37,8 @@ def test_one_row_of_the_dtype_of_the_space(space, obs, columns):
 def test_nested():
     for obs in (FITS, {**FITS, "more": "than asked for"}, UserDict(FITS)):
         columns, number = columns_of_one(spaces.Tuple([SEEN, spaces.Discrete(4)]), (obs, 3), "here")
-        assert {key: column.tolist() for key, column in columns.items()} == {
-            "pos": [[0.5, -1]],
-            "kind": [2],
-            "mask": [[1, 0]],
-        }
+        expected = {"pos": [[0.5, -1]], "kind": [2], "mask": [[1, 0]]}
+        assert {key: column.tolist() for key, column in columns.items()} == expected
         assert number.tolist() == [3]
 
 
@@ -84,15 +82,11 @@ def test_non_finite_observations_are_refused(space, number):
 
 def test_a_list_equals_its_rows():
     found = columns_of(SEEN, [FITS, {**FITS, "kind": 0}], "here")
-    assert {key: column.tolist() for key, column in found.items()} == {
-        "pos": [[0.5, -1], [0.5, -1]],
-        "kind": [2, 0],
-        "mask": [[1, 0], [1, 0]],
-    }
+    expected = {"pos": [[0.5, -1], [0.5, -1]], "kind": [2, 0], "mask": [[1, 0], [1, 0]]}
+    assert {key: column.tolist() for key, column in found.items()} == expected
     assert [found[key].dtype for key in SEEN] == [SEEN[key].dtype for key in SEEN]
     for wrong in ({**FITS, "kind": 3}, {"pos": [0, 1]}, {**FITS, "pos": [0, 1, 2]}):
-        with pytest.raises(EnvError, match="here, row 1"):
-            columns_of(SEEN, [FITS, wrong], "here")
+        refused(EnvError, columns_of, SEEN, [FITS, wrong], "here", says="here, row 1")
     with pytest.raises(EnvError, match=r"got: +shape \(2,\)\n +expected: rows of shape \(2,\), of Box"):
         columns_of(BOX, np.zeros(2), "here")
     with pytest.raises(NonFiniteError, match="here, key 'pos', row 1"):
@@ -101,12 +95,10 @@ def test_a_list_equals_its_rows():
 
 def test_the_error_of_a_policy_for_stacks_says_what_to_stack():
     space = spaces.Box(-1, 1, (8,), np.float32)
-    for count, says in ((4, "stacks? of the last 4 .*rollax docs environments#stacks"), (1, "environment returns")):
+    for count, says in ((4, "of the last 4 ...rollax docs environments#stacks"), (1, "environment returns")):
         policy = make(space, frame_stack=count)
         runner = PolicyRunner.of(policy, policy.config, make_filter("NoFilter", space))
         for compute in (policy.compute_single_action, runner.compute_single_action):
             assert compute(np.zeros(8)) in policy.action_space
-            with pytest.raises(EnvError, match=rf"got: +shape \(2,\)\n(.|\n)*fix: .*{says}"):
-                compute(np.zeros(2))
-        with pytest.raises(EnvError, match=f"fix: .*{says}"):
-            runner.compute_actions([np.zeros(2)])
+            refused(EnvError, compute, np.zeros(2), says=f"got:      shape (2,)\n...fix: ...{says}")
+        refused(EnvError, runner.compute_actions, [np.zeros(2)], says=f"fix: ...{says}")

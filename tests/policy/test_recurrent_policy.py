@@ -31,9 +31,13 @@ INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
 def make(cls: Any = PPO, space: spaces.Space = SEEN, model: dict | None = None, **config: Any) -> Any:
     sizes = {"sgd_minibatch_size": 8, "num_sgd_iter": 2} if cls is PPO else {}
-    return cls.make_policy(
-        space, CHOICES, {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config}
-    )
+    config = {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config}
+    return cls.make_policy(space, CHOICES, config)
+
+
+def own_model(model: Any) -> dict[str, Any]:
+    """Settings of `make` for a model of one's own, with the default sizes."""
+    return {"use_lstm": False, "custom_model": model, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)}
 
 
 def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: list[int] | None = None) -> SampleBatch:
@@ -61,9 +65,8 @@ def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: li
 
 
 def sequences_of(policy: Any, batch: SampleBatch) -> tuple[dict, int]:
-    return policy.memory.sequences(
-        policy.algorithm.loss_columns(batch, policy.learning_rng), batch, policy.memory.max_seq_len
-    )
+    columns = policy.algorithm.loss_columns(batch, policy.learning_rng)
+    return policy.memory.sequences(columns, batch, policy.memory.max_seq_len)
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -111,9 +114,7 @@ class TestActing:
             previous, rewards, reward = actions, np.array([2.5], np.float32), 2.5
 
     def test_states_keep_their_shape_and_dtype(self):
-        policy = make(
-            model={"use_lstm": False, "custom_model": Recurrent, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)}
-        )
+        policy = make(model=own_model(Recurrent))
         count = np.array([2**24 + 1, 7], np.int32)  # the first is no float32
         state = [np.ones((2, 2, 2), np.float32), count]
         _, (table, counted), _ = policy.compute_actions(np.zeros((2, 3), np.float32), state, None, np.zeros(2))
@@ -325,7 +326,7 @@ class EchoesInNumpysDefaultType(Echoes):
 
 @pytest.mark.parametrize("model", [Echoes, EchoesInNumpysDefaultType])
 def test_custom_models_with_memory_learn(model):
-    policy = make(model={"use_lstm": False, "custom_model": model, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)})
+    policy = make(model=own_model(model))
     batch = experience(policy, [6, 2])
     before = np.concatenate([np.zeros((1, 3)), batch["obs"][:5], np.zeros((1, 3)), batch["obs"][6:7]])
     np.testing.assert_allclose(batch["vf_preds"], before.sum(axis=1), rtol=1e-5, atol=1e-6)
@@ -366,9 +367,7 @@ def test_previous_actions_and_rewards_of_other_rows_are_refused():
         with pytest.raises(PolicyError, match=r"prev_action_batch of compute_actions(.|\n)*3 rows"):
             policy.compute_actions(obs, [], wrong, rewards)
     with pytest.raises(PolicyError, match=r"depends on the memory(.|\n)*without \['prev_actions', 'prev_rewards'\]"):
-        policy.compute_values(
-            obs, {"state_in": tuple(np.zeros((3, 4), np.float32) for _ in policy.get_initial_state())}
-        )
+        policy.compute_values(obs, {"state_in": (np.zeros((3, 4), np.float32),) * len(policy.get_initial_state())})
 
 
 def test_a_repeated_fragment_is_not_one_trajectory():

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 from safetensors.numpy import load_file
 
-from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker, load_policy
+from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, load_policy
 from rollax.algorithms.ppo import PPO, PPOConfig
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, NonFiniteError, PolicyError
@@ -47,9 +47,8 @@ class TestArrays:
     def test_initial_values_are_those_of_the_first_policy(self, three):
         assert_shared(three["a"], three["b"])
         np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2).params[TRUNK[1]])
-        np.testing.assert_array_equal(
-            three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"]
-        )
+        head = "policy_head.kernel"
+        np.testing.assert_array_equal(three["b"].params[head], policy(4, 1).params[head])
 
     @pytest.mark.long
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
@@ -100,8 +99,7 @@ class TestArrays:
     def test_each_has_its_own_optimizer(self, three):
         untouched = {name: value.copy() for name, value in three["b"].learner.optimizer_arrays().items()}
         three["a"].learn_on_batch(experience(three["a"], 16))
-        for name, value in three["b"].learner.optimizer_arrays().items():
-            np.testing.assert_array_equal(value, untouched[name])
+        np.testing.assert_equal(three["b"].learner.optimizer_arrays(), untouched)
         assert three["a"].learner.num_updates > three["b"].learner.num_updates == 0
         moments = three["a"].learner.optimizer_arrays()
         assert any(TRUNK[1] in name and np.abs(value).max() > 0 for name, value in moments.items())
@@ -237,14 +235,12 @@ class TestInTraining:
         with PPOTrainer(Pair, CONFIG) as again:
             again.restore(path)
             assert_shared(again.get_policy("a"), again.get_policy("b"))
-            for name, value in again.get_policy("b").get_weights().items():
-                np.testing.assert_array_equal(value, expected[name])
+            np.testing.assert_equal(again.get_policy("b").get_weights(), expected)
             again.train()
             assert_shared(again.get_policy("a"), again.get_policy("b"))
         assert set(result["info"]["learner"]) == {"a", "b"}
         alone = load_policy(path, "b").policy
-        for name, value in alone.get_weights().items():
-            np.testing.assert_array_equal(value, expected[name])
+        np.testing.assert_equal(alone.get_weights(), expected)
 
     def test_the_config_is_stored(self, tmp_path):
         with PPOTrainer(Pair, CONFIG) as trainer:
@@ -255,13 +251,7 @@ class TestInTraining:
         assert config.multiagent.shared_variables == PPOConfig(**CONFIG).multiagent.shared_variables
 
     def test_weights_are_sent_once(self):
-        worker = RolloutWorker(
-            Pair,
-            MULTIAGENT["policies"],
-            policy_mapping_fn=MULTIAGENT["policy_mapping_fn"],
-            config=CONFIG,
-            default_policy_class=PPO,
-        )
+        worker = PPOTrainer(Pair, CONFIG).worker
         weights = worker.get_weights()
         assert all((weights["a"][name] is weights["b"][name]) == (name in TRUNK) for name in weights["a"])
         other = worker.policies["b"].params

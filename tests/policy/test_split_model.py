@@ -49,9 +49,8 @@ X = jnp.array([[1.0, 2.0], [3.0, 5.0], [-1.0, 0.0]])
 def test_names_are_the_attributes(split, params, extra):
     shapes = {name: (array.shape, array.dtype) for name, array in (params | extra).items()}
     assert shapes == {name: (array.shape, array.dtype) for name, array in (split.params | split.extra).items()}
-    assert sorted(params) == [
-        *("kernel", "layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.scale", "value.bias", "value.kernel")
-    ]
+    layers = ["layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.scale"]
+    assert sorted(params) == ["kernel", *layers, "value.bias", "value.kernel"]
     assert sorted(extra) == ["dropout.rngs.count", "dropout.rngs.key", "layers.1.mean", "layers.1.var"]
     # Plain arrays of settled types: they can be stored, and an update compiles once.
     assert all(np.asarray(value).dtype.kind in "fu" for value in extra.values())
@@ -62,8 +61,7 @@ def test_acting_is_deterministic_and_changes_nothing(split, params, extra):
     model = split.merge(params, extra)
     first = model(X)
     np.testing.assert_array_equal(first, split.merge(params, extra)(X))
-    for name, value in split.extra_of(model).items():
-        np.testing.assert_array_equal(value, extra[name])
+    jax.tree.map(np.testing.assert_array_equal, split.extra_of(model), extra)
 
 
 def test_learning_uses_dropout_and_updates_statistics(split, params, extra):
@@ -108,13 +106,11 @@ def test_weights_of_another_model_are_refused(split, params, extra):
     weights = {name: np.array(value) for name, value in (params | extra).items()}
     checked = split.checked(weights, "policy 'p'")
     assert [arrays.keys() for arrays in checked] == [params.keys(), extra.keys()]
-    with pytest.raises(
-        PolicyError, match=r"different model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
-    ):
+    message = r"different model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
+    with pytest.raises(PolicyError, match=message):
         split.checked({**{n: v for n, v in weights.items() if n != "kernel"}, "k": 0}, "policy 'p'")
-    with pytest.raises(
-        PolicyError, match=r"wrong shape(.|\n)*value.kernel(.|\n)*\(3, 2\)(.|\n)*\(2, 2\)(.|\n)*num_atoms"
-    ):
+    message = r"wrong shape(.|\n)*value.kernel(.|\n)*\(3, 2\)(.|\n)*\(2, 2\)(.|\n)*num_atoms"
+    with pytest.raises(PolicyError, match=message):
         split.checked({**weights, "value.kernel": np.zeros((3, 2))}, "policy 'p'")
 
 

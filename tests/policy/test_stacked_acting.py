@@ -154,9 +154,7 @@ def test_the_order_of_a_vector_is_that_of_the_model():
     policy = ES.make_policy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), config)
     policy.apply_gradients(policy.parts_of(np.ones_like(policy.get_vector())))
     parts, obs = policy.parts_of(policy.get_vector()), np.full((1, 4), 0.5, np.float32)
-    assert {name: part.tolist() for name, part in parts.items()} == {
-        name: value.tolist() for name, value in policy.get_weights().items()
-    }
+    np.testing.assert_equal({name: np.asarray(part) for name, part in parts.items()}, policy.get_weights())
     np.testing.assert_allclose(acted(policy, [policy.get_vector()], obs, 1), policy.compute_actions(obs)[0], rtol=1e-5)
 
 

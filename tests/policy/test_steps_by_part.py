@@ -77,9 +77,8 @@ class TestLearner:
         for step in range(1, 7):
             before = learner.optimizer_arrays()
             learned(learner, 1)
-            changed = {
-                name for name, value in learner.optimizer_arrays().items() if not np.array_equal(value, before[name])
-            }
+            now = learner.optimizer_arrays()
+            changed = {name for name in now if not np.array_equal(now[name], before[name])}
             for part in PARTS:
                 due = step % EVERY.get(part, 1) == 0
                 moved = [name for name in changed if f"'{part}'" in name and "mu" in name]
@@ -134,9 +133,8 @@ class TestPolicies:
         return with_steps(base, self.every, **members).make_policy(SEEN, BOX, REPLAY)
 
     def moved(self, policy, before):
-        return {
-            n.partition(".")[0] for n, value in policy.get_weights().items() if not np.array_equal(value, before[n])
-        }
+        now = policy.get_weights()
+        return {name.partition(".")[0] for name in now if not np.array_equal(now[name], before[name])}
 
     @pytest.mark.long
     def test_only_parts_that_are_due_change(self, kind):
@@ -159,8 +157,7 @@ class TestPolicies:
         for _ in range(4):
             stats, others = policy.learn_on_batch(replayed()), other.learn_on_batch(replayed())
             np.testing.assert_equal(stats, others)
-        for name, value in policy.get_weights().items():
-            np.testing.assert_array_equal(value, other.get_weights()[name])
+        np.testing.assert_equal(policy.get_weights(), other.get_weights())
 
     def test_parts_that_the_model_does_not_have_are_refused(self, kind):
         base, members = KINDS[kind]

@@ -180,9 +180,8 @@ def test_targets_of_an_encoder_that_two_parts_share(parts: Any) -> None:
 
     config = {"sgd_minibatch_size": 8, "num_sgd_iter": 1, "seed": 0, "model": {"custom_model": SharedEncoder}}
     if len(parts) == 1:
-        with pytest.raises(
-            PolicyError, match=r"never change(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
-        ):
+        message = r"never change(.|\n)*actor.layers.0.bias, which is in \['critic_net'\] too"
+        with pytest.raises(PolicyError, match=message):
             Averaged.make_policy(SEEN, CHOICES, config)
         return
     policy = Averaged.make_policy(SEEN, CHOICES, config)

@@ -76,9 +76,8 @@ class TestPlan:
 
 def test_buckets():
     assert [acting_bucket(rows) for rows in (1, 2, 3, 4, 5, 64, 65)] == [1, 2, 4, 4, 8, 64, 128]
-    assert [training_bucket(rows) for rows in (1, 3, 8, 9, 11, 17, 33, 100, 112, 113, 4000)] == [
-        *(1, 3, 8, 10, 12, 20, 40, 112, 112, 128, 4096)
-    ]
+    rows, buckets = (1, 3, 8, 9, 11, 17, 33, 100, 112, 113, 4000), (1, 3, 8, 10, 12, 20, 40, 112, 112, 128, 4096)
+    assert tuple(map(training_bucket, rows)) == buckets
     for rows in range(1, 3000):
         assert rows <= training_bucket(rows) <= 1.25 * rows + 1
     assert len({training_bucket(rows) for rows in range(1025, 4097)}) == 8

@@ -21,9 +21,7 @@ each = pytest.mark.parametrize("policy_class", [PPO, TorchPPO])
 def test_arrays_without_real_numbers_are_refused(policy_class, wrong):
     policy = policy_class.make_policy(SEEN, CHOICES, SMALL)
     before = policy.get_weights()
-    message = (
-        r"no real numbers(.|\n)*policy 'default_policy'.*policy_head.bias(.|\n)*got: +dtype (object|<U1|complex128)"
-    )
+    message = r"no real numbers(.|\n)*policy 'default_policy'.*policy_head.bias(.|\n)*dtype (object|<U1|complex128)"
     for call in (policy.set_weights, policy.apply_gradients):
         with pytest.raises(PolicyError, match=message):
             call({**before, "policy_head.bias": wrong})

@@ -14,8 +14,9 @@ from rollax.algorithms.dqn import DQN
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.sac import SAC
 from tests.marks import long_except
+from tests.policy.small_ppo import CHOICES, SEEN, seen
 
-SEEN, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))
+BOX = spaces.Box(-1, 1, (2,))
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "lr": 1e-2}
 PPO_CONFIG = {**SMALL, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
 REPLAY = {**SMALL, "train_batch_size": 8}
@@ -32,6 +33,7 @@ KINDS = {
 }
 IN_SHORT = {"PPO", *(kind for kind in KINDS if kind.startswith("Torch"))}
 every_kind = pytest.mark.parametrize("kind", long_except(IN_SHORT, KINDS.keys()))
+same = np.testing.assert_equal
 
 
 def make(kind="TorchPPO", **changes):
@@ -47,10 +49,6 @@ def in_parts(rows, kind, **changes):
             return replace(super().make_plan(), microbatch_size=rows)
 
     return Parts.make_policy(SEEN, KINDS[kind][1], {**KINDS[kind][2], **changes})
-
-
-def seen(rows, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, (rows, 3)).astype(np.float32)
 
 
 def experience(policy, rows=16, seed=0):
@@ -69,12 +67,6 @@ def experience(policy, rows=16, seed=0):
         columns |= {"state_in": (np.zeros((rows, *state.shape), np.float32),)}
         columns |= {"trajectory_id": np.repeat([0, 1], rows // 2), "eps_id": np.repeat([0, 1], rows // 2)}
     return SampleBatch(columns)
-
-
-def same(weights, others):
-    assert weights.keys() == others.keys()
-    for name, value in weights.items():
-        np.testing.assert_array_equal(value, others[name], err_msg=name)
 
 
 def continues_exactly(policy, other):

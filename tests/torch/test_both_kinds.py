@@ -14,7 +14,7 @@ from rollax import Algorithm, MultiAgentBatch, Outputs, SampleBatch, TorchAlgori
 from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
 from rollax.policy.checks import ColumnShapes
 from rollax.policy.exploration import Exploration
-from tests.env.refused import refused
+from tests.env.refused import raised, refused
 from tests.torch.made import CHOICES, SEEN, seen
 
 MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
@@ -43,13 +43,38 @@ class TestErrorsOfTransitions:
 
     @both_kinds
     def test_a_loss_without_them_is_named(self, kind):
-        with pytest.raises(PolicyError, match=rf"returns no error for each row(.|\n)*Own{kind}, td_errors"):
-            made(kind).td_errors(batch())
+        raised(PolicyError, made(kind).td_errors, batch(), says=f"returns no error for each row...Own{kind}, td_errors")
 
     @both_kinds
     def test_a_number_is_refused(self, kind):
         policy = made(kind, loss=lambda out: (out.policy.mean(), {"td_error": out.value.mean()}))
         refused(ShapeError, policy.td_errors, batch(), says="'td_error'...got:      ()")
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda out: out.value.mean(), "array []"),
+        (lambda out: (out.value, {}), "array [5], dict"),
+        (lambda out: (out.value.mean(), {}, 1), "array [], dict, int"),
+        (lambda out: (0.0, {}), "float, dict"),
+        (lambda out: None, "NoneType"),
+    ],
+)
+def test_a_loss_returns_a_number_and_a_dict(kind, result, got):
+    got = got.replace("array", {"JAX": "Array", "PyTorch": "Tensor"}[kind])
+    says = f"not return a number and a dict...algorithm Own{kind}, loss\n...got:      {got}\n"
+    refused(PolicyError, made(kind, loss=result).learn_on_batch, batch(), says=says)
+
+
+def test_statistics_of_a_loss_are_numbers_and_columns():
+    def loss(out):
+        return out.value.mean(), {"two": 2, "half": 0.5, "by_row": out.value}
+
+    assert made("JAX", loss=loss).learn_on_batch(batch())["two"] == 2
+    policy = made("JAX", loss=lambda out: (out.value.mean(), {"odd": np.ones(3)}))
+    refused(ShapeError, policy.learn_on_batch, batch(), says="statistic 'odd' of the loss\n...(3,)...(5,)")
 
 
 class LastChoice(Exploration):
@@ -193,5 +218,4 @@ def test_further_keys_of_observations_do_not_count():
 def test_only_a_sample_batch_is_learned_from(kind, given):
     policy = made(kind)
     for method in (policy.learn_on_batch, policy.compute_gradients, policy.td_errors):
-        with pytest.raises(BatchError, match=rf"not a SampleBatch.\n +where: .*Own{kind}(.|\n)*SampleBatch\(\{{"):
-            method(given)
+        raised(BatchError, method, given, says=f"not a SampleBatch.\n  where: ...Own{kind}...SampleBatch({{")

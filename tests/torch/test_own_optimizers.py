@@ -119,19 +119,6 @@ def test_gradients_may_leave_out_parts_of_the_model_but_not_all():
 
 
 class TestLosses:
-    @pytest.mark.parametrize(
-        ("result", "got"),
-        [
-            (lambda out: out.value.mean(), "Tensor []"),
-            (lambda out: (out.value, {}), "Tensor [8], dict"),
-            (lambda out: (1.0, {}), "float, dict"),
-            (lambda out: None, "NoneType"),
-        ],
-    )
-    def test_other_results_are_refused(self, result, got):
-        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: result(out))
-        refused(PolicyError, policy.learn_on_batch, experience(policy), says=f"algorithm Own, loss...got:      {got}\n")
-
     def test_a_loss_that_writes_to_its_batch_changes_no_other_epoch(self):
         def loss(self, model, out, batch, mask, coefficients):
             seen.append(batch["advantages"].abs().sum().item())

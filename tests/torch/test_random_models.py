@@ -61,11 +61,6 @@ def acted(policy):
     return [*found, policy.compute_values(seen(4))]
 
 
-def equal(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def drawing(**changes):
     return make(model={"custom_model": Drawing}, **changes)
 
@@ -77,22 +72,22 @@ class TestDrawing:
         first = acted(policy)
         assert torch.equal(torch.get_rng_state(), before)
         torch.rand(17)
-        equal(first, acted(twin))
+        same(first, acted(twin))
         again = acted(policy)
         assert all(not np.array_equal(*pair) for pair in zip(first[1:3], again[1:3], strict=True))
 
     def test_probabilities_use_the_policys_own_stream(self):
         before = torch.get_rng_state()
-        equal(*([action_probabilities(one, seen(3))] for one in (drawing(), drawing())))
+        same(*([action_probabilities(one, seen(3))] for one in (drawing(), drawing())))
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_restoring_continues_exactly(self):
         policy, other = drawing(), drawing(seed=9)
         acted(policy)
         other.set_state(policy.get_state())
-        equal(acted(policy), acted(other))
+        same(acted(policy), acted(other))
         other.set_acting_state(policy.get_acting_state())
-        equal(acted(policy), acted(other))
+        same(acted(policy), acted(other))
 
     def test_acting_does_not_change_learning(self):
         policy, twin = drawing(), drawing()
@@ -115,7 +110,7 @@ class TestDrawing:
                 return out._replace(policy=out.policy + torch.randn_like(out.policy))
 
         before = torch.get_rng_state()
-        equal(*(acted(Spread.make_policy(SEEN, CHOICES, PPO_CONFIG)) for _ in range(2)))
+        same(*(acted(Spread.make_policy(SEEN, CHOICES, PPO_CONFIG)) for _ in range(2)))
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -133,7 +128,7 @@ class TestNoisy:
         before = policy.get_weights()
         inputs = [policy.compute_actions(seen(5))[2]["action_dist_inputs"] for _ in range(2)]
         assert not np.array_equal(*inputs)
-        equal(*([policy.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]] for _ in range(2)))
+        same(*([policy.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]] for _ in range(2)))
         same(policy.get_weights(), before)
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["calls"] == policy.learner.num_updates == 4
@@ -148,4 +143,4 @@ class TestNoisy:
         policy, other = (make(model={"custom_model": Noisy}, seed=seed) for seed in (1, 2))
         policy.compute_actions(seen(5))
         other.set_state(policy.get_state())
-        equal(*([one.compute_actions(seen(rows))[2]["action_dist_inputs"]] for one in (policy, other)))
+        same(*([one.compute_actions(seen(rows))[2]["action_dist_inputs"]] for one in (policy, other)))

@@ -6,24 +6,14 @@ import torch
 from torch import nn
 
 from examples.torch_ppo import TorchPPO, TorchPPOConfig, TorchPPOTrainer
-from rollax import Outputs, RolloutWorker
+from rollax import Outputs
 from rollax.config.groups import CentralizedCriticFields
 from rollax.errors import ConfigError, PolicyError
-from tests.algorithms.test_centralized_critic import COIN, Secrets
-from tests.torch.made import same
+from tests.algorithms.checkpoints import continue_training
+from tests.algorithms.test_centralized_critic import COIN, ONE_EACH, Secrets, worker
 
-CONFIG = {
-    "num_envs_per_worker": 4,
-    "train_batch_size": 256,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 5,
-    "lr": 2e-2,
-    "gamma": 0.0,
-    "seed": 0,
-    "model": {"fcnet_hiddens": (32,)},
-    "centralized_critic": True,
-}
-ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent_id: agent_id}
+CONFIG = {"num_envs_per_worker": 4, "train_batch_size": 256, "sgd_minibatch_size": 64, "num_sgd_iter": 5, "lr": 2e-2}
+CONFIG |= {"gamma": 0.0, "seed": 0, "model": {"fcnet_hiddens": (32,)}, "centralized_critic": True}
 
 
 class CentralConfig(CentralizedCriticFields, TorchPPOConfig):
@@ -88,18 +78,8 @@ def test_a_model_may_define_its_own_critic():
     assert explained(model={"custom_model": OwnCritic}) > 0.95
 
 
-def worker(policy_class=CentralPolicy, **config):
-    return RolloutWorker(
-        Secrets,
-        {"a": None, "b": None},
-        policy_mapping_fn=lambda agent_id: agent_id,
-        config={**CONFIG, "rollout_fragment_length": 16, **config},
-        default_policy_class=policy_class,
-    )
-
-
 def test_acting_does_not_call_it_and_its_loss_does_not_train_the_actor():
-    made = worker()
+    made = worker(policy_class=CentralPolicy, **CONFIG)
     policy, batch = made.policies["a"], made.sample()["a"]
     batch["advantages"] = np.zeros(len(batch), np.float32)
     gradients, _ = policy.compute_gradients(batch)
@@ -122,14 +102,12 @@ def test_restoring_continues_exactly(tmp_path):
     config = {**CONFIG, "multiagent": ONE_EACH}
     with CentralTrainer(Secrets, config) as trainer:
         trainer.train()
+        assert any(name.startswith("critic.") for name in trainer.get_weights()["a"])
         path = trainer.save(tmp_path, exact=True)
-        trainer.train()
-        expected = trainer.get_weights()["a"]
-    assert any(name.startswith("critic.") for name in expected)
+        expected = continue_training(trainer, 1)
     with CentralTrainer(Secrets, config) as again:
         again.restore(path)
-        again.train()
-        same(again.get_weights()["a"], expected)
+        assert continue_training(again, 1) == expected
 
 
 def test_a_policy_made_on_its_own_is_refused():
@@ -143,9 +121,9 @@ def test_a_model_without_a_critic_is_refused():
             return nn.Linear(1, 2)
 
     with pytest.raises(PolicyError, match=r"model has no centralized critic(.|\n)*critic\(critic_obs\)"):
-        worker(Without)
+        worker(policy_class=Without, **CONFIG)
 
 
 def test_a_critic_with_an_axis_too_many_is_refused():
     with pytest.raises(PolicyError, match=r"Unsqueezed\.critic(.|\n)*, 1\)(.|\n)*squeeze\(-1\)"):
-        worker(model={"custom_model": Unsqueezed}).sample()
+        worker(policy_class=CentralPolicy, **{**CONFIG, "model": {"custom_model": Unsqueezed}}).sample()

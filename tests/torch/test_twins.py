@@ -357,10 +357,7 @@ class TestModels:
         columns = {
             "agent": np.arange(B) % agents,
             "obs": normal(B, 3),
-            "other": {
-                "presence": of_others % 3,
-                "parts": ({"obs": normal(B, 2, 3, seed=1), "actions": of_others},),
-            },
+            "other": {"presence": of_others % 3, "parts": ({"obs": normal(B, 2, 3, seed=1), "actions": of_others},)},
         }
         same_outputs_and_gradients(
             CentralCritic(space, sizes, rngs=nnx.Rngs(0)),

@@ -7,13 +7,11 @@ import pytest
 from flax import nnx
 from torch import nn
 
-from rollax import PPO, Algorithm, Fragment, Outputs, PolicyError, PPOTrainer, TorchAlgorithm
+from rollax import PPO, Fragment, Outputs, PolicyError, PPOTrainer
 from rollax.policy.add_advantages import add_advantages
 from tests.golden.cases import TwoKnownAgents
 from tests.torch.made import CHOICES, SEEN, seen
-
-KINDS = {"JAX": Algorithm, "PyTorch": TorchAlgorithm}
-both_kinds = pytest.mark.parametrize("kind", KINDS)
+from tests.torch.test_both_kinds import KINDS, both_kinds
 
 
 def made(kind, *, model=None, **members) -> Any:

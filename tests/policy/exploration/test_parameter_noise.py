@@ -27,9 +27,8 @@ def noise_with(distance=0.0, limit=1.0, sigma=0.1):
 def rows(count, trajectories=1, ended=0):
     over = np.zeros(count, bool)
     over[:ended] = True
-    return SampleBatch(
-        {"trajectory_id": np.arange(count) % trajectories, "terminateds": over, "truncateds": np.zeros(count, bool)}
-    )
+    columns = {"terminateds": over, "truncateds": np.zeros(count, bool)}
+    return SampleBatch({"trajectory_id": np.arange(count) % trajectories, **columns})
 
 
 def acted(noise, seed=0, params=None):
@@ -110,8 +109,7 @@ class TestDirection:
             np.testing.assert_allclose(second[name] - moved[name], first[name] - PARAMS[name], atol=1e-6)
 
     @pytest.mark.parametrize(
-        ("fragments", "changes"),
-        [([(3, 0)], False), ([(3, 1)], False), ([(4, 1), (3, 1)], True), ([(2, 1)], True)],
+        ("fragments", "changes"), [([(3, 0)], False), ([(3, 1)], False), ([(4, 1), (3, 1)], True), ([(2, 1)], True)]
     )
     def test_direction_changes_when_as_many_trajectories_have_ended_as_continue(self, fragments, changes):
         # Of 3 trajectories with one that ended two continue, of 4 with one that ended three, of 2 one.
