@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.actor_critic import (
-    entropy_of_normals,
-    reward_scale,
-    smoothed_actions,
-    td_target,
-    temperature_loss,
-    twin_errors,
-)
+from rollax.ops import actor_critic
+from rollax.ops.actor_critic import entropy_of_normals, reward_scale, smoothed_actions, td_target, twin_errors
 
 
 def array(*numbers):
@@ -72,9 +66,8 @@ class TestTwinErrors:
 
     def test_gradients(self):
         # 2 w e / 2 rows
-        by_values, by_targets = jax.jit(jax.grad(lambda v, t: twin_errors(v, t, self.weights, self.mask)[0], (0, 1)))(
-            self.values, self.targets
-        )
+        gradient = jax.grad(lambda v, t: twin_errors(v, t, self.weights, self.mask)[0], (0, 1))
+        by_values, by_targets = jax.jit(gradient)(self.values, self.targets)
         np.testing.assert_allclose(by_values, [[2, 0, 0], [-1, 1.5, 0]])
         np.testing.assert_array_equal(by_targets, 0)
 
@@ -84,7 +77,7 @@ def test_temperature_loss():
     logp, target, mask = array(-1, 2, 9), array(0.5, 0.5, 0.5), array(1, 1, 0)
 
     def loss(log_alpha, logp):
-        return temperature_loss(log_alpha, logp, target, mask)
+        return actor_critic.temperature_loss(log_alpha, logp, target, mask)
 
     np.testing.assert_allclose(loss(jnp.float32(3), logp), -3)
     by_alpha, by_logp = jax.jit(jax.grad(loss, (0, 1)))(jnp.float32(3), logp)

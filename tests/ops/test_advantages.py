@@ -94,8 +94,7 @@ class TestGeneralizedAdvantages:
         fragment, next_values = random_segments([3, 2])
         before, next_values_before = fragment.copy(), next_values.copy()
         generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.9)
-        for name, column in fragment.items():
-            np.testing.assert_array_equal(column, before[name])
+        np.testing.assert_equal(fragment.to_dict(), before.to_dict())
         np.testing.assert_array_equal(next_values, next_values_before)
 
     def test_wrong_columns(self):
@@ -120,9 +119,8 @@ class TestValueHeads:
         # γ = 0.1 and λ = 1 in both heads, values 0: the targets are returns. Episodic: 1 2 3 and 4 5 then 8 and 6 then
         # 9. Otherwise slot 0 has 1 2 3 6 and then 9.
         fragment, rewards, next_values = self.made(np.zeros((6, 2), np.float32))
-        advantages, targets = generalized_advantages(
-            fragment, next_values, gamma=0.1, lambda_=1.0, rewards=rewards, episodic=(True, False)
-        )
+        settings = {"gamma": 0.1, "lambda_": 1.0, "rewards": rewards, "episodic": (True, False)}
+        advantages, targets = generalized_advantages(fragment, next_values, **settings)
         np.testing.assert_allclose(targets[:, 0], f32(1.23, 2.3, 3, 4.58, 5.8, 6.9), rtol=1e-6)
         np.testing.assert_allclose(targets[:, 1], f32(1.2369, 2.369, 3.69, 4.58, 5.8, 6.9), rtol=1e-6)
         np.testing.assert_array_equal(advantages, targets)
@@ -136,9 +134,8 @@ class TestValueHeads:
         #   slot 1: δ = 4, 5 + 8 - 1 = 12:  A = 4 + 6, 12
         values = np.stack([f32(10, 20, 30, 40, 50, 60), np.ones(6, np.float32)], axis=1)
         fragment, rewards, next_values = self.made(values)
-        advantages, targets = generalized_advantages(
-            fragment, next_values, gamma=(0.5, 1.0), lambda_=(0.0, 0.5), rewards=rewards, episodic=(True, False)
-        )
+        settings = {"gamma": (0.5, 1.0), "lambda_": (0.0, 0.5), "rewards": rewards, "episodic": (True, False)}
+        advantages, targets = generalized_advantages(fragment, next_values, **settings)
         np.testing.assert_allclose(advantages[:, 0], f32(1, -3, -27, -11, -41, -49.5), rtol=1e-6)
         np.testing.assert_allclose(advantages[:, 1], f32(4.5, 7, 10, 10, 12, 14), rtol=1e-6)
         np.testing.assert_allclose(targets, advantages + values, rtol=1e-6)

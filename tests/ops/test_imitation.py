@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.imitation import (
-    advantage_weights,
-    behaviour_regularized_loss,
-    expectile_loss,
-    moving_mean_square,
-    squared_distances,
-)
+from rollax.ops import imitation
+from rollax.ops.imitation import advantage_weights, behaviour_regularized_loss, expectile_loss, squared_distances
 
 
 def array(*numbers):
@@ -41,7 +36,7 @@ class TestWeights:
 
 def test_the_moving_mean_square():
     # mean of 9, 1 (the third is padding): 5;  100 + ¼ (5 - 100) = 76.25
-    moved = jax.jit(lambda c, a, m: moving_mean_square(c, a, m, rate=0.25))
+    moved = jax.jit(lambda c, a, m: imitation.moving_mean_square(c, a, m, rate=0.25))
     np.testing.assert_allclose(moved(jnp.float32(100), array(3, -1, 9e9), array(1, 1, 0)), 76.25)
 
 

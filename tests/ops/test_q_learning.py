@@ -11,21 +11,9 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.q_learning import (
-    categorical_cross_entropy,
-    categorical_entropy,
-    chosen,
-    dueling,
-    huber,
-    lowest_distribution,
-    lowest_quantiles,
-    projected,
-    q_target,
-    quantile_huber,
-    rescaled,
-    sequence_errors,
-    unscaled,
-)
+from rollax.ops import q_learning
+from rollax.ops.q_learning import categorical_cross_entropy, chosen, dueling, huber, projected, q_target, unscaled
+from tests.env.refused import raised
 
 each_way = pytest.mark.parametrize(
     "way", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="jitted")]
@@ -83,10 +71,8 @@ class TestQTarget:
 
     def test_shapes(self, monkeypatch):
         monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        with pytest.raises(ShapeError):
-            q_target(self.rewards, self.discounts[:2], self.next_values, self.next_values)
-        with pytest.raises(ShapeError):
-            q_target(self.rewards, self.discounts, self.next_values, self.next_values[:, :1])
+        raised(ShapeError, q_target, self.rewards, self.discounts[:2], self.next_values, self.next_values)
+        raised(ShapeError, q_target, self.rewards, self.discounts, self.next_values, self.next_values[:, :1])
 
 
 @each_way
@@ -158,7 +144,7 @@ def test_categorical_cross_entropy(way):
 def test_categorical_entropy(way):
     probabilities = jnp.array([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]])
     expected = [np.log(2), 0, np.log(4) - 0.75 * np.log(3)]
-    np.testing.assert_allclose(way(categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(way(q_learning.categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
     # It is the minimum of the cross-entropy with these probabilities.
     least = categorical_cross_entropy(probabilities[2:], jnp.log(probabilities[2:]))
     np.testing.assert_allclose(least, expected[2:], rtol=1e-6)
@@ -172,9 +158,9 @@ def test_quantile_huber(way):
     #   row 1   θ = 1:  u = 0, 4:   0,              ¼ · 3.5 = 0.875
     #           θ = 6:  u = -5, -1: ¼ · 4.5 = 1.125, ¼ · ½ = 0.125       sum 2.125
     quantiles, targets = array([0, 2], [1, 6]), array([1, 5], [1, 5])
-    np.testing.assert_allclose(way(quantile_huber)(quantiles, targets), [3.25 / 4, 2.125 / 4], rtol=1e-6)
+    np.testing.assert_allclose(way(q_learning.quantile_huber)(quantiles, targets), [3.25 / 4, 2.125 / 4], rtol=1e-6)
     # By θ: -|τ - 1{u < 0}| clip(u, -1, 1) / 4. Row 0: -(¼ + ¼), ¼ - ¾; row 1: -(0 + ¼), ¼ + ¼.
-    by_theta, by_y = jax.jit(jax.grad(lambda *args: quantile_huber(*args).sum(), (0, 1)))(quantiles, targets)
+    by_theta, by_y = jax.jit(jax.grad(lambda *args: q_learning.quantile_huber(*args).sum(), (0, 1)))(quantiles, targets)
     np.testing.assert_allclose(by_theta, array([-0.5, -0.5], [-0.25, 0.5]) / 4, rtol=1e-6)
     np.testing.assert_array_equal(by_y, 0)
 
@@ -184,9 +170,9 @@ def test_the_largest_quantiles_of_all_critics_together_are_dropped(way):
     # Two critics (N = 2), two rows, three quantiles (M = 3), d = 1: the two largest of each row's six. In row 0 both
     # are those of critic 1, in row 1 each critic has one.
     quantiles = array([[3, 1, 2], [9, 0, 5]], [[8, 4, 7], [6, 10, 1]])
-    found = way(partial(lowest_quantiles, dropped=1))(quantiles)
+    found = way(partial(q_learning.lowest_quantiles, dropped=1))(quantiles)
     np.testing.assert_array_equal(found, [[1, 2, 3, 4], [0, 1, 5, 6]])
-    np.testing.assert_array_equal(lowest_quantiles(quantiles, 0)[0], [1, 2, 3, 4, 7, 8])
+    np.testing.assert_array_equal(q_learning.lowest_quantiles(quantiles, 0)[0], [1, 2, 3, 4, 7, 8])
 
 
 @each_way
@@ -208,22 +194,21 @@ def test_the_distribution_with_the_smallest_mean():
     # Means over the atoms -1, 0, 1:  row 0: 0.5, -0.25;  row 1: 0, 0.75.
     first, second = [[0, 0.5, 0.5], [0.5, 0, 0.5]], [[0.25, 0.75, 0], [0, 0.25, 0.75]]
     probabilities, support = array(first, second), array(-1, 0, 1)
-    np.testing.assert_array_equal(lowest_distribution(probabilities, support), [second[0], first[1]])
+    np.testing.assert_array_equal(q_learning.lowest_distribution(probabilities, support), [second[0], first[1]])
 
 
 def test_scaled_values():
     # h(3) = √4 - 1 + 0.003;  h(-8) = -(√9 - 1) - 0.008
-    np.testing.assert_allclose(rescaled(array(3, -8, 0), 1e-3), [1.003, -2.008, 0], rtol=1e-6)
+    np.testing.assert_allclose(q_learning.rescaled(array(3, -8, 0), 1e-3), [1.003, -2.008, 0], rtol=1e-6)
     np.testing.assert_allclose(unscaled(array(1.003, -2.008, 0), 1e-3), [3, -8, 0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(unscaled(array(1, -2), 0.0), [3, -8], rtol=1e-6)
     # h'(x) = 1 / (2 √(|x| + 1)) + ε
-    slopes = jax.vmap(jax.grad(rescaled), in_axes=(0, None))(array(3, -8, 0), 1e-3)
+    slopes = jax.vmap(jax.grad(q_learning.rescaled), in_axes=(0, None))(array(3, -8, 0), 1e-3)
     np.testing.assert_allclose(slopes, [1 / 4 + 1e-3, 1 / 6 + 1e-3, 1 / 2 + 1e-3], rtol=1e-6)
 
 
 def test_errors_of_sequences():
     # η = ¾. Rows 3, -1 and one outside of the mask:  ¾ · 3 + ¼ · 2 = 2.75.  Rows -4 alone: 4.  None: 0.
     errors, mask = array(3, -1, 9, -4, 9, 9, 9, 9, 9), array(1, 1, 0, 1, 0, 0, 0, 0, 0)
-    np.testing.assert_allclose(sequence_errors(errors, mask, 3, eta=0.75), [2.75, 4, 0], rtol=1e-6)
-    with pytest.raises(ShapeError):
-        sequence_errors(errors, mask[:3], 3, eta=0.9)
+    np.testing.assert_allclose(q_learning.sequence_errors(errors, mask, 3, eta=0.75), [2.75, 4, 0], rtol=1e-6)
+    raised(ShapeError, q_learning.sequence_errors, errors, mask[:3], 3, eta=0.9)
