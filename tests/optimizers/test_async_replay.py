@@ -11,13 +11,7 @@ from rollax import AsyncReplayOptimizer
 from rollax.errors import ConfigError, WorkerError
 from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.prioritized import PrioritizedReplay
-from tests.optimizers.replay_stand_ins import (
-    SMALL,
-    RowWorker,
-    due,
-    numbers_in,
-    shards_of,
-)
+from tests.optimizers.replay_stand_ins import SMALL, RowWorker, due, numbers_in, shards_of
 from tests.optimizers.stand_ins import STEPS, learner_threads, learning, policy_of, steps
 from tests.waiting import LONG, until
 
@@ -46,9 +40,8 @@ class TestShards:
         assert len(numbers) == len(set(numbers)) == optimizer.env_steps == optimizer.agent_steps
 
     def test_settings_too_large_for_a_buffer_are_refused_at_once(self, make, monkeypatch):
-        monkeypatch.setattr(
-            AsyncReplayOptimizer, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0)
-        )
+        wrong = partial(PrioritizedReplay, alpha=-1.0)
+        monkeypatch.setattr(AsyncReplayOptimizer, "buffers_of", lambda self, policy: wrong)
         with pytest.raises(ConfigError, match="alpha"):
             make(1)
 
@@ -154,12 +147,6 @@ class TestIntensity:
         stepping.join(LONG)
         assert not stepping.is_alive()
         assert processes.fragments > sampled
-
-    def test_no_updates_before_learning_starts(self, make):
-        optimizer, _ = make(2, learning_starts=10_000)
-        steps(optimizer, 20)
-        assert optimizer.num_updates == 0
-        assert optimizer.env_steps >= 20 * 2 * STEPS
 
 
 class TestWeights:

@@ -102,9 +102,8 @@ def test_windows_are_those_of_pairs(space, count, n_step, ends):
     like = player.steps()
     kept = [ring.empty(like) for ring in (pairs, once)]
     player.restart()
-    puts, cuts, reads = (
-        [jax.jit(getattr(ring, name)) for ring in (pairs, once)] for name in ("put", "cut", "transitions")
-    )
+    names = ("put", "cut", "transitions")
+    puts, cuts, reads = ([jax.jit(getattr(ring, name)) for ring in (pairs, once)] for name in names)
     ended = np.zeros(0, int)  # episodes that ended with each step
     for taken in range(0, 5 * STEPS, LENGTH):
         new, after = player.steps(), taken + LENGTH

@@ -33,9 +33,8 @@ def test_draws_are_in_proportion_to_the_priorities(make):
     steps, places, weights = (np.asarray(part)[:4000] for part in found)
     counts = {pair: int(np.sum((steps == pair[0]) & (places == pair[1]))) for pair in zip(steps, places, strict=True)}
     # One draw in each 4000th of the sum.
-    assert counts == {
-        pair: pytest.approx(400 * p, abs=1) for pair, p in {(1, 0): 1, (2, 0): 2, (2, 1): 3, (3, 1): 4}.items()
-    }
+    chances = {(1, 0): 1, (2, 0): 2, (2, 1): 3, (3, 1): 4}
+    assert counts == {pair: pytest.approx(400 * p, abs=1) for pair, p in chances.items()}
     of_pair = {(1, 0): 1.0, (2, 0): 0.5**0.4, (2, 1): (1 / 3) ** 0.4, (3, 1): 0.25**0.4}
     expected = [of_pair[pair] for pair in zip(steps.tolist(), places.tolist(), strict=True)]
     np.testing.assert_allclose(weights, expected, rtol=1e-5)

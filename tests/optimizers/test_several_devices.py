@@ -1,12 +1,8 @@
 """Rounds in compiled calls on two devices are those of one device; checked in a process with two devices."""
 
-import os
-import subprocess
-import sys
 import tempfile
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +17,8 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from tests.optimizers import test_compiled_replay as replay
 from tests.optimizers import test_device_batches as samples
 from tests.optimizers.compared import assert_same_weights, trainer_of, weights_of
+from tests.python_process import on_cpus
 
-REPOSITORY = Path(__file__).parents[2]
 DEVICES = 2
 FRESH = ("PPO", "PPO, truncated", "PPO, fragments", "PPO, sde", "PPO, agents", "PPO, returns", "A2C", "PQN")
 REPLAY = ("DQN", "DQN, priorities", "SAC", "FlashSAC")
@@ -222,12 +218,4 @@ def check(names: list[str]) -> None:
     ids=["fresh", "replay", "others"],
 )
 def test_rounds_on_two_devices(names):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"from tests.optimizers.test_several_devices import check; check({names})"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    on_cpus(DEVICES, "-c", f"from tests.optimizers.test_several_devices import check; check({names})")

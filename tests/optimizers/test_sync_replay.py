@@ -155,17 +155,6 @@ class TestRestored:
         assert made == [40, 40, 45, 50]
         assert len(other.buffers["a"]) == 40
 
-    @pytest.mark.parametrize(("intensity", "later"), [(2.0, [60, 80]), (0.1, [41, 42])])
-    def test_another_intensity_holds_for_later_steps_only(self, intensity, later):
-        state = self.used().get_state()
-        other = self.used(0, training_intensity=intensity)
-        other.set_state(plain(state))
-        made = []
-        for _ in later:
-            other.step()
-            made.append(other.num_updates)
-        assert made == later
-
     def test_for_fewer_policies_and_for_more(self):
         workers = {ids: RowWorker(a=1, b=1) for ids in ("ab", "b")}
         both, one = (make(each, **learning(each, *ids), **self.settings) for ids, each in workers.items())

@@ -14,16 +14,8 @@ from rollax.processes.actors import LocalActors
 from rollax.processes.failure_rules import FailureRules
 from rollax.rollout.metrics import EpisodeList, EpisodeMetrics
 from rollax.rollout.remote_workers import RemoteWorkers
-from tests.optimizers.stand_ins import (
-    STEPS,
-    FragmentWorker,
-    RecordingPolicy,
-    learning,
-    policy_of,
-    pool_of,
-    serving_pool,
-    steps,
-)
+from tests.optimizers import stand_ins
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, learning, policy_of, pool_of, serving_pool, steps
 
 
 def make(worker, remote_workers=(), **settings):
@@ -60,7 +52,7 @@ def test_only_trained_policies_with_data_learn():
 
 def test_a_policy_that_cannot_learn_raises_a_named_error():
     worker = FragmentWorker(a=1)
-    worker.policies["a"].learn_on_batch = super(RecordingPolicy, worker.policies["a"]).learn_on_batch
+    worker.policies["a"].learn_on_batch = super(stand_ins.RecordingPolicy, worker.policies["a"]).learn_on_batch
     with pytest.raises(PolicyError, match=r"not implement learn_on_batch(.|\n)*policies_to_train"):
         make(worker).step()
 
@@ -137,9 +129,8 @@ def test_keys_that_policies_alone_read_are_refused():
 def test_keys_that_workers_alone_read_are_refused(key, value):
     worker = FragmentWorker()
     worker.config = TrainerConfig()
-    with pytest.raises(
-        ConfigError, match=rf"{key} has no effect here: workers read it(.|\n)*RolloutWorker\(..., config="
-    ):
+    message = rf"{key} has no effect here: workers read it(.|\n)*RolloutWorker\(..., config="
+    with pytest.raises(ConfigError, match=message):
         SyncSamplesOptimizer(worker, **{key: value})
     worker.config = TrainerConfig(**{key: value})
     SyncSamplesOptimizer(worker, **{key: value})
