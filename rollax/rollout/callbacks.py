@@ -67,8 +67,7 @@ def states_of(callbacks: Callbacks, trainer: Trainer) -> list[dict[str, Any]]:
     for one in _instances(callbacks):
         state: dict[str, Any] = {}
         check_returned(one, "on_save", one.on_save(trainer=trainer, state=state), state)
-        if state:
-            states.append({"class": type(one).__name__, "state": state})
+        states.append({"class": type(one).__name__, "state": state})
     return states
 
 

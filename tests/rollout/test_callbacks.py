@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollax import Callbacks, MultiAgentEnv, PGTrainer, RolloutWorker, SampleBatch
 from rollax.errors import BatchError, ConfigError
+from rollax.rollout.callbacks import restore_states, states_of
 from rollax.rollout.episode import Episode
 from rollax.rollout.own_callbacks import make_callbacks
 from tests.env.refused import refused
@@ -338,6 +339,23 @@ class TestSeveralClasses:
         assert result["names"] == ["first", "second"]
         assert result["custom_metrics"] == {"ended_mean": 1.0}
         assert order[:3] == ["first starts", "second starts", "ends"]
+
+    def test_classes_of_one_name_keep_their_states_apart(self):
+        """Also while the first one has none."""
+
+        class Best(Callbacks):
+            best = None
+
+            def on_save(self, *, trainer, state):
+                state |= {} if self.best is None else {"best": self.best}
+
+            def on_restore(self, *, trainer, state):
+                self.best = state.get("best")
+
+        saved, restored = (make_callbacks([Best, Best]) for _ in range(2))
+        saved.instances[1].best = 7
+        restore_states(restored, None, states_of(saved, None))
+        assert [one.best for one in restored.instances] == [None, 7]
 
     def test_mistakes_name_the_class(self):
         class Wrong:
