@@ -217,8 +217,10 @@ class RecordedEnv(EnvWrapper):
         )
 
     def _frames_per_second(self, env_id: int) -> float:
-        envs = self.env.get_sub_environments()
-        env = envs[env_id] if env_id < len(envs) else getattr(self.env, "env", None)
+        envs, inside = self.env.get_sub_environments(), self.env
+        while isinstance(inside, EnvWrapper):
+            inside = inside.env
+        env = envs[env_id] if env_id < len(envs) else getattr(inside, "env", None)
         given: Any = (getattr(env, "metadata", None) or {}).get("render_fps")
         return float(given) if is_finite(given) and given > 0 else _FRAMES_PER_SECOND
 

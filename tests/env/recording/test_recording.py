@@ -303,6 +303,15 @@ def test_a_set_video_driver_is_kept(monkeypatch):
     assert "SDL_VIDEODRIVER" not in os.environ
 
 
+@pytest.mark.parametrize("key", ["frame_stack", "action_repeat"])
+def test_the_frame_rate_of_a_vector_environment_in_stacks_and_repetitions(key, tmp_path):
+    creator = record_env(lambda context: FilmVector(), tmp_path)
+    base = make_base_env(creator, EnvContext(), 2, EnvSettings(**{key: 2}))
+    play(base, 3)
+    base.stop()
+    assert watch(base.paths[0]).frames_per_second == 7
+
+
 def test_an_invalid_frame_rate_is_replaced_by_the_default(tmp_path):
     class Odd(Film):
         metadata = {"render_modes": ["rgb_array"], "render_fps": "fast"}
