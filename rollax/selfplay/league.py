@@ -189,7 +189,8 @@ class League(Callbacks):
 
     def freeze(self, trainer: Trainer) -> None:
         """Makes the learner, as it is, an opponent."""
-        free = [policy_id for policy_id in self.slots() if policy_id not in self.opponents]
+        slots = [policy_id for policy_id in self.slots() if policy_id in trainer.worker.policies]  # some may be removed
+        free = [policy_id for policy_id in slots if policy_id not in self.opponents]
         # Of equal win rates, `max` returns the first, which is of the oldest opponent.
         slot = free[0] if free else max(self.opponents, key=lambda policy_id: self.opponents[policy_id].win_rate)
         trainer.worker.set_filters({slot: trainer.worker.get_filters()[LEARNER]})

@@ -207,6 +207,17 @@ def test_fewer_opponents_at_a_restore(tmp_path):
         assert fresh.train()["league"]["opponents"].keys() == {"past_0"}
 
 
+@pytest.mark.long
+def test_an_opponent_may_be_removed():
+    with make() as trainer:
+        for _ in range(3):
+            trainer.train()
+        trainer.remove_policy("past_0")
+        for _ in range(2):
+            opponents = trainer.train()["league"]["opponents"]
+    assert {policy_id: one["since"] for policy_id, one in opponents.items()} == {"past_1": 5}
+
+
 def test_a_damaged_state_is_refused():
     league = Small()
     league.opponents = {"past_0": Opponent(1010.0, 3), "past_1": Opponent(990.0, 5)}
