@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ from rollax.rollout.filters import make_filter
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Episode, Hello, Submitted
-from rollax.serving.server import PolicyServer
 
 OBS = spaces.Box(-10.0, 10.0, (2,), np.float32)
 CONTINUOUS = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 DISCRETE = spaces.Discrete(3)
 SMALL = {"model": {"fcnet_hiddens": [8]}, "seed": 1}
-
 
 LSTM = {"use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 LSTM["fcnet_hiddens"] = [4]
@@ -102,10 +99,3 @@ class RecordingBackend(PolicyBackend):
 def local(address: str, **settings: Any) -> PolicyClient:
     """A client that acts with the weights of the server."""
     return PolicyClient(address, inference_mode="local", **{"seed": 3, **settings})
-
-
-@contextmanager
-def served(backend: PolicyBackend) -> Iterator[PolicyServer]:
-    """A server of a backend."""
-    with PolicyServer(backend) as server:
-        yield server

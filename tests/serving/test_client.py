@@ -10,10 +10,11 @@ import pytest
 from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.protocol import Episode, Trajectory
 from rollax.serving.remote_inference import converter, of_space
+from rollax.serving.server import PolicyServer
 from tests.env.refused import raised
 from tests.python_process import output_of
 from tests.serving.fake_server import BOX, DISCRETE, MAX_BODY_BYTES, FakeServer, over_http, over_websocket
-from tests.serving.served_policies import RecordingBackend, observations, runner, served
+from tests.serving.served_policies import RecordingBackend, observations, runner
 from tests.serving.service_session import refused
 
 OBS = np.array([0.5, -0.25], np.float32)
@@ -183,7 +184,7 @@ def test_a_request_is_repeated_if_its_answer_is_incomplete(fake, client):
 def test_whole_episodes_of_arrays():
     backend = RecordingBackend({"default_policy": runner()})
     columns: dict[str, Any] = {"obs": observations(3), "actions": np.zeros(2, int), "rewards": np.ones(2)}
-    with served(backend) as server:
+    with PolicyServer(backend) as server:
         for scheme in ("http", "ws"):
             with PolicyClient(server.address.replace("http", scheme)) as client:
                 for episode in ({"agents": {"agent0": columns}}, Episode(agents={"agent0": Trajectory(**columns)})):
@@ -196,7 +197,7 @@ def test_whole_episodes_of_arrays():
 def test_json_has_no_nan():
     refused = pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity")
     backend = RecordingBackend({"default_policy": runner()})
-    with served(backend) as server, PolicyClient(server.address) as client:
+    with PolicyServer(backend) as server, PolicyClient(server.address) as client:
         episode = client.start_episode()
         for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0)):
             with refused:

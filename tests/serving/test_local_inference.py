@@ -8,7 +8,7 @@ from rollax import DQN, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.env.refused import raised
-from tests.serving.served_policies import CONTINUOUS, LSTM, RecordingBackend, local, runner, served
+from tests.serving.served_policies import CONTINUOUS, LSTM, RecordingBackend, local, runner
 from tests.waiting import in_threads
 
 RNG = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def discrete():
 def server(discrete):
     discrete.episodes.clear()
     discrete.sent.clear()
-    with served(discrete) as server:
+    with PolicyServer(discrete) as server:
         yield server
 
 
@@ -200,7 +200,7 @@ def two_policies():
 
 
 def test_several_agents_and_policies(two_policies):
-    with served(two_policies) as server, local(server.address, policy_mapping_fn=lambda agent: agent[:-1]) as client:
+    with PolicyServer(two_policies) as server, local(server.address, policy_mapping_fn=lambda who: who[:-1]) as client:
         episode = client.start_episode()
         first = client.get_action(episode, {"left1": SEEN[0], "right1": SEEN[1]})
         assert type(first["left1"]) is int
@@ -230,7 +230,7 @@ def test_masked_actions_and_nested_observations():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1.0, 1.0, (2,))})
     backend = RecordingBackend({"default_policy": runner(observation_space=space)})
     seen = {"x": np.zeros(2, np.float32), "action_mask": np.array([0, 1, 0], np.int8)}
-    with served(backend) as server, local(server.address) as client:
+    with PolicyServer(backend) as server, local(server.address) as client:
         episode = client.start_episode()
         assert [client.get_action(episode, seen) for _ in range(10)] == [1] * 10
         client.end_episode(episode, seen)
@@ -285,7 +285,7 @@ def test_other_episodes_of_a_refused_message_are_submitted(discrete, server):
 
 
 def test_episodes_are_kept_until_they_arrive(discrete):
-    with served(discrete) as server:
+    with PolicyServer(discrete) as server:
         client = local(server.address)
         play(client)
         port = int(server.address.rpartition(":")[2])

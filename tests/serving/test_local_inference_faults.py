@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rollax import RequestError
 from rollax.serving.server import PolicyServer
 from tests.env.refused import raised, refused
-from tests.serving.served_policies import RecordingBackend, local, runner, served
+from tests.serving.served_policies import RecordingBackend, local, runner
 
 X = np.zeros(2, np.float32)
 BOTH = {"a": X, "b": X}
@@ -37,7 +37,7 @@ class SlowBackend(RecordingBackend):
 def test_a_submission_without_an_answer_is_not_learned_from_twice():
     """The server accepts it after the time limit of the client, which then sends it again."""
     backend = SlowBackend({"default_policy": runner()})
-    with served(backend) as server, local(server.address, episodes_per_message=2) as client:
+    with PolicyServer(backend) as server, local(server.address, episodes_per_message=2) as client:
         play(client, "1")
         client._calls.timeout, patient = 0.5, client._calls.timeout
         refused(RequestError, play, client, "2", says="did not answer in time")
@@ -56,7 +56,7 @@ def two_policies():
 
 
 def test_a_refused_log_action_changes_no_agent(two_policies):
-    with served(two_policies) as server, local(server.address) as client:
+    with PolicyServer(two_policies) as server, local(server.address) as client:
         episode = client.start_episode()
         refused(RequestError, client.log_action, episode, BOTH, {"a": 1, "b": 99}, says="out of bounds...'b'")
         client.log_action(episode, BOTH, {"a": 1, "b": 2})
@@ -67,7 +67,7 @@ def test_a_refused_log_action_changes_no_agent(two_policies):
 
 
 def test_an_info_of_an_agent_without_a_reward_is_submitted(two_policies):
-    with served(two_policies) as server, local(server.address) as client:
+    with PolicyServer(two_policies) as server, local(server.address) as client:
         episode = client.start_episode()
         client.get_action(episode, BOTH)
         client.log_returns(episode, {"a": 1.0}, {"b": {"key": 1}, "absent": {"key": 2}})
@@ -81,7 +81,7 @@ def test_an_info_of_an_agent_without_a_reward_is_submitted(two_policies):
 def test_policies_draw_different_random_numbers(two_policies):
     """With equal weights and observations; 1/3 of 60 actions is 20."""
     two_policies.actors["b"].policy.set_weights(two_policies.actors["a"].policy.get_weights())
-    with served(two_policies) as server, local(server.address) as client:
+    with PolicyServer(two_policies) as server, local(server.address) as client:
         episode = client.start_episode()
         actions = [client.get_action(episode, BOTH) for _ in range(60)]
     assert sum(action["a"] == action["b"] for action in actions) < 40
@@ -100,7 +100,7 @@ def test_a_client_does_not_act_before_it_has_the_weights_of_all_policies():
 
     runners = {"a": runner(policy_id="a"), "b": runner(policy_id="b")}
     backend = Failing(runners, mapping=lambda agent, _: agent, multi_agent=True)
-    with served(backend) as server, local(server.address) as client:
+    with PolicyServer(backend) as server, local(server.address) as client:
         for _ in range(2):
             raised(RequestError, client.start_episode, says="cannot be read")
         backend.fails = False
@@ -115,7 +115,7 @@ def test_a_server_that_restarts_with_another_action_space():
     boxes = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(10.0, 20.0, (1,))
     runners = [runner(action_space=box, normalize_actions=True) for box in boxes]
     first, second = (RecordingBackend({"default_policy": one}) for one in runners)
-    with served(first) as server:
+    with PolicyServer(first) as server:
         client = local(server.address, update_interval=0.0, explore=False)
         play(client, "1")
         port = int(server.address.rpartition(":")[2])

@@ -12,9 +12,10 @@ import typer
 
 from rollax.cli import app
 from rollax.serving.limits import Limits
+from rollax.serving.server import PolicyServer
 from tests.pages import REPOSITORY, blocks
 from tests.serving.programs import CLIENTS, node, output_of, required
-from tests.serving.served_policies import RecordingBackend, runner, served
+from tests.serving.served_policies import RecordingBackend, runner
 
 PAGE = REPOSITORY / "docs" / "serving.md"
 
@@ -47,7 +48,7 @@ def test_the_table_of_limits_is_complete():
 def address():
     env = gym.make("CartPole-v1")
     policy = runner(action_space=env.action_space, observation_space=env.observation_space)
-    with served(RecordingBackend({"default_policy": policy})) as server:
+    with PolicyServer(RecordingBackend({"default_policy": policy})) as server:
         yield server.address
 
 
