@@ -164,12 +164,13 @@ class DictRows:
     def beginning(self, obs: dict, infos: dict) -> Rows:
         """The rows of sub-environments after a reset: every agent in `obs` begins a trajectory."""
         rows = RowBuilder(self.name)
+        for env_id in obs:
+            self._end_episode(env_id)  # all of them first: after a reset of all, slots are as at the very beginning
         for env_id, by_agent in obs.items():
             if not by_agent:
                 raise self._error(
                     "The reset returned no observation.", env_id, None, {}, "an observation of some agent"
                 )
-            self._end_episode(env_id)
             step = _Step(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
             if step.infos:
                 self._check_infos(env_id, step.infos)
@@ -344,11 +345,12 @@ class DictRows:
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
-        self._free.extend(ended.slots.values())  # done last, so that an interrupt cannot free them twice
+        # Done last, so that an interrupt cannot free them twice.
+        self._free = sorted([*self._free, *ended.slots.values()], reverse=True)
 
     def _take_slot(self) -> int:
         if self._free:
-            return self._free.pop()
+            return self._free.pop()  # the lowest
         self._slot_count += 1
         return self._slot_count - 1
 

@@ -51,6 +51,17 @@ def test_given_actions_do_not_wait():
     assert rows.starts.all()
 
 
+def test_agents_keep_their_slots_and_a_reset_of_all_gives_those_of_the_beginning():
+    """Sums by slot, as of bonuses, go on with the same agent, and in a restored run as in the one that was saved."""
+    rows_of, agents = DictRows("Slots", 2), {"a": 1, "b": 2}
+    assert rows_of.beginning({0: agents, 1: agents}, {}).slots.tolist() == [0, 1, 2, 3]
+    rows_of.outcome({1: agents}, {1: {}}, {1: {ALL: True}}, {1: {ALL: False}}, {}, {})
+    assert rows_of.beginning({1: agents}, {}).slots.tolist() == [2, 3]
+    rows_of.outcome({0: agents}, {0: {}}, {0: {ALL: True}}, {0: {ALL: False}}, {}, {})
+    rows_of.beginning({0: {"a": 1}}, {})
+    assert rows_of.beginning({0: agents, 1: agents}, {}).slots.tolist() == [0, 1, 2, 3]
+
+
 def test_infos_are_in_the_rows_of_their_agents():
     rows_of = DictRows("Infos", 1)
     rows_of.beginning({0: {"a": 1, "b": 2}}, {})
