@@ -188,8 +188,10 @@ class League(Callbacks):
         self._recent.append(score)
 
     def freeze(self, trainer: Trainer) -> None:
-        """Makes the learner, as it is, an opponent."""
-        slots = [policy_id for policy_id in self.slots() if policy_id in trainer.worker.policies]  # some may be removed
+        """Makes the learner, as it is, an opponent; does nothing if all opponents were removed from the trainer."""
+        slots = [policy_id for policy_id in self.slots() if policy_id in trainer.worker.policies]
+        if not slots:
+            return
         free = [policy_id for policy_id in slots if policy_id not in self.opponents]
         # Of equal win rates, `max` returns the first, which is of the oldest opponent.
         slot = free[0] if free else max(self.opponents, key=lambda policy_id: self.opponents[policy_id].win_rate)

@@ -208,14 +208,16 @@ def test_fewer_opponents_at_a_restore(tmp_path):
 
 
 @pytest.mark.long
-def test_an_opponent_may_be_removed():
+def test_opponents_may_be_removed():
     with make() as trainer:
         for _ in range(3):
             trainer.train()
         trainer.remove_policy("past_0")
         for _ in range(2):
             opponents = trainer.train()["league"]["opponents"]
-    assert {policy_id: one["since"] for policy_id, one in opponents.items()} == {"past_1": 5}
+        assert {policy_id: one["since"] for policy_id, one in opponents.items()} == {"past_1": 5}
+        trainer.remove_policy("past_1")
+        assert trainer.train()["league"]["opponents"] == {}
 
 
 def test_a_damaged_state_is_refused():
