@@ -97,7 +97,7 @@ class Ring:
         )
 
     def cut(self, rows: Rows, taken: jax.Array) -> Rows:
-        """The rows after a restart of all episodes: no window reaches beyond the last step before it; traced by JAX."""
+        """The rows with the last step marked as truncated, for a restart of all episodes; traced by JAX."""
         last = (taken - 1) % self.steps
         over = rows.terminated[last] | rows.truncated[last]
         observations = self.observations.cut(rows.observations, over, taken)

@@ -68,9 +68,9 @@ class ObservationPairs:
         )
 
     def cut(self, kept: Pairs, over: jax.Array, taken: jax.Array) -> Pairs:
-        """The observations after a restart of all episodes, after `taken` steps.
+        """`kept` after `taken` steps and a restart of all episodes.
 
-        `over` [R] is true for the episodes that had ended before, with the last step.
+        `over` [R] tells which episodes the last step itself had ended.
         """
         return kept
 
@@ -95,10 +95,10 @@ class ObservationPairs:
 
 
 class Frames(NamedTuple):
-    """Stored frames: whole observations, or of stacked observations the newest part.
+    """Stored frames: whole observations, or the newest part of stacked ones.
 
     Args:
-        slots: trees of arrays [E + M · R, ...]: the last frames of E episodes, then the frames before M steps.
+        slots: trees of arrays [E + M · R, ...]: E last frames of episodes, then those before each of M steps.
         ends: [C, R] the slot of the last frame, where an episode ended with the step.
         ages: [C, R] the number of earlier frames of the episode, at most k - 1.
         next_age: [R] the age of the next step.
@@ -147,7 +147,7 @@ class ObservationsOnce:
 
     @property
     def frames(self) -> int:
-        """M, for C steps, k - 1 frames before them, and the frame after them; a multiple of T."""
+        """M, room for the frames of C steps, k - 1 before and 1 after them; a multiple of T."""
         return self.length * -(-(self.steps + self.count) // self.length)
 
     @property
@@ -265,7 +265,7 @@ class ObservationsOnce:
         return ages[:-1], ages[-1]
 
     def _first(self, kept: Frames, taken: jax.Array) -> jax.Array:
-        """The first of the C steps before `taken` since which at most E episodes have ended."""
+        """The oldest of the last C steps such that at most E episodes ended in it or later."""
 
         def overflows(step: jax.Array) -> jax.Array:
             ended = (kept.ended - kept.ended_before[step % self.steps]) % self._counted

@@ -10,7 +10,7 @@ from typing import Any
 from rollax.core.stored_values import read_count, read_number
 
 _ROUNDING = 1e-6
-"""Updates; in float64 100 steps times 0.29 are a little less than 29."""
+"""In updates: in float64, 100 * 0.29 is slightly less than 29."""
 
 
 @dataclass
@@ -54,8 +54,8 @@ class UpdatesDue:
         Unless the stored rows are `kept`, `learning_starts` counts from here. After a CheckpointError nothing has
         changed.
 
-        At most the updates for `most_steps` steps, the size of a buffer, stay due, so that a damaged count cannot make
-        an endless step.
+        Updates for at most `most_steps` steps, the size of the buffer, stay due: a damaged count cannot make the
+        optimizer's step endless.
         """
         if not kept:
             self.begin(made)

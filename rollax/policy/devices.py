@@ -139,7 +139,7 @@ class ActingDevice:
         # For the CPU, because JAX cannot estimate the cost of a call on a GPU.
         there = SingleDeviceSharding(self._cpu)
         described = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), (params, extra))
-        # The `function` of a copied policy cannot be lowered itself.
+        # The `lower` of a bound method would not pass its object.
         cost = jax.jit(function).lower(*described, columns).cost_analysis() or {}
         return cost.get("flops", math.inf)
 

@@ -89,7 +89,7 @@ class Failures:
             "all of them" if indices else "at least one that works",
             "fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works"
             if last
-            else "call it before stop(), or make new ones",
+            else "call before stop(), or make new actors",
         )
         error.__cause__ = list(self.last.values())[-1] if last else None
         return error
@@ -102,10 +102,10 @@ class Failures:
         if starting:
             error = WorkerError(f"A {self.name} did not start in time.", where, got).expected(
                 "environments that can be made"
-                + (", and a node with the resources that it reserves" if stack is None else ""),
+                + (", and a node with the resources to be reserved" if stack is None else ""),
                 "lower what each worker reserves, or raise worker_start_timeout_s"
                 if stack is None
-                else "find what the process waits for there; if the start is only slow, raise worker_start_timeout_s",
+                else "find in the stack what the process waits for; if it is only slow, raise worker_start_timeout_s",
             )
         else:
             expected = f"an answer within {self.rules.timeout_s:g} s"
@@ -140,7 +140,7 @@ class Failures:
 
 def _in_one_line(error: Exception, room: int) -> str:
     first, *others = text_of(error).splitlines() or [""]
-    # The parts of a rollax error, because its traceback is often far above.
+    # Names the parts of a rollax error, whose traceback is often far above.
     lines = (" ".join(line.split()) for line in others)
     named = [line for line in lines if line.startswith(("where:", "got:", "expected:"))]
     text = f"{type(error).__name__}: {first}" + (f" ({'; '.join(named)})" if isinstance(error, RollaxError) else "")

@@ -38,7 +38,7 @@ class SlotMoments:
         counts = self._counts[slots]
         for path, (means, squares) in self._parts.items():
             rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
-            with np.errstate(over="ignore", invalid="ignore"):  # `of` raises the error when the episode has ended
+            with np.errstate(over="ignore", invalid="ignore"):  # checked in `of`, at the end of the episode
                 apart = rows - mean
                 mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
                 means[slots] = mean

@@ -194,7 +194,7 @@ class TrainingBackend(Backend):
         if policy_id is not None and {policy_id} != learning:
             what = "The server maps the agent to another policy than the one that acted."
             got = f"{policy_id!r}; on the server {' or '.join(map(repr, sorted(learning)))}"
-            expected = "the same policy_mapping_fn here and on the server, and a mapping that is not random"
+            expected = "the server's policy_mapping_fn in the client too, and a mapping that is not random"
             fix = "pass the server's mapping to the client; use remote inference if the mapping is random"
             raise InvalidRequestError(what, where, got).expected(expected, fix)
 
