@@ -1,7 +1,5 @@
 """A small environment and a small network, for tests of whole runs in other processes."""
 
-from __future__ import annotations
-
 import os
 
 import gymnasium as gym

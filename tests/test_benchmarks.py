@@ -1,7 +1,5 @@
 """Tables of the benchmarks' results, in files and in the documentation, and the count of lines."""
 
-from __future__ import annotations
-
 import ast
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Every example runs briefly in the tests, and reaches its stated result in the learning runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

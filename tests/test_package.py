@@ -1,7 +1,5 @@
 """The package as a whole: its public names, its imports, and its pinned versions."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Trainers as trials of Ray Tune."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A working directory that was removed: relative paths are refused with an error of the library, absolute ones work."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

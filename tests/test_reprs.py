@@ -1,7 +1,5 @@
 """The repr of an object, as in a notebook or a debugger, is one informative line."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """Helpers for columns."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rollax.batch.columns import positions_in

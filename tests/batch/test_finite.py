@@ -1,7 +1,5 @@
 """Columns that may contain NaN and infinity."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

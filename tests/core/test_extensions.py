@@ -1,7 +1,5 @@
 """Extensions are found by their folders, and their tables are joined."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

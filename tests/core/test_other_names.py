@@ -1,7 +1,5 @@
 """Names of other libraries: the errors for them name those of rollax."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Settings of the process before JAX starts."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import sys

@@ -1,7 +1,5 @@
 """States as JSON and arrays."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

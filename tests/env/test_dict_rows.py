@@ -1,8 +1,6 @@
 """`DictRows` alone. `tests/rollout/test_sampler_properties.py` has random schedules: agents appear, leave, return, and
 are rewarded at odd times."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete

@@ -1,7 +1,5 @@
 """An environment in which no agent can act for many polls is refused, as sampling would never end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """Successive halving: its rungs, and which runs go on."""
 
-from __future__ import annotations
-
 import math
 from itertools import islice
 

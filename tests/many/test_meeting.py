@@ -1,7 +1,5 @@
 """Compiled calls of several threads, made together."""
 
-from __future__ import annotations
-
 import threading
 
 import jax

@@ -1,7 +1,5 @@
 """Sweeps: texts of ranges and lists, their values, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.errors import ConfigError

@@ -1,7 +1,5 @@
 """Pools of stand-ins with a simulated clock, shared by tests of actor pools."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.processes import actor_pool as actor_pool

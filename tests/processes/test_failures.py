@@ -1,7 +1,5 @@
 """Failures and restarts of workers, with a simulated clock."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -161,7 +161,7 @@ class TestErrors:
     def test_of_one_that_hangs_at_its_start(self, error_of):
         error = error_of(Does(NEVER), "make")
         assert error.parts["where"] == "rollout worker 1, make(), in step() (my_env.py, line 9)"
-        assert "waits for there" in str(error)
+        assert "waits for" in str(error)
         assert "resources" not in str(error)
 
     def test_of_one_that_hangs_later(self, error_of):

@@ -1,7 +1,5 @@
 """An interrupt at any line of adding or of a priority update leaves only correct transitions."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`MixedReplay`: rows of several buffers by weight, and their priorities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Simulators in PyTorch beside the same simulators in NumPy: fragments, train batches, evaluation, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Checkpoints that earlier versions saved are opened, act as they did, and go on training."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`check_env` with spaces that differ by agent, and with actions that are masked."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 import pytest

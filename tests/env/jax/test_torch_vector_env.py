@@ -1,7 +1,5 @@
 """Tensors of PyTorch that become arrays of JAX and back, without a copy; what is refused."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Remote sub-environments that die, hang or raise."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

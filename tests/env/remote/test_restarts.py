@@ -1,7 +1,5 @@
 """Sub-environments in this process that raise are recreated if the config allows it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
