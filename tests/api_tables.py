@@ -10,8 +10,6 @@ A table stands between a mark and `<!-- end -->`. The marks are
 The mark `<!-- zoo -->`, in docs/zoo.md, is that of the entries of the zoo.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Options, settings and fixtures for all tests."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

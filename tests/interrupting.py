@@ -1,7 +1,5 @@
 """Raises KeyboardInterrupt at a chosen line of rollax, as a signal may do at any line."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 the last evaluation is printed beside it. With `--learning-results FILE` each run stores its curves in that table.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

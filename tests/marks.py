@@ -1,7 +1,5 @@
 """Parameters split between the short and the long part of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from zlib import crc32

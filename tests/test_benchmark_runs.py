@@ -1,7 +1,5 @@
 """How benchmarks are run: rounds of processes, the time limit, GPUs, and virtual environments from wheels."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The core trains, evaluates, saves and restores without the folders of its extensions."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

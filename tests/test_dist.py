@@ -1,7 +1,5 @@
 """The description of the packages, which has no files beside it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from importlib.machinery import SourceFileLoader

@@ -4,8 +4,6 @@
 their dicts, and those of public names, from their docstrings.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex

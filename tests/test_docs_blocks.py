@@ -1,7 +1,5 @@
 """The Python blocks of README.md and docs/ run, one after another on each page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables of the documentation that are not written by a program agree with the code."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """The marks that divide the parameters of tests between the short and the long part."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

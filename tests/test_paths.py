@@ -1,7 +1,5 @@
 """Paths that no file system has: names that are too long, and null characters."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Trials in processes of Ray Tune. Each process loads JAX, so there are few runs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

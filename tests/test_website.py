@@ -1,7 +1,5 @@
 """The documentation site: it builds without a warning, and needs nothing but its own files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """What tests wait for: a condition that other threads or processes make true."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fragments: next rows, slices, concatenation, and bootstrap rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

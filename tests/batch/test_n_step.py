@@ -1,7 +1,5 @@
 """Windows of n steps, as digits: with γ = 0.1 the rewards 1, 2, 3 give 1.23."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Columns of rows: checked lengths, views and copies, and cuts into episodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

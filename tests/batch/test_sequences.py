@@ -1,7 +1,5 @@
 """Batches in sequences: cuts at the ends of trajectories, padding, and what keeps sequences whole."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

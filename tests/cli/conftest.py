@@ -1,7 +1,5 @@
 """An empty current folder, and a command line with the fake algorithm."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

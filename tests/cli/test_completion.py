@@ -1,7 +1,5 @@
 """Completion in shells, as the functions that Typer installs in them ask for it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

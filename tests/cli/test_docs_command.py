@@ -1,7 +1,5 @@
 """`rollax docs`, and the pages that messages and docstrings name."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

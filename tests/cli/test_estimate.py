@@ -1,7 +1,5 @@
 """`rollax estimate`: a checkpoint and a data set."""
 
-from __future__ import annotations
-
 import json
 import logging
 

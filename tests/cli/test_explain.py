@@ -1,7 +1,5 @@
 """`rollax explain`, and the docstrings of configs."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Signals to a real process: the saved files, the output, and the exit code."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

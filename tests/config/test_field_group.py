@@ -1,7 +1,5 @@
 """A key that is given and has no effect is refused, however it is given; and defaults of inherited fields."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """A config cannot change: neither its fields, nor what stands in them, nor through what the caller holds on to."""
 
-from __future__ import annotations
-
 import copy
 import json
 import operator

@@ -1,7 +1,5 @@
 """Saved folders are complete or absent, even if a save is killed or fails, and damaged folders are refused."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Arrays and plain values are restored unchanged from storage, and other values are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Diagnoses of runs that have really been trained."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Drives any `BaseEnv` through either view, and returns the history of each sub-environment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

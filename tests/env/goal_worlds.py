@@ -1,7 +1,5 @@
 """Environments with goals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

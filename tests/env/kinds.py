@@ -1,7 +1,5 @@
 """Every kind of environment that rollax turns into a `BaseEnv`, all with the same clocks or parties."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Clocks and parties of the old interface."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party

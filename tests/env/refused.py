@@ -1,7 +1,5 @@
 """Checks of error messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

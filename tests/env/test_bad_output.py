@@ -1,7 +1,5 @@
 """Wrong values that a broken environment returns are refused, in every kind of environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

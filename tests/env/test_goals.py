@@ -1,7 +1,5 @@
 """Rewards and terminations for columns of goals, from functions for one goal or for many."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

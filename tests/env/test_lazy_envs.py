@@ -1,7 +1,5 @@
 """Environments that make their simulator in the first reset: how many environments and simulators are made."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import pytest
 

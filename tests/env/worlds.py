@@ -1,7 +1,5 @@
 """Environments of every kind, whose values are determined by their seed and the actions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 

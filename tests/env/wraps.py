@@ -1,7 +1,5 @@
 """Any single-agent environment, wrapped as every other kind of environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import gymnasium as gym

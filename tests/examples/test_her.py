@@ -1,7 +1,5 @@
 """HER: goals, rewards and ends of relabelled transitions by hand, and its learning run against plain DQN."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """DeepSea and RND against numbers derived by hand, statistics merged over workers, and the learning runs."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

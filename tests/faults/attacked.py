@@ -1,7 +1,5 @@
 """Environments of every kind with one agent that return one wrong value at one moment, and are otherwise correct."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Environments with several agents, and of PettingZoo, that return one wrong value; see `attacked.py`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rollax import BaseEnv, ExternalMultiAgentEnv, MultiAgentEnv

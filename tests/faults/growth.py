@@ -1,7 +1,5 @@
 """Whether something grows during a long run."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs PPO on a cluster of three nodes of this machine, one of which is lost during the run; then IMPALA."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attacks on a policy server, one per function; none of them may leave resources behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

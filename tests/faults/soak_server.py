@@ -6,8 +6,6 @@ sockets of the server are recorded. `--learn` attacks a server that learns with 
 machine's table of benchmarks; the exit code is 1 if something grew or a valid request failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -6,8 +6,6 @@ docs/serving.md states, clients get an error for their lost running episode, and
 checkpoint; the exit code is 1 for any other behavior. The result is stored in the machine's table of benchmarks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

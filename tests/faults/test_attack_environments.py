@@ -4,8 +4,6 @@ Steps before the reset or after the end, and actions for agents that have ended 
 caller: a worker's sampler makes none, and `tests/env/test_contract.py` tests them in each kind.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable, Iterator

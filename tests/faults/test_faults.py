@@ -1,7 +1,5 @@
 """Training runs whose workers die, hang or raise."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Ctrl-C and exceptions at any moment of `train()`: the trainer can still save, evaluate and train."""
 
-from __future__ import annotations
-
 import copy
 import signal
 import threading

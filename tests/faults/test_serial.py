@@ -1,7 +1,5 @@
 """Without workers, everything runs in the caller's process and thread, without Ray."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """An environment and a policy that fail on request, in any process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

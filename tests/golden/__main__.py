@@ -5,8 +5,6 @@ versions, so the file is recorded again before each change and is not in the rep
 prints the runs that differ, and the differences.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The runs whose numbers a refactoring must not change: all algorithms, with their kinds of spaces and of memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

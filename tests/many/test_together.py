@@ -1,7 +1,5 @@
 """Runs that train at the same time in one process: the same numbers as alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

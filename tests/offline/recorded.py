@@ -1,7 +1,5 @@
 """Recorded data in lists, for tests of learning from recorded data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`MappedReplay`: rows in files are drawn like rows in memory."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

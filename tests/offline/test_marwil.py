@@ -1,7 +1,5 @@
 """MARWIL and BC: losses and gradients against numbers derived by hand; weights, memory, and refused settings."""
 
-from __future__ import annotations
-
 import logging
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The offline algorithms with their trainers, on recorded data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Each run records its data with policies that are trained with a separate seed, a
 beside the scores. A run ends when its greedy evaluation reaches the target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recorded trajectories become the fragments that sampling would return, or are refused."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`output` writes the environment's values and the policy's outputs exactly, for every kind of environment."""
 
-from __future__ import annotations
-
 import gc
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Environments with many kinds of spaces, and NumPy policies for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

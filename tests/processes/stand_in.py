@@ -1,7 +1,5 @@
 """Scripted workers in the test's own process, with a simulated clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Addresses without a Ray cluster, and a Ray that does not start, are errors within seconds; tested without Ray."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

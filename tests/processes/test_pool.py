@@ -1,7 +1,5 @@
 """`ActorPool` with a simulated clock: the parts that `RemoteWorkers` does not use."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Stacks of processes that crash, exit or hang."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Streams of batches like those of rollout workers: concurrent trajectories, cut into fragments at any row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random streams of trajectories: buffers hold and draw the same transitions as plain Python lists."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Tests of all replay buffers: trees, dtypes, memory, saved states, and refused batches."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """Stacked images by hand: the number of slots, and exact stacks in draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Hindsight goals of replayed transitions: goals, rewards and ends by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

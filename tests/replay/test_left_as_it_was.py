@@ -1,7 +1,5 @@
 """Refused batches and states do not change a replay buffer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prioritized replay: probabilities, weights, new transitions, and overwritten ones."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sequences for recurrent policies: their rows, ends, burn-in, and first states."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

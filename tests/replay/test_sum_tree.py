@@ -1,7 +1,5 @@
 """The sum tree against brute force: its weights, and draws by weight."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

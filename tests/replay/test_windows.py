@@ -1,7 +1,5 @@
 """Windows of n steps by hand: γ = 0.1 and rewards 1, 2, 3, ... make returns that read as digits, 1.23."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workers whose fragments are compiled, and their fragments beside those of single steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

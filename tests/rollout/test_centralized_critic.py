@@ -1,7 +1,5 @@
 """Rows of several agents joined by episode and env step: by hand, against a slow reference, and errors."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Evaluations begin and end exactly as many episodes in the environment as they count, for each kind of environment."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Any

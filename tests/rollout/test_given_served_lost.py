@@ -1,7 +1,5 @@
 """Off-policy actions, episodes with training disabled, lost episodes, and growing slot numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several agents and policies, from the environment to train batches."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

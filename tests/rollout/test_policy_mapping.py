@@ -1,7 +1,5 @@
 """The mapping of agents to policies: its signatures, its calls in a worker, and its errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

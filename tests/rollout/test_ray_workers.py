@@ -1,7 +1,5 @@
 """Rollout workers as Ray actors: RLlib's classic loop, their processes, and registrations of the driver."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

@@ -1,7 +1,5 @@
 """Recurrent state follows each trajectory through sampling, in every kind of environment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

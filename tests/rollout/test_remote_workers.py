@@ -1,7 +1,5 @@
 """`RemoteWorkers` with a simulated clock: the requests to workers and their replies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Real workers: the same numbers as without workers, and a checkpoint that continues in a fresh process."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

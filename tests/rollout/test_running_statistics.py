@@ -1,7 +1,5 @@
 """Running statistics of an algorithm are merged over workers like observation filters, and restored exactly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Sampling that is interrupted at any line: all later fragments agree with the environments' own logs."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

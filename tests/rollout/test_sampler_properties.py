@@ -1,7 +1,5 @@
 """Random schedules of agents over many fragments: the sampler's rows equal those of the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainers with workers in the test's own process: weights, filters, restarts and checkpoints."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments and callers may write into actions of every space: they are writable, and nothing else reads them."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

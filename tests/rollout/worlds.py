@@ -1,7 +1,5 @@
 """Small deterministic environments that log all results and actions, and policies whose actions depend on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m tests.saved [NAME ...]`: saves the missing checkpoints of this version; README.md says when."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

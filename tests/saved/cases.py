@@ -1,7 +1,5 @@
 """The runs whose checkpoints are kept, and what a policy answers to recorded observations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments that record how candidates were played."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

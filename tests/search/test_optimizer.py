@@ -1,7 +1,5 @@
 """`SearchOptimizer`: which worker plays which directions, also after a worker is lost."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ A search succeeds with some seeds and fails with others (70 % of 100 seeds in th
 check the median over three seeds, with the fixture `median_reaches`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`League`: opponents, seats, ratings, and its state in checkpoints."""
 
-from __future__ import annotations
-
 import math
 
 import gymnasium as gym

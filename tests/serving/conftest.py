@@ -1,7 +1,5 @@
 """Fixtures of the tests of policy servers."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small policy server that loses connections on request."""
 
-from __future__ import annotations
-
 import base64
 import http.server
 import json

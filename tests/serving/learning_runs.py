@@ -1,7 +1,5 @@
 """Helpers for tests of servers that learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Programs in other languages; a test is skipped if their runtime is missing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rollax serve` as a process."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

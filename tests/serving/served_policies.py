@@ -1,7 +1,5 @@
 """Small policies behind a policy server, which records the submitted episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

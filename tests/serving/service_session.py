@@ -1,7 +1,5 @@
 """A client of a service with a stand-in backend and a clock that the test sets."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """A backend without a policy, which records its calls, and answers at once or on request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Python client: its requests, return values and errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

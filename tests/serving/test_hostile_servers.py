@@ -1,7 +1,5 @@
 """Clients of a server whose answers never end, are nested too deeply, or are no answers."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

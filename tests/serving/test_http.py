@@ -1,7 +1,5 @@
 """Every route of a policy server, and its responses."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

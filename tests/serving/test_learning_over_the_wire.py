@@ -1,7 +1,5 @@
 """Learning from clients in other processes; afterwards the greedy policy solves the real environment."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

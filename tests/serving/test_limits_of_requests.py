@@ -1,7 +1,5 @@
 """Requests that are too large, too slow, too many, or invalid are refused, and no connection is left open."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

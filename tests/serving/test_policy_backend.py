@@ -1,7 +1,5 @@
 """Served episodes get the actions of the policy itself, for any combination of requests."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """Requests that share forward passes."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

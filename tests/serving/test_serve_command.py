@@ -1,7 +1,5 @@
 """`rollax serve` as a process: its output, answers, errors and exit status."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

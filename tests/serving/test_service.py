@@ -1,7 +1,5 @@
 """Requests in all orders: those that are executed, and those that are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable

@@ -1,7 +1,5 @@
 """Idle episodes end, and episodes, pending requests, ids and values are limited."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole episodes that a client submits: their columns, errors, and the limit of pending ones."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """The blocks of docs/serving.md that are not Python: curl, JavaScript and C#, against a server."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

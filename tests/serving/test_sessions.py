@@ -1,7 +1,5 @@
 """Running episodes are counted, found and dropped, and the ids of ended ones are kept up to a limit."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """/v1/stream: formats, pending requests, lost connections, and clients that do not read."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Values of any space survive encoding and decoding; all other values are refused with a RequestError."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies as bytes, for clients with local inference: they act as the original, and bring no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

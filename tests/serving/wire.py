@@ -1,7 +1,5 @@
 """Servers with echo services, and clients that send exact bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

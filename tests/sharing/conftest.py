@@ -1,7 +1,5 @@
 """A trained run, and what is shared of it, made once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

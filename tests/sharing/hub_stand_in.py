@@ -1,7 +1,5 @@
 """A local stand-in of the Hugging Face Hub: the part of its HTTP interface that huggingface_hub uses for sharing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

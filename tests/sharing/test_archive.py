@@ -1,7 +1,5 @@
 """Zip files of unknown origin: what is no shared run is refused before anything is written."""
 
-from __future__ import annotations
-
 import stat
 import struct
 import zipfile

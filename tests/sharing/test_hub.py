@@ -1,7 +1,5 @@
 """Sharing by the Hugging Face Hub, against a local stand-in of its HTTP interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

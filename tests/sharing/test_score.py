@@ -1,7 +1,5 @@
 """Scores of shared runs, with numbers derived by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollax.core.storage import to_json_bytes

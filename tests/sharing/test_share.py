@@ -1,7 +1,5 @@
 """Shared runs: what is in them, how they are played and go on, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A small entry of the zoo, which trains within a second."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TEXT = """\

@@ -1,7 +1,5 @@
 """`check_env`: it raises the errors that training would raise, and reports what training does not notice."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import multiprocessing

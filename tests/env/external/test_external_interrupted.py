@@ -1,7 +1,5 @@
 """External environments and a sampler that is interrupted at any moment: every player still gets its actions."""
 
-from __future__ import annotations
-
 import queue
 import random
 import threading

@@ -1,7 +1,5 @@
 """External environments that run a test's script, and one of the contract tests that plays clocks."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Environments in JAX by name, and what happens in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Walkers whose numbers are the same in NumPy and in PyTorch, as batches that are written in place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -3,8 +3,6 @@
 These libraries are in the extra `jaxenvs` alone, so `make learning` plays them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

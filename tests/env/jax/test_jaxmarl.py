@@ -1,7 +1,5 @@
 """Environments of jaxmarl: a stand-in with its interface, and itself where it is installed: it pulls in gymnax."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

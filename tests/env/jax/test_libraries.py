@@ -5,8 +5,6 @@ interfaces, with what is easily taken for something else: the order of arguments
 changes in place. Both themselves are played by the tests marked `learning`; gymnax only where it is installed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from types import ModuleType

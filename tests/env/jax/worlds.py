@@ -1,7 +1,5 @@
 """Clocks in JAX, in which the seed and the actions determine every number, and their traces in a bare loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

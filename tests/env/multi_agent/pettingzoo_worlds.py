@@ -1,7 +1,5 @@
 """Environments with PettingZoo's interfaces, and their histories according to PettingZoo's own loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

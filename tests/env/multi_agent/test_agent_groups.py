@@ -1,7 +1,5 @@
 """Groups of agents as one agent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Wrong values and contradictions that a broken multi-agent environment returns are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

@@ -5,8 +5,6 @@ correct.
 `tests/rollout/test_sampler_properties.py` has the same for a plain `MultiAgentEnv` and for the dict view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PettingZoo's environments, unchanged."""
 
-from __future__ import annotations
-
 import warnings
 from itertools import pairwise
 

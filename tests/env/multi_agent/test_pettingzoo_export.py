@@ -1,7 +1,5 @@
 """rollax's multi-agent environments as PettingZoo's parallel environments."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

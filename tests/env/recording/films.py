@@ -1,7 +1,5 @@
 """An environment whose frames show the step they were drawn at, and a function that reads a video."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

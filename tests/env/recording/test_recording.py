@@ -1,7 +1,5 @@
 """Videos of selected episodes of every kind of environment: frames, frame rates, and errors."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Environments that fail on request, and record what happens to them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`EnvHost`, which runs in the process of a remote sub-environment, called in this process."""
 
-from __future__ import annotations
-
 import pickle
 
 import gymnasium as gym

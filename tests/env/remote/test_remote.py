@@ -1,7 +1,5 @@
 """Remote sub-environments: the contract of every kind of environment, and what is special to them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

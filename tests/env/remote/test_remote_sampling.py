@@ -1,7 +1,5 @@
 """Workers and trainers with remote sub-environments."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """Wrong columns of a broken environment: of a user's `VectorEnv`, of a `gymnasium.vector.VectorEnv`, and of a user's
 columnar `BaseEnv`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

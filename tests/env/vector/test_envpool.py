@@ -1,7 +1,5 @@
 """EnvPool: a stand-in with its behavior, and the library itself where it is installed."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 

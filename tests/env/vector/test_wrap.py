@@ -1,7 +1,5 @@
 """`VectorEnv.wrap` in a loop of one's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

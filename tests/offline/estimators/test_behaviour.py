@@ -1,7 +1,5 @@
 """Models of the behaviour policy: estimates from logs without log-probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Logged episodes from recorded trajectories."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Estimates on the cliff, against the solution of its linear equations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

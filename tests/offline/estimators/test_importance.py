@@ -1,7 +1,5 @@
 """Importance sampling and the doubly robust estimate, against numbers derived by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimates at each evaluation of a trainer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Confidence intervals by the bootstrap."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Probabilities of logged actions under policies of the library."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

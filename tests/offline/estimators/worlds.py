@@ -1,7 +1,5 @@
 """The cliff of Sutton and Barto (2018), Example 6.6, as tables; and policies with tables of probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the loggers recorded in a run folder, read back."""
 
-from __future__ import annotations
-
 import csv
 import json
 import struct

@@ -1,7 +1,5 @@
 """What every logger must do: all of it is read back, with several at once, and after a run was continued."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

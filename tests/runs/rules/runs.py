@@ -1,7 +1,5 @@
 """Results of runs, made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small policies with random weights and filters, and comparisons with other runtimes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

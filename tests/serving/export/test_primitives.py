@@ -1,7 +1,5 @@
 """JAX functions as ONNX graphs, compared with JAX for two numbers of rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
