@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from rollax.config import TrainerConfig
-from rollax.core.spaces import leaves, same_space
+from rollax.core.spaces import leaves
 from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.rollout.messages import Update
 from rollax.rollout.metrics import EpisodeMetrics, EvaluationResult, Result, summarize
@@ -21,6 +21,7 @@ from rollax.rollout.worker_set import WorkerSet, worker_arguments
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.rollout.policy_runner import PolicyRunner
     from rollax.rollout.remote_evaluation import RemoteEvaluation
 
 
@@ -138,11 +139,11 @@ class Evaluator:
         """
         trained, there = self._trainer.worker, worker.policies
         for name in trained.policies.keys() & there.keys():
-            space, expected = there[name].action_space, trained.policies[name].action_space
-            if not _are_chosen_alike(space, expected):
+            if _choices(worker.runners[name]) != _choices(trained.runners[name]):
+                space, expected = there[name].action_space, trained.policies[name].action_space
                 raise SpaceError(
                     "The environment of the evaluation has other actions.", f"evaluation_config, policy {name!r}", space
-                ).expected(f"{expected}, as in training, perhaps with other bounds", "evaluate in such an environment")
+                ).expected(f"{expected}, as in training; Box bounds may be others", "evaluate in such an environment")
         parts = trained.get_weights(), trained.get_filters()
         weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)
         return weights, filters
@@ -203,13 +204,19 @@ class Evaluator:
         return config.changed(num_envs_per_worker=envs, seed=seed, env=env)
 
 
-def _are_chosen_alike(first: Space, second: Space) -> bool:
-    """Whether action spaces have equal parts in one order; a Box may have other bounds, to which actions are scaled."""
-    ours, theirs = leaves(first), leaves(second)
-    return [path for path, _ in ours] == [path for path, _ in theirs] and all(
-        one.shape == other.shape if isinstance(one, Box) and isinstance(other, Box) else same_space(one, other)
-        for (_, one), (_, other) in zip(ours, theirs, strict=True)
-    )
+def _choices(runner: PolicyRunner) -> list[tuple[Any, ...]]:
+    """What a policy chooses in each part of its action space; dtypes, and the bounds of Boxes, make no difference."""
+    found: list[tuple[Any, ...]] = []
+    for path, space in leaves(runner.policy.action_space):
+        if isinstance(space, Box):
+            found.append((path, space.shape, runner.action_map.boxes[path].scaled.tolist()))
+        elif isinstance(space, Discrete):
+            found.append((path, int(space.n), int(space.start)))
+        elif isinstance(space, MultiDiscrete):
+            found.append((path, space.nvec.tolist(), space.start.tolist()))
+        else:
+            found.append((path, type(space), space.shape))
+    return found
 
 
 def evaluation_result(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import repeat
 from operator import is_
 from typing import Any, NamedTuple
@@ -158,14 +159,17 @@ class DictRows:
         self._sub_envs = [_SubEnv() for _ in range(num_envs)]
         self._first_episodes = checks.FirstEpisodes(num_envs)
         self._idle = IdlePolls(name)
-        self._free: list[int] = []
+        self._free: list[list[int]] = [[] for _ in range(num_envs)]
+        """The free slots of each sub-environment, as heaps, so that its agents get the same slots in each episode."""
         self._slot_count = 0
 
     def beginning(self, obs: dict, infos: dict) -> Rows:
         """The rows of sub-environments after a reset: every agent in `obs` begins a trajectory."""
         rows = RowBuilder(self.name)
         for env_id in obs:
-            self._end_episode(env_id)  # all of them first: after a reset of all, slots are as at the very beginning
+            self._end_episode(env_id)
+        if len(obs) == len(self._sub_envs):  # slots are given as at the very beginning, in a restored run too
+            self._free, self._slot_count = [[] for _ in self._sub_envs], 0
         for env_id, by_agent in obs.items():
             if not by_agent:
                 raise self._error(
@@ -261,7 +265,7 @@ class DictRows:
         late = [a for a in flagged if a in known and a not in obs and (a in rewards or step.ends(a))]
         for agent in agents:
             if agent not in known:
-                known[agent] = self._take_slot()
+                known[agent] = self._take_slot(env_id)
         sub_env.running = sub_env.running or bool(agents)
         everyone = agents + late
         slots = [known[agent] for agent in everyone]
@@ -273,7 +277,7 @@ class DictRows:
         if ending and flags is not None:
             for agent, terminated, truncated in zip(everyone, *flags[:2], strict=True):
                 if terminated or truncated:
-                    self._free.append(known.pop(agent))
+                    heappush(self._free[env_id], known.pop(agent))
             agents = [agent for agent in agents if agent in known]
         sub_env.acting, sub_env.acting_slots = agents, [known[agent] for agent in agents]
 
@@ -345,12 +349,12 @@ class DictRows:
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
-        # Done last, so that an interrupt cannot free them twice.
-        self._free = sorted([*self._free, *ended.slots.values()], reverse=True)
+        for slot in ended.slots.values():  # done last, so that an interrupt cannot free them twice
+            heappush(self._free[env_id], slot)
 
-    def _take_slot(self) -> int:
-        if self._free:
-            return self._free.pop()  # the lowest
+    def _take_slot(self, env_id: int) -> int:
+        if self._free[env_id]:
+            return heappop(self._free[env_id])
         self._slot_count += 1
         return self._slot_count - 1
 

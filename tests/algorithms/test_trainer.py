@@ -206,9 +206,12 @@ class TestEvaluate:
             assert trainer.record(4, tmp_path)["episode_rewards"] == [6, 6, 6, 6]
         assert lengths == [500, 500, 500, 500, 6, 6]
 
-    @pytest.mark.parametrize(("there", "fits"), [(("a", "b", 2), True), (("b", "a", 1), False), (("a", "c", 1), False)])
+    @pytest.mark.parametrize(
+        ("there", "fits"),
+        [(("a", "b", 2), True), (("b", "a", 1), False), (("a", "c", 1), False), (("a", "b", np.inf), False)],
+    )
     def test_the_actions_in_evaluation_are_those_of_training(self, there, fits, tmp_path):
-        """Only the bounds of a Box may differ."""
+        """Only the bounds of a Box, and dtypes, may differ."""
 
         class Parts(gym.Env):
             observation_space = gym.spaces.Discrete(1)
@@ -216,7 +219,8 @@ class TestEvaluate:
             def __init__(self, env_config):
                 one, other, high = env_config["parts"]
                 parts = (one, gym.spaces.Box(-high, high, (1,))), (other, gym.spaces.Box(-high, high, (1,)))
-                self.action_space = gym.spaces.Dict(parts)
+                bit = gym.spaces.Discrete(2, dtype=np.int64 if high == 1 else np.int32)
+                self.action_space = gym.spaces.Dict((*parts, ("bit", bit)))
 
             def reset(self, *, seed=None, options=None):
                 return 0, {}
@@ -226,7 +230,7 @@ class TestEvaluate:
 
         class Fixed(Policy):
             def compute_actions(self, obs_batch):
-                return [{"a": np.zeros(1), "b": np.ones(1)}] * len(obs_batch), [], {}
+                return [{"a": np.zeros(1), "b": np.ones(1), "bit": 1}] * len(obs_batch), [], {}
 
         config = {"env_config": {"parts": ("a", "b", 1)}, "evaluation_config": {"env_config": {"parts": there}}}
         with make(Parts, multiagent={"policies": {"default_policy": Fixed}}, **config) as trainer:

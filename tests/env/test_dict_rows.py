@@ -55,6 +55,10 @@ def test_agents_keep_their_slots_and_a_reset_of_all_gives_those_of_the_beginning
     assert rows_of.beginning({0: agents, 1: agents}, {}).slots.tolist() == [0, 1, 2, 3]
     rows_of.outcome({1: agents}, {1: {}}, {1: {ALL: True}}, {1: {ALL: False}}, {}, {})
     assert rows_of.beginning({1: agents}, {}).slots.tolist() == [2, 3]
+    rows_of.outcome({0: {"a": 1}}, {0: {}}, {0: {"a": True, ALL: False}}, {0: {ALL: False}}, {}, {})
+    rows_of.outcome({1: agents}, {1: {}}, {1: {ALL: True}}, {1: {ALL: False}}, {}, {})
+    assert rows_of.beginning({1: agents}, {}).slots.tolist() == [2, 3]
+    assert rows_of.outcome({0: agents}, {0: {}}, {0: {ALL: False}}, {0: {ALL: False}}, {}, {}).slots.tolist() == [0, 1]
     rows_of.outcome({0: agents}, {0: {}}, {0: {ALL: True}}, {0: {ALL: False}}, {}, {})
     rows_of.beginning({0: {"a": 1}}, {})
     assert rows_of.beginning({0: agents, 1: agents}, {}).slots.tolist() == [0, 1, 2, 3]
