@@ -16,7 +16,7 @@ from rollax.config.json_form import GIVEN, POLICY
 from rollax.core.frozen import fields_by_key
 from rollax.core.importing import StoredCode, named_by_file, path_of
 from rollax.core.space_json import space_from_json
-from rollax.errors import CheckpointError
+from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.base_algorithm import BaseAlgorithm
 from rollax.policy.policy import Policy
 from rollax.policy.policy_spec import PolicyClass
@@ -75,8 +75,13 @@ def load_policies(
     Args:
         custom_model: your own model class, for the policies that have one.
         stored: the content of the checkpoint, where `checkpoint.read` has returned it already.
+    Raises:
+        ConfigError: no policy has a model of its own, and `custom_model` is given.
     """
     stored = checkpoint.read(checkpoint.checkpoint_at(path, "load_policies")) if stored is None else stored
+    models = [one["config"].get("model", {}).get("custom_model") for one in stored["policies"].values()]
+    if custom_model is not None and not any(models):
+        raise ConfigError.no_effect("custom_model", "no policy has a model of its own", str(path), custom_model)
     code = _GivenCode(path, trainer_class, None, custom_model, trust_code, for_all=True)
     return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
 

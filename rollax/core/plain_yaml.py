@@ -67,11 +67,10 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        # In YAML 1.1, 16:00 is the number 960, and a date is an object: JSON, and so config.json and checkpoints, have
-        # text for both.
-        tag = super().resolve(kind, value, implicit)
-        is_text = kind is yaml.ScalarNode and (":" in value or tag == "tag:yaml.org,2002:timestamp")
-        return self.DEFAULT_SCALAR_TAG if is_text else tag
+        # In YAML 1.1, 16:00 is the number 960.
+        if kind is yaml.ScalarNode and ":" in value:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
@@ -95,6 +94,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+# PyYAML makes an object of a date: JSON, and so config.json and checkpoints, have none.
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
 # PyYAML follows YAML 1.1, and reads 3e-4 and -.5 as strings.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",

@@ -104,7 +104,7 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
         self._due = due
         self.num_updates, rng.bit_generator.state = num_updates, stored
-        if state.get("buffers"):
+        if any(state.get("buffers", {}).values()):
             log.warning(OTHER_KIND, "on the device")
 
 

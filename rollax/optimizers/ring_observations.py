@@ -70,7 +70,7 @@ class ObservationPairs:
     def cut(self, kept: Pairs, over: jax.Array, taken: jax.Array) -> Pairs:
         """`kept` after `taken` steps and a restart of all episodes.
 
-        `over` [R] tells which episodes the last step itself had ended.
+        `over` [R]: whether the last step ended the episode.
         """
         return kept
 
@@ -98,7 +98,7 @@ class Frames(NamedTuple):
     """Stored frames: whole observations, or the newest part of stacked ones.
 
     Args:
-        slots: trees of arrays [E + M · R, ...]: E last frames of episodes, then those before each of M steps.
+        slots: trees of arrays [E + M · R, ...]: the last frames of E episodes, then the frames before each of M steps.
         ends: [C, R] the slot of the last frame, where an episode ended with the step.
         ages: [C, R] the number of earlier frames of the episode, at most k - 1.
         next_age: [R] the age of the next step.

@@ -10,7 +10,7 @@ from typing import Any
 from rollax.core.stored_values import read_count, read_number
 
 _ROUNDING = 1e-6
-"""In updates: in float64, 100 * 0.29 is slightly less than 29."""
+"""Tolerance, in updates: in float64, 100 * 0.29 is slightly less than 29."""
 
 
 @dataclass

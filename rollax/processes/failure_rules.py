@@ -89,7 +89,7 @@ class Failures:
             "all of them" if indices else "at least one that works",
             "fix the cause shown above; num_workers=0 runs the same code in this process, where a debugger works"
             if last
-            else "call before stop(), or make new actors",
+            else "make the call before stop(), or make new actors",
         )
         error.__cause__ = list(self.last.values())[-1] if last else None
         return error
@@ -102,7 +102,7 @@ class Failures:
         if starting:
             error = WorkerError(f"A {self.name} did not start in time.", where, got).expected(
                 "environments that can be made"
-                + (", and a node with the resources to be reserved" if stack is None else ""),
+                + (", and a node with the resources that the process reserves" if stack is None else ""),
                 "lower what each worker reserves, or raise worker_start_timeout_s"
                 if stack is None
                 else "find in the stack what the process waits for; if it is only slow, raise worker_start_timeout_s",

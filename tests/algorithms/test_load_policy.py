@@ -13,7 +13,7 @@ from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.checkpoints import OF_PPO as CONFIG
 from tests.algorithms.envs import MaskedCartPole, TwoAgents
 from tests.algorithms.own_code import Lean, Linear
-from tests.env.refused import raised
+from tests.env.refused import raised, refused
 
 
 def trained(tmp_path, env, **config):
@@ -184,6 +184,10 @@ class TestCustomModel:
         error = raised(CheckpointError, load_policy, path, trust_code=True, says="without an import path")
         assert str(error).endswith("custom_model=YourModel")
         self.check(load_policy(path, custom_model=Local), trainer)
+
+    def test_without_a_policy_that_has_one(self, tmp_path):
+        _, path = trained(tmp_path, "CartPole-v1")
+        refused(ConfigError, load_policies, path, custom_model=Linear, says="no effect")
 
     @pytest.mark.long
     def test_is_for_the_policies_that_have_one(self, tmp_path):

@@ -257,4 +257,5 @@ def test_a_server_plays_as_the_learner():
     stored = {"policies": dict.fromkeys([LEARNER, *Small.slots()]), "config": {}}
     mapping, several = policy_mapping_of(stored, "", policy_of_seat, trust_code=False)
     assert several
+    assert mapping is not None
     assert mapping("odd", "some episode") == LEARNER

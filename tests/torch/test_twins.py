@@ -90,7 +90,9 @@ class TestDistributions:
     @pytest.mark.parametrize("kind", [spaces.Discrete, spaces.MultiDiscrete])
     def test_recorded_actions_have_the_dtype_of_their_space(self, kind, dtype):
         space = kind(2, start=4, dtype=dtype) if kind is spaces.Discrete else kind([2], start=[4], dtype=dtype)
-        logp = distributions.make_distribution(space).logp(torch.zeros(1, 2), np.full((1, *space.shape), 5, dtype))
+        logp = distributions.make_distribution(space).logp(
+            torch.zeros(1, 2), np.full((1, *(space.shape or ())), 5, dtype)
+        )
         assert logp.item() == pytest.approx(-math.log(2))
 
     @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)

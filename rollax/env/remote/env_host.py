@@ -91,7 +91,7 @@ class EnvHost:
     # Names are attributes of the user's environment, or of environments in it, as in "unwrapped.level".
 
     def look_up(self, name: str) -> tuple[AttributeKind, Any]:
-        """`("value", the value)` of an attribute; for a method or an environment without the value."""
+        """`(kind, value)` of an attribute; the value is None for a method or an environment."""
 
         def found() -> tuple[AttributeKind, Any]:
             try:

@@ -248,7 +248,7 @@ class RemoteSubEnvironment:
         self._envs.result_of(self._index, "assign", self._path + name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__"):  # of Python's protocols, such as copying
             raise AttributeError(name)
         path = self._path + name
         kind, value = self._envs.result_of(self._index, "look_up", path)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from gymnasium import Space
 
 from rollax.batch import SampleBatch
 from rollax.core import trees
@@ -16,7 +17,7 @@ from rollax.offline.dataset import ENV_ACTIONS, Continuations, DatasetReader, Re
 from rollax.offline.estimators.importance import starts_of
 from rollax.offline.value_rules import RecordedChecks
 from rollax.policy.mask_checks import has_mask
-from rollax.rollout.actions import ActionMap, BoxMap
+from rollax.rollout.actions import ActionMap
 from rollax.rollout.policy_runner import PolicyRunner
 
 MOST_CUT = 0.1
@@ -254,11 +255,14 @@ def _checked_columns(
     checks, space = RecordedChecks(runner.policy), runner.policy.observation_space
     for one in whole:
         checks.shapes(one)
-        _check_scale(one, reader, runner)
     obs = trees.concat([in_dtypes(space, one.columns[SampleBatch.OBS]) for one in whole])
     actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
     if reader.actions_of == "environment":
         actions = runner.action_map.to_policy(actions)
+    if reader.actions_of == "policy":
+        received = [one.columns.get(ENV_ACTIONS) for one in whole]
+        known = all(part is not None for part in received)
+        _check_scale(actions, trees.concat(received) if known else None, reader, runner)
     rewards = np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole])
     checks.values(obs, actions, rewards, whole)
     return obs, actions, rewards
@@ -294,31 +298,36 @@ def _behaviour_logp(
     return known
 
 
-def _check_scale(one: RecordedTrajectory, reader: DatasetReader, runner: PolicyRunner) -> None:
-    """Raises DatasetError if the recorded actions, and so their densities, have another scale than the policy's."""
-    scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
-    if reader.actions_of != "policy" or not scaled:
+def _check_scale(actions: trees.Tree, received: trees.Tree | None, reader: DatasetReader, runner: PolicyRunner) -> None:
+    """Raises DatasetError if the recorded actions, and so their densities, have another scale than the policy's.
+
+    `received` are the actions that the environment received; None if they are not recorded.
+    """
+    space = runner.policy.action_space
+    if not any(box.scaled.any() for box in ActionMap(space, clip_actions=True, normalize_actions=True).boxes.values()):
         return
     ours = runner.action_map.settings["normalize_actions"]
     # RLlib's default, which learning assumes, too.
     theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header
-    if ENV_ACTIONS in one.columns:  # the policy that acted may have a setting of its own
-        theirs, assumed = ours if _are_equal_in_env(one, runner) else not ours, False
+    if received is not None:  # the policy that acted may have a setting of its own
+        fitting = [setting for setting in (True, False) if _gives(actions, received, space, setting)]
+        if len(fitting) < 2:  # both fit if all actions are on a bound
+            theirs, assumed = ours if ours in fitting else not ours, False
     if theirs is not ours:
         said = f"normalize_actions={theirs}" + (", which is assumed because the files do not say it" if assumed else "")
         got = "files that differ in normalize_actions" if theirs is None else said
         what = "The recorded actions have another scale than the policy's actions."
-        raise DatasetError(what, f"data set of {runner.policy.name!r}, {one.place}", got).expected(
+        raise DatasetError(what, f"data set of {runner.policy.name!r}", got).expected(
             f"normalize_actions={ours}, as in the training of the policy",
             "estimate from data of a policy with the same normalize_actions; or, if the recorded actions are those "
             'that the environment received, give the setting actions_of="environment"',
         )
 
 
-def _are_equal_in_env(one: RecordedTrajectory, runner: PolicyRunner) -> bool:
-    """Whether the recorded actions, in the scale of this policy, are those that the environment received."""
-    ours = runner.action_map.settings["normalize_actions"]
-    clipped = ActionMap(runner.policy.action_space, clip_actions=True, normalize_actions=ours)
-    actions, received = one.columns[SampleBatch.ACTIONS], clipped.to_policy(one.columns[ENV_ACTIONS])
-    pairs = zip(trees.leaves(clipped.received(actions)), trees.leaves(clipped.received(received)), strict=True)
+def _gives(actions: trees.Tree, received: trees.Tree, space: Space, normalized: bool) -> bool:
+    """Whether the environment receives `received`, apart from clipping, if a policy with this setting acts so."""
+    unit = ActionMap(space, clip_actions=True, normalize_actions=True)
+    sent = ActionMap(space, clip_actions=True, normalize_actions=normalized)(actions)
+    clipped = ActionMap(space, clip_actions=True, normalize_actions=False)(received)
+    pairs = zip(trees.leaves(unit.to_policy(sent)), trees.leaves(unit.to_policy(clipped)), strict=True)
     return all(np.allclose(*pair, atol=_SAME, equal_nan=True) for pair in pairs)

@@ -89,7 +89,7 @@ class MlflowLogger(Logger):
 def _named(name: str) -> str:
     """The name as MLflow accepts it: a short relative path, with `_` for characters that MLflow refuses."""
     name = re.sub(r"[^\w\-. /:]", "_", name)[:_LONGEST_NAME]
-    return posixpath.normpath("/" + name.strip("/"))[1:] or "_"
+    return re.sub(r"^\.\.", "_", posixpath.normpath("/" + name.strip("/"))[1:]) or "_"
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

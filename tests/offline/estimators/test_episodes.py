@@ -92,6 +92,12 @@ def test_env_actions_show_the_scale_of_a_policy_whatever_the_setting_of_its_run(
             reader.header = {"normalize_actions": of_run}
             assert LoggedEpisodes.of(reader, fits).actions.tolist() == actions.tolist()
             refused(DatasetError, LoggedEpisodes.of, reader, other, says="another scale")
+    on_bound = np.array([[2.0], [-2.0]], np.float32)  # in both scales
+    reader = recorded(trajectory(2, terminated=True, actions=on_bound, env_actions=on_bound), actions_of="policy")
+    for normalized, fits, other in ((True, runner(), own), (False, own, runner())):
+        reader.header = {"normalize_actions": normalized}
+        LoggedEpisodes.of(reader, fits)
+        refused(DatasetError, LoggedEpisodes.of, reader, other, says="another scale")
 
 
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:

@@ -40,8 +40,8 @@ def test_names_that_mlflow_refuses():
     pytest.importorskip("mlflow", reason="pip install 'rollax[mlflow]'")
     from rollax.runs.loggers.mlflow_logger import _named
 
-    names = ("a/b-c.d e:f", "50 %", "../up", "a//b/", "/", "a" * 300)
-    assert [_named(name) for name in names] == ["a/b-c.d e:f", "50 _", "up", "a/b", "_", "a" * 250]
+    names = ("a/b-c.d e:f", "50 %", "../up", "..up", "a//b/", "/", "a" * 300)
+    assert [_named(name) for name in names] == ["a/b-c.d e:f", "50 _", "up", "_up", "a/b", "_", "a" * 250]
 
 
 @pytest.mark.long
