@@ -64,7 +64,7 @@ def test_an_episode_is_lost_if_its_process_dies_while_drawing(make_remote, event
     assert rows.dropped_envs.tolist() == [0]
     rows = act(env, env.reset_rows(rows.dropped_envs), {0: END})
     assert rows.ended_envs.tolist() == [0]
-    assert [path.name for path in env.paths] == ["episode_000001.mp4"]
+    assert [path.name for path in env.paths] == ["episode_000000.mp4"]  # the next one has its number
 
 
 @pytest.mark.long
