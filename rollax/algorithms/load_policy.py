@@ -79,11 +79,11 @@ def load_policies(
         ConfigError: no policy has a model of its own, and `custom_model` is given.
     """
     stored = checkpoint.read(checkpoint.checkpoint_at(path, "load_policies")) if stored is None else stored
-    models = [one["config"].get("model", {}).get("custom_model") for one in stored["policies"].values()]
-    if custom_model is not None and not any(models):
-        raise ConfigError.no_effect("custom_model", "no policy has a model of its own", str(path), custom_model)
     code = _GivenCode(path, trainer_class, None, custom_model, trust_code, for_all=True)
-    return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
+    runners = {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
+    if custom_model is not None and all(one.policy.config.model.custom_model is None for one in runners.values()):
+        raise ConfigError.no_effect("custom_model", "no policy has a model of its own", str(path), custom_model)
+    return runners
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,8 @@ def test_a_refused_websocket_is_opened_again_if_the_server_is_busy_or_unavailabl
             client.hello()
         assert caught.value.status == 503
         assert len(fake.refusals) < 99
+    fake = FakeServer()  # a handshake that the timeout has cut off may still take one of the last server's refusals
+    with over_websocket(fake) as address, PolicyClient(address) as client:
         fake.refusals = [403, 403]
         raised(RequestError, client.hello)
         assert fake.refusals == [403]
