@@ -24,7 +24,7 @@ class FrameStack(EnvWrapper):
     Args:
         count: k, observations in a stack.
     Raises:
-        SpaceError: an agent has no observation space.
+        SpaceError: an agent has no observation space, or images that cannot be stacked; see `stacked_space`.
     """
 
     observation_space: Space | None = None

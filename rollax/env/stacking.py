@@ -24,10 +24,15 @@ from gymnasium import Space, spaces
 
 from rollax.core import trees
 from rollax.core.spaces import NOT_FEATURES, Path, channels_come_first, walk
+from rollax.errors import SpaceError
 
 
 def stacked_space(space: Space, count: int) -> Space:
-    """The space of stacks of `count` observations."""
+    """The space of stacks of `count` observations.
+
+    Raises:
+        SpaceError: the shape of a stack of images would not tell which axis has the channels.
+    """
     if isinstance(space, spaces.Dict):
         return spaces.Dict(
             {key: part if key in NOT_FEATURES else stacked_space(part, count) for key, part in space.spaces.items()}
@@ -36,7 +41,14 @@ def stacked_space(space: Space, count: int) -> Space:
         return spaces.Tuple([stacked_space(part, count) for part in space.spaces])
     begin = _Axis.of(space, count).begin
     if isinstance(space, spaces.Box):
-        return spaces.Box(begin(space.low), begin(space.high), dtype=space.dtype.type)
+        low = begin(space.low)
+        if len(space.shape) == low.ndim == 3 and channels_come_first(low.shape) != channels_come_first(space.shape):
+            raise SpaceError(
+                "A stack of images that are not square has so many channels that another axis would be taken for them.",
+                "config key 'frame_stack'",
+                f"{count} images of shape {space.shape}, which make stacks of shape {low.shape}",
+            ).expected("fewer images, or square ones", "lower frame_stack, or pad the images to squares")
+        return spaces.Box(low, begin(space.high), dtype=space.dtype.type)
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary(begin(np.empty(space.shape)).shape)
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)

@@ -80,6 +80,13 @@ def test_spaces_and_order(space, stacked, axis):
         assert np.array_equal(part.reshape(obs.shape), obs)
 
 
+def test_stacks_of_images_whose_shape_tells_another_axis_of_the_channels_are_refused():
+    for shape, count in (((7, 9, 3), 3), ((3, 16, 8), 3), ((6, 9, 4), 2)):
+        refused(SpaceError, stacked_space, IMAGE(shape), count, says=str(shape))
+    assert stacked_space(IMAGE((7, 9, 3)), 2).shape == (7, 9, 6)
+    assert stacked_space(IMAGE((7, 7, 3)), 4).shape == (7, 7, 12)
+
+
 def test_masks_and_available_actions_are_not_stacked():
     mask, actions = spaces.MultiBinary(4), spaces.Box(0, 1, (4, 2))
     space = spaces.Dict({"x": spaces.Discrete(3), "action_mask": mask, "avail_actions": actions})
