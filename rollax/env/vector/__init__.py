@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
 from typing import Any
 
 import gymnasium as gym
@@ -154,19 +153,21 @@ class SteppedInTurn(VectorEnv):
                 self._over.add(index)
         if not results:
             return [], [], [], [], []
+        stepped = [index for index in turns if index not in lost] if lost else turns
         try:
             obs, rewards, terminateds, truncateds, infos = zip(*results, strict=True)
         except (ValueError, TypeError):
-            for index, result in zip(self._stepped(), results, strict=True):
+            for index, result in zip(stepped, results, strict=True):
                 checks.check_step(result, self._where(index))
             raise
-        counts_steps = self._resets.counts_steps
-        if counts_steps or _any(terminateds) or _any(truncateds):
-            stepped = self._stepped()
-            ended = list(compress(stepped, (_any(flags) for flags in zip(terminateds, truncateds, strict=True))))
-            self._over.update(ended)
-            if counts_steps:
-                self._resets.stepped(stepped, ended)
+        flags = zip(stepped, terminateds, truncateds, strict=True)
+        try:
+            ended = [index for index, terminated, truncated in flags if terminated or truncated]
+        except ValueError:  # an array of several values is no flag: `VectorBaseEnv` refuses it
+            ended = []
+        self._over.update(ended)
+        if self._resets.counts_steps:
+            self._resets.stepped(stepped, ended)
         return list(obs), rewards, terminateds, truncateds, infos
 
     def _not_running(self, index: int) -> EnvError:
@@ -176,11 +177,6 @@ class SteppedInTurn(VectorEnv):
             "a reset before the first step, and after a step that terminates or truncates the episode",
             f"call reset_at({index}), or vector_reset() for all, before vector_step",
         )
-
-    def _stepped(self) -> list[int]:
-        """The sub-environments with results of the last `vector_step`."""
-        left_out = self.resting.union(self.lost)
-        return [index for index in range(self.num_envs) if index not in left_out]
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]
@@ -201,14 +197,6 @@ def _resets_of(copies: EnvCopies, envs: list[Any]) -> Resets:
     from rollax.env.restarting import Restarts  # loaded only where it is used
 
     return Restarts(copies, envs)
-
-
-def _any(flags: Sequence[Any]) -> bool:
-    """Whether a flag is true; False for values that are no flags, which `VectorBaseEnv` refuses."""
-    try:
-        return any(flags)
-    except ValueError:  # an array of several values
-        return False
 
 
 def frame_of(env: Any) -> Any:
