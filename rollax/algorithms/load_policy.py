@@ -122,7 +122,15 @@ def _policy_class(saved: str, code: _GivenCode) -> PolicyClass:
     trainer_class = code.trainer_class
     if trainer_class is not None and saved == path_of(trainer_class.policy_class):
         return trainer_class.policy_class
-    return _class_of(code.path, saved, code.trust_code)
+    found = named_by_file(saved, "policy_class", base=POLICY, trusted=code.trust_code)
+    if isinstance(found, StoredCode):
+        fix = "load this policy by load_policy(path, policy_id, policy_class=...)"
+        raise checkpoint.untrusted(code.path, found, fix if code.for_all else "pass policy_class=YourPolicy")
+    if not (isinstance(found, type) and issubclass(found, Policy | BaseAlgorithm)):
+        raise CheckpointError(
+            "The class that the checkpoint names is not a policy class.", str(code.path), saved
+        ).expected("a Policy class", "use a checkpoint that a trainer has saved")
+    return found
 
 
 def _config(
@@ -143,14 +151,3 @@ def _config(
     if isinstance(model, StoredCode):
         raise checkpoint.untrusted(code.path, model, "pass custom_model=YourModel")
     return config
-
-
-def _class_of(path: str | Path, name: str, trust_code: bool) -> PolicyClass:
-    found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
-    if isinstance(found, StoredCode):
-        raise checkpoint.untrusted(path, found, "pass policy_class=YourPolicy")
-    if not (isinstance(found, type) and issubclass(found, Policy | BaseAlgorithm)):
-        raise CheckpointError("The class that the checkpoint names is not a policy class.", str(path), name).expected(
-            "a Policy class", "use a checkpoint that a trainer has saved"
-        )
-    return found
