@@ -89,7 +89,7 @@ class League(Callbacks):
     snapshot_score: ClassVar[float | None] = 0.7
     """The mean score of the last `games` at which the learner is frozen as a new opponent; None for no such rule."""
     snapshot_interval: ClassVar[int | None] = None
-    """The iterations after which the learner is frozen in any case; None for no such rule."""
+    """The iterations after a snapshot after which the learner is frozen whatever its score; None for no such rule."""
     games: ClassVar[int] = 200
     """The number of games since the last snapshot over which `snapshot_score` is measured."""
     k_factor: ClassVar[float] = 8.0
