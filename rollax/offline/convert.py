@@ -49,10 +49,13 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
         settings: for rollax's own format `prefix`, `compression` and `max_file_size` of `DatasetWriter`; for Minari's
             `dataset_id`.
     Raises:
-        ConfigError: an unknown format or setting, or a file name without a suffix of JSON lines.
+        ConfigError: `reader` is not a reader; an unknown format or setting; a file name without a suffix of JSON lines.
         DatasetError: the target exists, the data cannot be read, or the format cannot store it (the error names the
             file, column and step of a NaN or infinity). No file is left after an error.
     """
+    if not isinstance(reader, DatasetReader):
+        reading = "convert(open_dataset(path), out)"
+        raise ConfigError.is_not("The data", "a DatasetReader", "convert(reader, out)", reader).fix(reading)
     path = Path(out)
     for name in settings:
         if name not in _SETTINGS.get(to, settings):

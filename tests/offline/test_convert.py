@@ -10,6 +10,7 @@ from rollax import ConfigError, DatasetError, DatasetWriter, open_dataset
 from rollax.core import trees
 from rollax.core.spaces import same_space
 from rollax.offline.convert import convert
+from tests.env.refused import refused
 from tests.offline.recorded import ListReader
 from tests.offline.test_describe import BOX, TWO, some, written
 
@@ -184,8 +185,9 @@ def test_keys_with_a_slash(tmp_path, to, fits):
 
 
 def test_settings_that_a_format_does_not_have(tmp_path):
-    with pytest.raises(ConfigError, match=r"json_lines does not have(.|\n)*got: +compression"):
-        convert(ListReader(some(), BOX, TWO), tmp_path / "a.jsonl", "json_lines", compression="zstd")
+    reader, out = ListReader(some(), BOX, TWO), tmp_path / "a.jsonl"
+    refused(ConfigError, convert, reader, out, "json_lines", compression="zstd", says="json_lines...compression")
+    refused(ConfigError, convert, str(tmp_path), out, says="open_dataset")
 
 
 def test_json_lines_have_strings_as_ids(tmp_path, caplog):
