@@ -23,18 +23,7 @@ ITERATION = {"timesteps_per_iteration": 2000}
 # With workers the acting policy lags behind the learned one, which V-trace corrects.
 WORKERS = {"num_workers": 2, "num_envs_per_worker": 10}
 
-CARTPOLE = settings_of("CartPole-v1", "PPO")
-# As in rl-baselines3-zoo, but without gSDE: the deviation is one trained vector, with new noise at every step.
-PENDULUM = {
-    "num_envs_per_worker": 4,
-    "train_batch_size": 4096,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 10,
-    "lr": 1e-3,
-    "gamma": 0.9,
-    "lambda": 0.95,
-    "model": {"free_log_std": True},
-}
+CARTPOLE, PENDULUM = settings_of("CartPole-v1", "PPO"), settings_of("Pendulum-v1", "PPO")
 # As in rl-baselines3-zoo, but with Adam, and without normalized rewards.
 A2C_ACROBOT = {
     "num_envs_per_worker": 16,

@@ -22,10 +22,11 @@ from rollax import (
 )
 from tests.algorithms.envs import MaskedCartPole, MultiAgentPendulum, StatelessPendulum
 from tests.algorithms.test_on_policy_learning import TWO_PENDULUMS, ParametricCartPole, weaker_policys_reward
-from tests.learning_curves import Run, each_run
+from tests.learning_curves import Run, each_run, settings_of
 
 pytestmark = pytest.mark.learning
 
+MOUNTAIN_CAR = "MountainCarContinuous-v0"
 SMALL_NETWORK = {"fcnet_hiddens": (64, 64), "fcnet_activation": "relu"}
 
 # rl-baselines3-zoo, hyperparams/dqn.yml. The target frequency is a number of steps there, of updates here.
@@ -100,17 +101,7 @@ PARAMETER_NOISE = {
 }
 
 # rl-baselines3-zoo, hyperparams/{sac,td3,ddpg}.yml, except that updates begin earlier, in groups of eight.
-PENDULUM: dict[str, Any] = {
-    "lr": 1e-3,
-    "gamma": 0.98,
-    "tau": 5e-3,
-    "buffer_size": 200_000,
-    "learning_starts": 1000,
-    "random_steps": 1000,
-    "train_batch_size": 256,
-    "exploration": "GaussianNoise",
-}
-SAC_PENDULUM = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
+PENDULUM, SAC_PENDULUM, FLASH_SAC_PENDULUM = (settings_of("Pendulum-v1", name) for name in ("TD3", "SAC", "FlashSAC"))
 # The warm-up is a tenth of 20,000 steps, as in the paper.
 CROSSQ_PENDULUM = {
     "learning_starts": 500,
@@ -124,13 +115,6 @@ DROQ_PENDULUM = {
     "policy_delay": 2,
     "critic_model": {"normalization": "layer", "dropout": 0.01},
     "actor_q": "mean",
-}
-# Smaller than the networks and batches of the paper, which are for tasks with many more dimensions.
-FLASH_SAC_PENDULUM = {
-    **SAC_PENDULUM,
-    "train_batch_size": 128,
-    "actor_hiddens": (32,),
-    "model": {"fcnet_hiddens": (64,)},
 }
 # XQC and SimBa with SAC, as in docs/algorithms.md, but with smaller networks and steps that suit the task; γ and the
 # target entropy are those of an episode of 200 steps and of one action.
@@ -169,40 +153,6 @@ INVERTED_PENDULUM = {
     "evaluation_num_episodes": 5,
     "model": SMALL_NETWORK,
 }
-# The noise of MountainCarContinuous for TD3 and DDPG, hyperparams/{td3,ddpg}.yml: θ 0.15 and σ 0.5, with steps of 0.01.
-SLOW_NOISE: dict[str, Any] = {
-    "exploration": "OrnsteinUhlenbeckNoise",
-    "noise_scale": 1.0,
-    "ou_theta": 0.0015,
-    "ou_sigma": 0.05,
-}
-# As in the zoo, but with small networks. With the faster noise of RLlib's example (θ 0.15, σ 0.3) one seed ended at
-# full force in every step, -99.9 an episode; one of Stable-Baselines3's DDPG did so too.
-DDPG_MOUNTAIN_CAR = {
-    "lr": 1e-3,
-    "tau": 5e-3,
-    "learning_starts": 1000,
-    "random_steps": 0,
-    "train_batch_size": 128,
-    "rollout_fragment_length": 32,
-    **SLOW_NOISE,
-    "model": SMALL_NETWORK,
-}
-# As in the zoo, with two differences. Instead of gSDE it has the noise of TD3 and DDPG there. And γ is not 0.9999, at
-# which the entropy of an endless episode, 0.1 × 0.7 a step, is worth more than the reward of 100 at the goal.
-SAC_MOUNTAIN_CAR = {
-    "gamma": 0.99,
-    "tau": 0.01,
-    "buffer_size": 50_000,
-    "train_batch_size": 512,
-    "initial_alpha": 0.1,
-    "alpha_lr": 0.0,
-    "learning_starts": 0,
-    "random_steps": 0,
-    "rollout_fragment_length": 32,
-    **SLOW_NOISE,
-    "model": SMALL_NETWORK,
-}
 PENDULUM_WITHOUT_VELOCITIES = {
     "num_envs_per_worker": 4,
     "timesteps_per_iteration": 4000,
@@ -221,17 +171,6 @@ PENDULUM_WITHOUT_VELOCITIES = {
         "fcnet_activation": "relu",
         "max_seq_len": 20,
     },
-}
-SAC_CARTPOLE = {
-    "lr": 1e-3,
-    "gamma": 0.98,
-    "train_batch_size": 64,
-    "training_intensity": 0.25,
-    "rollout_fragment_length": 32,
-    "target_entropy": 0.2,
-    "initial_alpha": 0.1,
-    "buffer_size": 50_000,
-    "model": SMALL_NETWORK,
 }
 # R2D2, with sizes that suit the task.
 R2D2 = {
@@ -309,8 +248,8 @@ RUNS = {
     "sac_multi_agent_pendulum": Run(
         SACTrainer, MultiAgentPendulum, -400, 10_000, {**SAC_PENDULUM, "multiagent": TWO_PENDULUMS}
     ),
-    "sac_mountain_car": Run(SACTrainer, "MountainCarContinuous-v0", 90, 50_000, SAC_MOUNTAIN_CAR),
-    "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, SAC_CARTPOLE),
+    "sac_mountain_car": Run(SACTrainer, MOUNTAIN_CAR, 90, 50_000, settings_of(MOUNTAIN_CAR, "SAC")),
+    "sac_cartpole": Run(SACTrainer, "CartPole-v1", 195, 100_000, settings_of("CartPole-v1", "SAC")),
     "sac_pendulum_without_velocities": Run(SACTrainer, StatelessPendulum, -250, 32_000, PENDULUM_WITHOUT_VELOCITIES),
     "flash_sac_pendulum": Run(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "tqc_pendulum": Run(TQCTrainer, "Pendulum-v1", -200, 20_000, SAC_PENDULUM),
@@ -322,7 +261,7 @@ RUNS = {
     "td7_pendulum": Run(TD7Trainer, "Pendulum-v1", -200, 10_000, {"learning_starts": 1000, "random_steps": 1000}),
     "td3_inverted_pendulum": Run(TD3Trainer, "InvertedPendulum-v5", 950, 50_000, INVERTED_PENDULUM),
     "ddpg_pendulum": Run(DDPGTrainer, "Pendulum-v1", -200, 20_000, PENDULUM),
-    "ddpg_mountain_car": Run(DDPGTrainer, "MountainCarContinuous-v0", 90, 20_000, DDPG_MOUNTAIN_CAR),
+    "ddpg_mountain_car": Run(DDPGTrainer, MOUNTAIN_CAR, 90, 20_000, settings_of(MOUNTAIN_CAR, "TD3")),
     "apex_cartpole": Run(ApexDQNTrainer, "CartPole-v1", 450, 250_000, APEX),
     "apex_ddpg_pendulum": Run(ApexDDPGTrainer, "Pendulum-v1", -250, 200_000, APEX_DDPG),
 }

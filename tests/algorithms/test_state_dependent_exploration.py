@@ -11,6 +11,7 @@ from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS
 from tests.algorithms.running_sums import check_restored_run
+from tests.learning_curves import settings_of
 from tests.marks import long_except
 
 NAMES = [name for name in algorithms_with("use_sde") if name not in {*DATA_ALGORITHMS, "FlashSAC"}]
@@ -83,17 +84,7 @@ def test_every_kind_of_observation_and_model(name, kind, tmp_path):
 
 
 # rl-baselines3-zoo, hyperparams/ppo.yml: -172 ± 104 after 100,000 steps.
-PPO_PENDULUM = {
-    "num_envs_per_worker": 4,
-    "train_batch_size": 4096,
-    "sgd_minibatch_size": 64,
-    "num_sgd_iter": 10,
-    "lr": 1e-3,
-    "gamma": 0.9,
-    "lambda": 0.95,
-    "use_sde": True,
-    "sde_sample_freq": 4,
-}
+PPO_PENDULUM = {**settings_of("Pendulum-v1", "PPO"), "model": {}, "use_sde": True, "sde_sample_freq": 4}
 
 
 @pytest.mark.learning
