@@ -59,7 +59,7 @@ def load_policy(
             f"one of {sorted(stored['policies'])}", "pass one of those as policy_id"
         )
     code = _GivenCode(path, trainer_class, policy_class, custom_model, trust_code)
-    return _runner(stored, policy_id, code)
+    return _runner(stored, policy_id, *_made_by(stored, policy_id, code), path)
 
 
 def load_policies(
@@ -80,10 +80,10 @@ def load_policies(
     """
     stored = checkpoint.read(checkpoint.checkpoint_at(path, "load_policies")) if stored is None else stored
     code = _GivenCode(path, trainer_class, None, custom_model, trust_code, for_all=True)
-    runners = {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
-    if custom_model is not None and all(one.policy.config.model.custom_model is None for one in runners.values()):
+    made_by = {policy_id: _made_by(stored, policy_id, code) for policy_id in stored["policies"]}
+    if custom_model is not None and all(config.model.custom_model is None for _, config in made_by.values()):
         raise ConfigError.no_effect("custom_model", "no policy has a model of its own", str(path), custom_model)
-    return runners
+    return {policy_id: _runner(stored, policy_id, *parts, path) for policy_id, parts in made_by.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,17 @@ class _GivenCode:
     for_all: bool = False
 
 
-def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> PolicyRunner:
-    path, description = code.path, stored["policies"][policy_id]
+def _made_by(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> tuple[PolicyClass, TrainerConfig]:
+    """The class and the config that make a policy."""
+    description = stored["policies"][policy_id]
     policy_class = _policy_class(description["class"], code)
-    config = _config(stored, description["config"], policy_class, code)
+    return policy_class, _config(stored, description["config"], policy_class, code)
+
+
+def _runner(
+    stored: Mapping[str, Any], policy_id: str, policy_class: PolicyClass, config: TrainerConfig, path: str | Path
+) -> PolicyRunner:
+    description = stored["policies"][policy_id]
     observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
     action_space = space_from_json(description["action_space"], f"{path}: action_space")
     state = stored["state"]["workers"]

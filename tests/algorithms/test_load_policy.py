@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from examples.stateless_cartpole import StatelessCartPole
-from rollax import PolicySpec, PPOTrainer, Trainer, load_policy
+from rollax import Policy, PolicySpec, PPOTrainer, Trainer, load_policy
 from rollax.algorithms.checkpoint import trainer_class_of
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.pg import PG
@@ -156,6 +156,16 @@ class TestOneOfSeveral:
             assert right.compute_single_action(np.array([0.0, right.policy.limit + 1], np.float32)) == 1
 
 
+class Still(Policy):
+    """Keeps no config."""
+
+    def __init__(self, observation_space, action_space, config=None):
+        super().__init__(observation_space, action_space)
+
+    def compute_actions(self, obs_batch):
+        return [0] * len(obs_batch), [], {}
+
+
 class TestCustomModel:
     def check(self, policy, trainer):
         obs = np.random.default_rng(0).uniform(-1, 1, (20, 4)).astype(np.float32)
@@ -197,6 +207,15 @@ class TestCustomModel:
             loaded = load_policies(trainer.save(tmp_path), custom_model=Linear)
             for policy_id, policy in loaded.items():
                 assert policy.policy.get_weights().keys() == trainer.get_policy(policy_id).get_weights().keys()
+
+    @pytest.mark.long
+    def test_beside_a_policy_that_keeps_no_config(self, tmp_path):
+        spec = PolicySpec(config={"model": {"custom_model": Linear}})
+        multiagent = {"policies": {"bot": Still, "own": spec}, "policy_mapping_fn": lambda agent: "own"}
+        multiagent["policies_to_train"] = ["own"]
+        with PPOTrainer("CartPole-v1", {**CONFIG, "multiagent": multiagent}) as trainer:
+            path = trainer.save(tmp_path)
+        assert load_policies(path, custom_model=Linear, trust_code=True).keys() == {"bot", "own"}
 
 
 MEMORY = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 8}
