@@ -238,25 +238,26 @@ class RemoteEnvs(ActorPool):
 class RemoteSubEnvironment:
     """Proxy of an environment in another process: attributes are read and set, and methods called, in that process.
 
-    An attribute that is an environment, such as `unwrapped`, is a proxy too; `_path` leads to it, as in "unwrapped.".
+    An attribute that is an environment, such as `unwrapped`, is a proxy too; `path` leads to it, as in "unwrapped.".
     """
 
     def __init__(self, envs: RemoteEnvs, index: int, path: str = "") -> None:
-        self.__dict__.update(_envs=envs, _index=index, _path=path)
+        self.__dict__["__proxied__"] = envs, index, path  # a name that no environment has
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._envs.result_of(self._index, "assign", self._path + name, value)
+        envs, index, path = self.__proxied__
+        envs.result_of(index, "assign", path + name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of Python's protocols, such as copying
             raise AttributeError(name)
-        path = self._path + name
-        kind, value = self._envs.result_of(self._index, "look_up", path)
+        envs, index, path = self.__proxied__
+        kind, value = envs.result_of(index, "look_up", path + name)
         if kind == "env":
-            return RemoteSubEnvironment(self._envs, self._index, f"{path}.")
+            return RemoteSubEnvironment(envs, index, f"{path}{name}.")
         if kind == "value":
             return value
-        return lambda *arguments, **keywords: self._envs.result_of(self._index, "call", path, arguments, keywords)
+        return lambda *arguments, **keywords: envs.result_of(index, "call", path + name, arguments, keywords)
 
 
 def ray_envs(copies: EnvCopies, timeout_s: float, ray_address: str | None = None) -> RayActors:

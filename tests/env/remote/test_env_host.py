@@ -1,5 +1,6 @@
 """`EnvHost`, which runs in the process of a remote sub-environment, called in this process."""
 
+import copy
 import pickle
 
 import gymnasium as gym
@@ -40,17 +41,31 @@ def test_facts():
     assert old.look_up("seed_to_come") == ("value", 5)
 
 
-def test_attributes_that_are_environments_are_proxies(monkeypatch):
-    """A pickled copy of `unwrapped` could be changed without an effect on the environment."""
-    wrapped = gym.wrappers.TimeLimit(Clock(), 9)
+@pytest.fixture
+def proxy_of(monkeypatch):
     local = lambda copies, *_: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
     monkeypatch.setattr(remote_base_env, "ray_envs", local)
-    (proxy,) = RemoteBaseEnv(EnvCopies((), lambda index: wrapped, 1)).get_sub_environments()
+    return lambda env: RemoteBaseEnv(EnvCopies((), lambda index: env, 1)).get_sub_environments()[0]
+
+
+def test_attributes_that_are_environments_are_proxies(proxy_of):
+    """A pickled copy of `unwrapped` could be changed without an effect on the environment."""
+    wrapped = gym.wrappers.TimeLimit(Clock(), 9)
+    proxy = proxy_of(wrapped)
     assert isinstance(proxy.unwrapped, RemoteSubEnvironment)
     proxy.unwrapped.level = 3
     assert (proxy.env.unwrapped.level, wrapped.unwrapped.level) == (3, 3)
     proxy.unwrapped.reset(seed=1)
     assert (proxy.unwrapped.count, hasattr(proxy.unwrapped, "no_such_thing")) == (0, False)
+
+
+def test_proxies_have_no_attributes_of_their_own(proxy_of):
+    env = Clock()
+    proxy = proxy_of(env)
+    env._envs, env._index, env._path = 1, 2, 3
+    proxy._index += 5
+    assert (proxy._envs, proxy._index, proxy._path, env._index) == (1, 7, 3, 7)
+    assert copy.copy(proxy)._index == 7
 
 
 @pytest.mark.parametrize("cls", [Dance, Queue])
