@@ -99,12 +99,14 @@ class CompiledReplayOptimizer(ReplayOptimizer):
     def set_state(self, state: Mapping[str, Any]) -> None:
         num_updates, rng = read_count(state, "num_updates", "optimizer"), self.rounds.rng
         stored = random_state(state, "rng", "choices", rng)
+        buffers = read_dict({"buffers": {}, **state}, "buffers", "optimizer")
+        other_kind = any(read_dict(buffers, policy_id, "optimizer: buffers") for policy_id in buffers)
         due, most_steps = copy(self._due), self.config.buffer_size  # a copy, as the ring may still refuse its state
         due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="rows" in state, most_steps=most_steps)
         self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
         self._due = due
         self.num_updates, rng.bit_generator.state = num_updates, stored
-        if any(state.get("buffers", {}).values()):
+        if other_kind:
             log.warning(OTHER_KIND, "on the device")
 
 

@@ -142,12 +142,12 @@ class SyncReplayOptimizer(ReplayOptimizer):
         rng = random_state(state, "rng", "choices", self._rng)
         stored = {**dict.fromkeys(self.policies, 0), **read_dict({"ahead": {}, **state}, "ahead", "optimizer")}
         ahead = {policy_id: read_count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
-        buffers = read_dict({"buffers": {}, **state}, "buffers", "optimizer")
+        buffers, rows = (read_dict({name: {}, **state}, name, "optimizer") for name in ("buffers", "rows"))
         check_states(self.buffers, buffers)
         due, most_steps = read_dict(state, "due", "optimizer"), self.config.buffer_size
         self._due.restore(due, made=num_updates, kept="buffers" in state, most_steps=most_steps)
         set_states(self.buffers, buffers)
         self.num_updates, self._ahead = num_updates, ahead
         self._rng.bit_generator.state = rng
-        if state.get("rows"):
+        if rows:
             log.warning(OTHER_KIND, "on the host")

@@ -239,8 +239,9 @@ def test_a_state_with_damaged_counts_changes_nothing(make_dqn):
         trainer.train()
         optimizer = trainer.optimizer
         state, rows = optimizer.get_state(), len(optimizer.rounds)
-        for damaged in ({**state, "due": {}}, {**state, "rows": {}, "due": {}}):
-            refused(CheckpointError, optimizer.set_state, damaged)
+        of_host = ({"rows": {}, "buffers": buffers} for buffers in ([1], {"default_policy": np.ones(2)}))
+        for damaged in ({"due": {}}, {"rows": {}, "due": {}}, *of_host):
+            refused(CheckpointError, optimizer.set_state, {**state, **damaged})
             assert len(optimizer.rounds) == rows
 
 

@@ -12,6 +12,7 @@ from rollax.errors import CheckpointError
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.uniform import UniformReplay
+from tests.env.refused import refused
 from tests.optimizers import replay_stand_ins
 from tests.optimizers.replay_stand_ins import RowWorker
 from tests.optimizers.stand_ins import STEPS, learning, policy_of, steps
@@ -182,6 +183,11 @@ class TestRestored:
             other.set_state(plain(saved.get_state()))
         assert len(other.buffers["a"]) == 10
         assert other.num_updates == 0
+
+    def test_damaged_rows_of_a_buffer_on_the_device_change_nothing(self):
+        optimizer = self.used(1)
+        refused(CheckpointError, optimizer.set_state, {**plain(self.used(4).get_state()), "rows": np.ones(2)})
+        assert len(optimizer.buffers["a"]) == 10
 
     def test_another_buffer_size(self):
         smaller = self.used(2, buffer_size=300)
