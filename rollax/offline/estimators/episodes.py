@@ -304,8 +304,9 @@ def _check_scale(actions: trees.Tree, received: trees.Tree | None, reader: Datas
     `received` are the actions that the environment received; None if they are not recorded.
     """
     space = runner.policy.action_space
-    if not any(box.scaled.any() for box in ActionMap(space, clip_actions=True, normalize_actions=True).boxes.values()):
-        return
+    boxes = ActionMap(space, clip_actions=True, normalize_actions=True).boxes.values()
+    if all((box.half_width == 1).all() and (box.centre == 0).all() for box in boxes):
+        return  # both scales are the same, as with bounds of -1 and 1
     ours = runner.action_map.settings["normalize_actions"]
     # RLlib's default, which learning assumes, too.
     theirs, assumed = reader.header.get("normalize_actions", True), "normalize_actions" not in reader.header

@@ -100,6 +100,18 @@ def test_env_actions_show_the_scale_of_a_policy_whatever_the_setting_of_its_run(
         refused(DatasetError, LoggedEpisodes.of, reader, other, says="another scale")
 
 
+@pytest.mark.parametrize("received", [{}, {"env_actions": np.array([[0.5], [1.0]], np.float32)}])
+def test_bounds_of_1_are_one_scale_whatever_the_settings(received: dict[str, Any]) -> None:
+    unit = spaces.Box(-1, 1, (1,), np.float32)
+    one = trajectory(2, terminated=True, actions=np.array([[0.5], [3.0]], np.float32), **received)
+    reader = ListReader((one,), OBS, unit, actions_of="policy")
+    for of_run, own in ((True, False), (False, True), (None, True)):
+        reader.header = {"normalize_actions": of_run}
+        scale = ActionMap(unit, clip_actions=True, normalize_actions=own)
+        episodes = LoggedEpisodes.of(reader, PolicyRunner(Still(OBS, unit), NoFilter(OBS), scale))
+        assert episodes.actions.tolist() == [[0.5], [3.0]]
+
+
 def test_actions_of_rllib_are_in_the_scale_of_its_default() -> None:
     reader = recorded(trajectory(1, terminated=True), actions_of="policy")  # files without the scale of actions
     unscaled = ActionMap(BOX, clip_actions=True, normalize_actions=False)
