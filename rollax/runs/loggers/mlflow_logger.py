@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ class MlflowLogger(Logger):
 
 def _named(name: str) -> str:
     """The name as MLflow accepts it: a short relative path, with `_` for characters that MLflow refuses."""
-    name = re.sub(r"[^\w\-. /:]", "_", name)[:_LONGEST_NAME]
+    name = re.sub(r"[^\w\-. /:]", "_", name)
+    if len(name) > _LONGEST_NAME:  # different names stay different
+        name = f"{name[:120]}_{zlib.crc32(name.encode()):08x}_{name[-120:]}"
     return re.sub(r"^\.\.", "_", posixpath.normpath("/" + name.strip("/"))[1:]) or "_"
 
 

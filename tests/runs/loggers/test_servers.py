@@ -40,8 +40,11 @@ def test_names_that_mlflow_refuses():
     pytest.importorskip("mlflow", reason="pip install 'rollax[mlflow]'")
     from rollax.runs.loggers.mlflow_logger import _named
 
-    names = ("a/b-c.d e:f", "50 %", "../up", "..up", "a//b/", "/", "a" * 300)
+    names = ("a/b-c.d e:f", "50 %", "../up", "..up", "a//b/", "/", "a" * 250)
     assert [_named(name) for name in names] == ["a/b-c.d e:f", "50 _", "up", "_up", "a/b", "_", "a" * 250]
+    long = [_named("a" * 300 + end) for end in ("b", "c", "/b")]
+    assert len({*long}) == 3
+    assert max(map(len, long)) <= 250
 
 
 @pytest.mark.long
