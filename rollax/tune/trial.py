@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from rollax.runs.stopping import reached
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
+log = logging.getLogger("rollax.tune")
 LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 Score = Literal["evaluation", "training"]
 
@@ -89,7 +91,8 @@ def _trained(task: Task, config: Mapping[str, Any]) -> Iterator[Message]:
     with ExitStack() as stack:
         runs = []
         for seed in task.seeds:
-            trainer = stack.enter_context(task.trainer_class(config={**config, "seed": seed}))
+            trainer = task.trainer_class(config={**config, "seed": seed})
+            stack.callback(_stop, trainer)
             stack.enter_context(trainer.stopping_at(task.stop.get("timesteps_total", inf)))
             runs.append(_Run(trainer, task))
         part, score = 0, None
@@ -109,6 +112,14 @@ def _trained(task: Task, config: Mapping[str, Any]) -> Iterator[Message]:
             yield Failed("no episode has ended, so there is no score; raise the limit in stop", by_settings=False)
         else:
             yield Trained(score, int(number_in(runs[0].result, "timesteps_total") or 0))
+
+
+def _stop(trainer: Trainer) -> None:
+    """Stops a trainer; an error is only logged, because the trial has ended, and no message may follow its last one."""
+    try:
+        trainer.stop()
+    except Exception:
+        log.warning("A trainer of a trial could not be stopped.", exc_info=True)
 
 
 @dataclass

@@ -20,7 +20,7 @@ class FakeTrainer:
 
     With a limit of 1000 steps it is 10 - |log10(lr / BEST_LR)| at the end, plus `bonus` for odd seeds. Keys of
     `env_config`: `diverges_above`, a step size; `breaks`, an error of every training; `kill`, the number of the trainer
-    that sends a Ctrl-C to its process, and `exits`, the number of the one that ends it.
+    that sends a Ctrl-C to its process, and `exits`, the number of the one that ends it; `fails_to_stop`.
     """
 
     config_class = TrainerConfig
@@ -34,14 +34,13 @@ class FakeTrainer:
         self.iteration = 0
         self.can_evaluate = self.config.env_config.get("evaluates", True)
         FakeTrainer.made += 1
+        FakeTrainer.running += 1
         self.number = FakeTrainer.made
 
-    def __enter__(self) -> FakeTrainer:
-        FakeTrainer.running += 1
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def stop(self) -> None:
         FakeTrainer.running -= 1
+        if self.config.env_config.get("fails_to_stop"):
+            raise RuntimeError("the simulator does not close")
 
     @contextmanager
     def stopping_at(self, timesteps_total: float) -> Iterator[None]:

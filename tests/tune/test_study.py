@@ -76,6 +76,12 @@ def test_tpe_comes_nearer_than_random_values(search):
     assert abs(math.log10(tpe / BEST_LR)) < abs(math.log10(random / BEST_LR))
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_trials_whose_trainers_fail_to_stop_keep_their_scores(search, jobs):
+    study = search(search=GRID, sampler="grid", jobs=jobs, env_config={"fails_to_stop": True})
+    assert [trial.score for trial in study.trials] == pytest.approx([9, 10, 9, 8])
+
+
 def test_a_grid_ends_after_its_points(search):
     space = {"lr": {"choice": [1e-3, 1e-2]}, "train_batch_size": {"int": [100, 200], "step": 50}}
     study = search(sampler="grid", search=space)
