@@ -132,17 +132,23 @@ class RunFolder:
     def append(self, result: Mapping[str, Any]) -> None:
         """Writes one result line and flushes the file."""
         self._check_there()
-        line = to_json(result).encode() + b"\n"  # outside the block: its errors are not errors of the disk
+        line = _line(result)  # outside the block: its errors are not errors of the disk
         with _named_errors(self.path / RESULTS_NAME):
             self._last_line = self._results.tell()
             self._results.write(line)
             self._results.flush()
 
     def amend(self, result: Mapping[str, Any]) -> None:
-        """Replaces the last result line by the completed result."""
-        self._results.seek(self._last_line)
-        self._results.truncate()
-        self.append(result)
+        """Replaces the last result line by the completed result; if the disk is full, the line stays."""
+        self._check_there()
+        path, line = self.path / RESULTS_NAME, _line(result)
+        with _named_errors(path):
+            with path.open("rb") as file:
+                earlier = file.read(self._last_line)
+            replace_file(path, earlier + line)
+            self._results.close()
+            self._results = path.open("ab")
+        self._opened = os.fstat(self._results.fileno())
         # The other numbers of this step are logged already.
         self._loggers.log({"timesteps_total": result.get("timesteps_total"), "evaluation": result.get("evaluation")})
 
@@ -354,11 +360,15 @@ def _refuse_links(folder: Path) -> None:
             )
 
 
+def _line(result: Mapping[str, Any]) -> bytes:
+    return to_json(result).encode() + b"\n"
+
+
 def _remove_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and an incomplete last line."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
     with _named_errors(folder / RESULTS_NAME):
-        replace_file(folder / RESULTS_NAME, b"".join(to_json(result).encode() + b"\n" for result in kept))
+        replace_file(folder / RESULTS_NAME, b"".join(map(_line, kept)))
 
 
 @contextmanager

@@ -92,6 +92,18 @@ def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file, size):
     assert read_lines(tmp_path / "result.jsonl") == ([{"training_iteration": 1}], 0)
 
 
+def test_a_disk_too_full_for_the_final_evaluation_keeps_the_last_result(tmp_path):
+    with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
+        folder.append({"training_iteration": 1})  # 26 bytes and the end of the line
+        with longest_file(40), pytest.raises(RollaxError, match=r"result\.jsonl\n.*File too large"):
+            folder.amend({"training_iteration": 1, "evaluation": {"episodes": 10}})
+        assert (tmp_path / "result.jsonl").read_text() == line(1)
+        folder.amend({"training_iteration": 1, "evaluation": None})
+        folder.append({"training_iteration": 2})
+    results, _ = read_lines(tmp_path / "result.jsonl")
+    assert results == [{"training_iteration": 1, "evaluation": None}, {"training_iteration": 2}]
+
+
 @pytest.mark.long
 def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
     # A run in JAX does not need it, and loading it takes 2 s and 200 MB.
