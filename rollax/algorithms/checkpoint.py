@@ -141,11 +141,13 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
 def checkpoint_at(path: Any, where: str) -> Path:
     """Returns the checkpoint at a path: the folder itself, or the newest one in a folder of checkpoints or of a run.
 
+    A run may remove its checkpoint at any time, so callers read it at once.
+
     Raises:
-        CheckpointError: `path` is another object, or a folder without a checkpoint.
+        CheckpointError: `path` is another object, or leads to nothing or to a folder without a checkpoint.
     """
     if isinstance(path, str | os.PathLike):
-        return newest_checkpoint(Path(path)) if os.path.isdir(path) else Path(path)
+        return Path(path) if os.path.isfile(path) else newest_checkpoint(Path(path))
     raise CheckpointError("This is not the path of a checkpoint.", where, path).expected(
         "the path of a folder", "pass what trainer.save('checkpoints') returns, or trainer.fit(...).checkpoint"
     )

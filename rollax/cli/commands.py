@@ -98,9 +98,8 @@ def evaluate(
 def play_greedily(checkpoint: Path, episodes: int, video: Path | None, *, quiet: bool = False, **opening: Any) -> None:
     """Prints the rewards of greedy episodes; `opening` are arguments of `open_trainer`."""
     from rollax.runs.display import shown_path, title_of
-    from rollax.runs.run_folder import newest_checkpoint
 
-    with open_trainer(newest_checkpoint(checkpoint), learn=False, **opening) as trainer:
+    with open_trainer(checkpoint, learn=False, **opening) as trainer:
         results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
         if not quiet:
             print(title_of(trainer.name, trainer.config.env))
@@ -126,12 +125,10 @@ def record(
 ) -> None:
     """Play a trained policy and write its experience as a data set."""
     from rollax.runs.display import shown_path
-    from rollax.runs.run_folder import newest_checkpoint
 
     with readable_errors(traceback, imports):
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        path = newest_checkpoint(checkpoint)
-        with open_trainer(path, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
+        with open_trainer(checkpoint, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
             results = trainer.record(episodes, out, explore=not greedy, infos=infos)
             print(evaluation_line(results))
             print(*(f"data {shown_path(Path(path))}\n" for path in results["files"]), sep="", end="")
@@ -150,7 +147,6 @@ def export(
     """Write a trained policy to a file that other runtimes and languages run."""
     from rollax.algorithms.named_trainers import trainer_class_named
     from rollax.runs.display import shown_path
-    from rollax.runs.run_folder import newest_checkpoint
     from rollax.serving.export.export_policy import export_policy
 
     with readable_errors(traceback, imports):
@@ -159,7 +155,7 @@ def export(
             options["policy_id"] = policy_id
         if run is not None:
             options["trainer_class"] = trainer_class_named(run)
-        print(shown_path(export_policy(newest_checkpoint(checkpoint), to, out=out, **options)))  # type: ignore[arg-type]  checked there
+        print(shown_path(export_policy(checkpoint, to, out=out, **options)))  # type: ignore[arg-type]  checked there
 
 
 def list_known(

@@ -62,10 +62,8 @@ def estimate(
         from rollax.offline.estimators.estimate import estimate_policy
         from rollax.offline.reader import open_dataset
         from rollax.runs.results import to_json
-        from rollax.runs.run_folder import newest_checkpoint
 
-        path = newest_checkpoint(checkpoint)
-        runner = load_policy(path, policy_id or DEFAULT_POLICY, trust_code=trust_code)
+        runner = load_policy(checkpoint, policy_id or DEFAULT_POLICY, trust_code=trust_code)
         reader = open_dataset(input, **parse_config(settings, "--settings"))
         with progress_on_stderr():
             found = estimate_policy(

@@ -14,6 +14,7 @@ from rollax.config import TrainerConfig
 from rollax.core.storage import from_json_bytes, read_directory, to_json_bytes, write_directory
 from rollax.errors import EnvError, NonFiniteError
 from rollax.runs.fit import FitResult, fit
+from rollax.runs.run_folder import newest_checkpoint
 
 
 class FakeKeys(TrainerConfig):
@@ -150,6 +151,7 @@ class FakeTrainer:
 
 def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
     """Opens a checkpoint in the place of `open_trainer`."""
+    checkpoint = newest_checkpoint(checkpoint)
     state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
     trainer = FakeTrainer({**state["settings"], **changes})
     trainer.iteration = state["iteration"]

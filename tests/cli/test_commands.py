@@ -9,7 +9,7 @@ import typer
 
 import rollax as package
 from rollax.cli import app, console
-from tests.cli.fake_algorithm import FakeTrainer
+from tests.cli.fake_algorithm import FakeTrainer, open_fake
 from tests.python_process import output_of
 
 
@@ -42,6 +42,15 @@ def test_evaluate_a_checkpoint(rollax, run):
 def test_evaluate_a_run(rollax, run, options, said):
     output = rollax("evaluate", run, "--episodes=1", *options).output
     assert said == output if "--quiet" in options else said in output
+
+
+def test_evaluate_a_run_that_replaces_its_checkpoint(rollax, run, monkeypatch):
+    def opened_later(checkpoint, **opening):
+        (run / "checkpoints" / "checkpoint_000003").rename(run / "checkpoints" / "checkpoint_000004")
+        return open_fake(checkpoint, **opening)
+
+    monkeypatch.setattr("rollax.cli.commands.open_trainer", opened_later)
+    assert "episode 1  reward 60.00" in rollax("evaluate", run, "--episodes=1").output
 
 
 def test_evaluate_without_a_checkpoint(rollax, cwd):
