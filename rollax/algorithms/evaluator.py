@@ -139,11 +139,16 @@ class Evaluator:
         """
         trained, there = self._trainer.worker, worker.policies
         for name in trained.policies.keys() & there.keys():
-            if _choices(worker.runners[name]) != _choices(trained.runners[name]):
-                space, expected = there[name].action_space, trained.policies[name].action_space
+            ours, theirs = trained.runners[name], worker.runners[name]
+            if _choices(theirs) != _choices(ours):
                 raise SpaceError(
-                    "The environment of the evaluation has other actions.", f"evaluation_config, policy {name!r}", space
-                ).expected(f"{expected}, as in training; Box bounds may be others", "evaluate in such an environment")
+                    "The environment of the evaluation has other actions.",
+                    f"evaluation_config, policy {name!r}",
+                    _actions_text(theirs),
+                ).expected(
+                    f"{_actions_text(ours)}, as in training; finite bounds of a Box may be others",
+                    "evaluate in such an environment",
+                )
         parts = trained.get_weights(), trained.get_filters()
         weights, filters = ({name: part for name, part in of.items() if name in there} for of in parts)
         return weights, filters
@@ -217,6 +222,11 @@ def _choices(runner: PolicyRunner) -> list[tuple[Any, ...]]:
         else:
             found.append((path, type(space), space.shape))
     return found
+
+
+def _actions_text(runner: PolicyRunner) -> str:
+    scale = f", normalize_actions={runner.action_map.settings['normalize_actions']}" if runner.action_map.boxes else ""
+    return f"{runner.policy.action_space}{scale}"
 
 
 def evaluation_result(
