@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from rollax.algorithms.checkpoint import untrusted
 from rollax.config.json_form import decode_config
@@ -23,7 +24,8 @@ class ServedEpisode:
     """The episode that a server passes to a policy mapping of two arguments; no callback has put data into it."""
 
     episode_id: str
-    user_data: dict[str, Any] = field(default_factory=dict, compare=False)
+    user_data: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Read-only: data that a mapping writes would be lost at its next call, for another agent of the episode."""
 
 
 def policy_mapping_of(

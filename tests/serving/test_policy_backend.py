@@ -313,3 +313,15 @@ class TestCheckpoints:
             backend.start_episode(episode_id, True)
             assert backend._memory(episode_id, "a").actor is backend.actors[policy_id]
         backend.close()
+
+    def test_a_function_that_keeps_data_in_the_episode_is_refused(self, two_policies):
+        """The data would not be there at the call for the next agent, so both could get the same policy."""
+
+        def seat_of(agent, episode):
+            return episode.user_data.setdefault("seats", {"a": "p", "b": "q"})[agent]
+
+        backend = PolicyBackend.from_checkpoint(two_policies, policy_mapping=seat_of)
+        backend.start_episode("e", True)
+        with pytest.raises(PolicyError):
+            backend._memory("e", "a")
+        backend.close()
