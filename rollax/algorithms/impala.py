@@ -97,14 +97,6 @@ class IMPALA(NormalizedRewards, BonusAdvantages):
     )
     reads_values = True
 
-    @property
-    def samples(self) -> frozenset[str] | None:
-        columns = super().samples
-        # The log-probabilities of off-policy actions are computed from the distribution's inputs.
-        if columns is not None and self.config.accept_off_policy_actions:
-            columns = columns | {SampleBatch.ACTION_DIST_INPUTS}
-        return columns
-
     def make_plan(self) -> UpdatePlan:
         return UpdatePlan(epochs=self.config.num_sgd_iter)
 

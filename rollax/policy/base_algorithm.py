@@ -38,6 +38,8 @@ _COMMON = frozenset(
 )
 """The fields of `TrainerConfig` that an algorithm may read; all others configure how a run samples and reports."""
 _SAMPLED_FOR = {
+    # For actions that the policy did not choose itself, it is computed from the inputs.
+    SampleBatch.ACTION_LOGP: (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS),
     SampleBatch.ADVANTAGES: (SampleBatch.REWARDS,),
     SampleBatch.BOOTSTRAP: (),
     SampleBatch.CRITIC_OBS: (),
@@ -46,10 +48,10 @@ _SAMPLED_FOR = {
     SampleBatch.VALUE_TARGETS: (SampleBatch.REWARDS, SampleBatch.VF_PREDS),
     SampleBatch.WEIGHTS: (),
 }
-"""A column that is computed after sampling -> the sampled columns that it is computed from."""
+"""A column that may be computed after sampling -> the sampled columns that it is, or is computed from."""
 _SAMPLED = frozenset(
     {
-        *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP, SampleBatch.VF_PREDS),
+        *(SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS),
         *(SampleBatch.ACTION_DIST_INPUTS, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS, SampleBatch.INFOS),
         *(SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID),
         *(SampleBatch.EPS_ID, SampleBatch.T, SampleBatch.SLOT),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, EpisodeLostError, PolicyClient, RequestError
+from rollax import DQN, IMPALA, PPO, EpisodeLostError, PolicyClient, RequestError
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from tests.env.refused import raised
@@ -15,12 +15,14 @@ RNG = np.random.default_rng(0)
 SEEN = RNG.normal(3.0, 2.0, (12, 2)).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=["ppo", "lstm", "dqn"])
+@pytest.fixture(scope="module", params=["ppo", "lstm", "dqn", "impala"])
 def backend(request):
     if request.param == "dqn":
         return RecordingBackend({"default_policy": runner(DQN)})
-    model = {} if request.param == "ppo" else {"model": LSTM}
-    return RecordingBackend({"default_policy": runner(action_space=CONTINUOUS, normalize_actions=True, **model)})
+    model = {"model": LSTM} if request.param == "lstm" else {}
+    algorithm = IMPALA if request.param == "impala" else PPO
+    policy = runner(algorithm, CONTINUOUS, normalize_actions=True, **model)
+    return RecordingBackend({"default_policy": policy})
 
 
 @pytest.fixture
