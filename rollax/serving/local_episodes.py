@@ -10,6 +10,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.core import trees
 from rollax.errors import RequestError
+from rollax.policy.model_policy import ModelPolicy
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
 from rollax.serving.agent_reader import AgentReader
@@ -26,9 +27,13 @@ class LocalActor(Actor):
     def __init__(self, runner: PolicyRunner, explore: bool, largest: float | None) -> None:
         super().__init__(runner, explore)
         self.reader = AgentReader(self.policy.observation_space, self.policy.action_space, largest)
+        if isinstance(self.policy, ModelPolicy) and not self.policy.learns_off_policy:
+            self.policy.recorded_columns = self.policy.exploration.recorded  # before the first forward pass
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
         """(action, log-probability or None) of each row."""
+        if not self.policy.learns_off_policy:
+            fetches = {**fetches, **self.policy.behaviour(actions, fetches, self.explore)}
         if SampleBatch.ACTION_LOGP in fetches and self.runner.action_map.boxes:
             # An action that was clipped for the environment is a different action with another probability.
             fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}

@@ -1,14 +1,18 @@
 """Clients that act with the served weights have the server's actions, and submit episodes that it can learn from."""
 
+import math
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, IMPALA, PPO, EpisodeLostError, PolicyClient, RequestError
+from rollax import DQN, IMPALA, PPO, PQN, EpisodeLostError, PolicyClient, RequestError
+from rollax.serving.acting import AgentMemory
 from rollax.serving.limits import Limits
+from rollax.serving.local_episodes import LocalActor
 from rollax.serving.server import PolicyServer
 from tests.env.refused import raised
-from tests.serving.served_policies import CONTINUOUS, LSTM, RecordingBackend, local, runner
+from tests.serving.served_policies import CONTINUOUS, DISCRETE, LSTM, RecordingBackend, local, runner
 from tests.waiting import in_threads
 
 RNG = np.random.default_rng(0)
@@ -113,6 +117,13 @@ def test_greedy_actions_have_no_probabilities(discrete, server):
         with local(server.address, explore=explore) as client:
             play(client)
         assert (discrete.episodes[-1].agents["agent0"].action_logp is not None) == explore
+
+
+def test_exploring_actions_of_values_have_probabilities():
+    """PQN learns on-policy, so its server refuses actions without them. By default ε is 1 at first."""
+    actor = LocalActor(runner(PQN, DISCRETE), explore=True, largest=None)
+    sent = actor.act([AgentMemory(actor) for _ in SEEN], list(SEEN), [None] * len(SEEN))
+    assert [logp for _, logp in sent] == pytest.approx([-math.log(3)] * len(SEEN))
 
 
 def test_a_player_can_write_into_its_action(address, backend):
