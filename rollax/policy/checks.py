@@ -15,7 +15,7 @@ from rollax.batch.columns import MissingColumnError
 from rollax.core import trees
 from rollax.core.numbers import NON_NUMERIC_KINDS
 from rollax.core.spaces import Path, at, leaves, path_text, space_text
-from rollax.errors import BatchError, NonFiniteError, PolicyError, ShapeError
+from rollax.errors import BatchError, NonFiniteError, PolicyError, ShapeError, page
 
 _WHOLE = frozenset("iub")
 _MISFIT = (AttributeError, IndexError, KeyError, TypeError)
@@ -164,15 +164,28 @@ def naming_missing_columns(method: Method) -> Method:
             raise _missing(self.label, error.parts["got"], batch) from error
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
-            if (
-                not isinstance(name, str)
-                or not (name in _NAMES or name in batch)
-                or name in (self.algorithm.reads or ())
-            ):
+            reads = self.algorithm.reads or ()
+            if name in self.memory.columns or (self.memory.present and name == SampleBatch.NEW_OBS and name in reads):
+                raise _of_memory(self.label, name) from error
+            if not isinstance(name, str) or not (name in _NAMES or name in batch) or name in reads:
                 raise  # it is the key of another dict
             raise _missing(self.label, name, batch) from error
 
     return cast(Method, named)
+
+
+def _of_memory(where: str, name: str) -> MissingColumnError:
+    return MissingColumnError(
+        "The loss, or its targets, are for a model without memory, but the model has memory.",
+        f"{where}, column {name!r}",
+        "a forward pass over columns without the inputs of the memory"
+        if name != SampleBatch.NEW_OBS
+        else "sequences, which have `target_rows` in the place of `new_obs`",
+    ).expected(
+        "self.forward(model, batch), over all rows of the sequences; with replay its outputs at batch['target_rows'] "
+        "are those of the observations after n steps",
+        f"see {page('replay-algorithm', 'more-columns-and-sequences')}, or use a model without memory",
+    )
 
 
 def _missing(where: str, name: str, batch: SampleBatch) -> MissingColumnError:

@@ -206,3 +206,30 @@ def test_columns_of_an_own_loss():
     policy = type("Unknown", (Own,), {"also": "unknown"}).make_policy(SEEN, CHOICES, PPO_CONFIG)
     with pytest.raises(KeyError, match="^'unknown'"):
         policy.learn_on_batch(SampleBatch(columns))
+
+
+class WithoutMemory(DQN):
+    """Its targets are for models without memory."""
+
+    def targets(self, model, target_model, batch, mask, coefficients):
+        return {"q_target": self.forward(target_model, {"obs": batch[self.next_column]}).policy.max(axis=-1)}
+
+
+@pytest.mark.parametrize(
+    ("column", "missing", "got"),
+    [("obs", "state_in", "without the inputs of the memory"), ("new_obs", "new_obs", "target_rows")],
+)
+def test_targets_without_memory_for_a_model_with_memory(column, missing, got):
+    """The error named `reads`, where neither column helps, or was a KeyError without a text."""
+    algorithm = type("Own", (WithoutMemory,), {"next_column": column})
+    config = {"model": {"use_gru": True, "max_seq_len": ROWS}, "train_batch_size": ROWS}
+    policy = algorithm.make_policy(SEEN, CHOICES, config)
+    columns = {"obs": numbers(3), "actions": np.zeros(ROWS, int), "rewards": numbers(), "discounts": numbers()}
+    columns |= {"weights": numbers(), "eps_id": np.zeros(ROWS, int), "target_steps": np.zeros(ROWS, np.int32)}
+    columns["state_in"] = [np.zeros((ROWS, 64), np.float32)]
+    refused(
+        MissingColumnError,
+        policy.learn_on_batch,
+        SampleBatch(columns).sequences(ROWS),
+        says=f"model has memory...column '{missing}'...{got}...self.forward(model, batch)",
+    )
