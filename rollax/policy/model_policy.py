@@ -18,7 +18,7 @@ from rollax.core.running_statistics import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
-from rollax.errors import BatchError, EnvError, PolicyError
+from rollax.errors import BatchError, ConfigError, EnvError, PolicyError
 from rollax.models.distributions import ActionDistribution
 from rollax.models.outputs import has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
@@ -102,6 +102,10 @@ class ModelPolicy(Policy):
         """Sets the attributes that depend on the model: the memory, the arguments and the columns."""
         self.algorithm.check_model(model)
         self.memory = RecurrentColumns(model, self.action_space, self.config.model.max_seq_len)
+        if self.config.model.has_memory and not self.memory.present:
+            key = next(name for name in ("use_lstm", "use_gru", "use_attention") if getattr(self.config.model, name))
+            why, where = "the model that make_model returned has no memory", f"{self.label}, config key 'model.{key}'"
+            raise ConfigError.no_effect(key, why, where, type(model).__name__)
         carried = {"state_batches"} if self._exploration_state else frozenset()
         self.arguments = _ARGUMENTS | self.memory.arguments | carried
         self.replayed = self.algorithm.replayed(self.memory)

@@ -15,7 +15,9 @@ from rollax.algorithms.pg import PG
 from rollax.algorithms.ppo import PPO
 from rollax.batch import Fragment
 from rollax.batch.columns import MissingColumnError
-from rollax.errors import BatchError, PolicyError
+from rollax.errors import BatchError, ConfigError, PolicyError
+from rollax.models.catalog import make_model
+from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.policy.exploration.action_noise import OrnsteinUhlenbeckNoise
@@ -409,3 +411,15 @@ def test_columns_of_sequences_among_those_of_steps_are_refused(name):
         assert f"leave {name} out" in raised.value.parts["fix"]
     for rows in (batch, batch.sequences(4)):
         make(Leaves).learn_on_batch(rows)
+
+
+def test_an_own_model_without_memory_refuses_the_keys_of_memory():
+    """It ignored them."""
+
+    class Own(PPO):
+        def make_model(self, rngs):
+            return make_model(self.observation_space, self.action_space, 4, ModelConfig(), rngs, needs_value=True)
+
+    with pytest.raises(ConfigError, match="use_lstm has no effect: the model that make_model returned has no memory"):
+        make(Own)
+    assert not make(Own, model={"use_lstm": False, "lstm_cell_size": 64}).memory.present
