@@ -218,12 +218,15 @@ class BackgroundSampling(SamplingOnRequest):
 
     def _await_end(self, thread: threading.Thread) -> None:
         try:
-            with self._changed:
-                self._changed.wait_for(lambda: self._thread is not thread)
+            self._wait(thread)
         except BaseException:  # a signal; the thread ends soon, and no other thread may sample before it has ended
-            self._await_end(thread)
+            self._wait(thread)  # a second signal ends this wait, too: the environment may hang
             raise
         thread.join()  # only now: before Python 3.13, an interrupted `join` marks a running thread as ended
+
+    def _wait(self, thread: threading.Thread) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is not thread)
 
     def _start(self) -> None:
         if self._thread is None:

@@ -220,6 +220,31 @@ class TestWaitingFragments:
             halt()
         assert source.made == [0, 1]
 
+    def test_a_second_signal_ends_the_wait_for_a_thread_that_hangs(self, source, monkeypatch):
+        source.make(1)
+        monkeypatch.setattr(source, "interrupt", lambda interrupted: None)
+        entered = []
+
+        def press_ctrl_c():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+            if not ended.wait(1):  # the test fails, and does not hang
+                source.allowed.release()
+
+        def halt():
+            threading.Timer(0.05, press_ctrl_c).start()
+            with source.sampling.halted():
+                entered.append(True)
+
+        ended = threading.Event()
+        with pytest.raises(KeyboardInterrupt):
+            halt()
+        ended.set()
+        assert (source.made, entered) == ([0], [])
+        source.make(1)
+        assert numbers(source.sampling.take()) == [0, 1]
+
 
 def test_turns_are_held_only_while_the_sampling_thread_waits():
     turns, order, polling, polled = SamplingLock(), [], threading.Event(), threading.Event()
