@@ -111,19 +111,19 @@ def _outputs_of(
         outputs = run(columns)
     except Exception as error:
         raise PolicyError(
-            "The custom model failed on a batch of observations.", where, f"{type(error).__name__}: {text_of(error)}"
+            "The model failed on a batch of observations.", where, f"{type(error).__name__}: {text_of(error)}"
         ).expected(
             expected,
             "see the exception above; obs has the columns of the observation space, [B, ...] or dicts and tuples of "
             f"those, as {kind}",
         ) from error
     if not isinstance(outputs, Outputs):
-        raise PolicyError.not_returned("The custom model", "Outputs", where, _described(outputs)).expected(
+        raise PolicyError.not_returned("The model", "Outputs", where, _described(outputs)).expected(
             expected, "`from rollax import Outputs`, and return Outputs(policy=..., value=...)"
         )
     if not isinstance(outputs.aux, Mapping):
         raise PolicyError(
-            "The custom model's further outputs have no names.", where, f"aux {_described(outputs.aux)}"
+            "The model's further outputs have no names.", where, f"aux {_described(outputs.aux)}"
         ).expected("aux={'name': arrays, ...}", "return a dict of named arrays: Outputs(..., aux={'name': array})")
     return outputs
 
@@ -133,7 +133,7 @@ def _check_state(state: Any, expected: Any, where: str) -> None:
         return [(_shape(part), _dtype(part)) for part in parts]
 
     if not isinstance(state, tuple | list) or shapes(state) != shapes(expected):
-        raise PolicyError("The custom model's state changes its shape or type.", where, _described(state)).expected(
+        raise PolicyError("The model's state changes its shape or type.", where, _described(state)).expected(
             f"like the state that goes in: {_described(expected)}",
             "return one array [B, ...] for each array of initial_state(), of the same dtype",
         )
@@ -159,7 +159,7 @@ def _check_output(
         columns = ", a single number" if len(shape) == 1 else f" and {shape[1]} columns, one for each value head"
         fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else columns)
     raise PolicyError(
-        f"The custom model returns {name} of the wrong shape or type.", where, f"{name} {_described(output)}"
+        f"The model returns {name} of the wrong shape or type.", where, f"{name} {_described(output)}"
     ).expected(expected, fix)
 
 

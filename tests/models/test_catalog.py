@@ -148,7 +148,7 @@ class TestCustomModel:
             ("a dict", r"value of the wrong(.|\n)*got: +value dict"),
             ("aux without names", r"outputs have no names(.|\n)*list of 1"),
             ("numpy", r"failed on a batch(.|\n)*TracerArrayConversionError"),
-            ("missing key", r"failed on a batch(.|\n)*where:.*TwoLinears"),
+            ("missing key", r"^The model failed on a batch(.|\n)*where:.*TwoLinears"),
         ],
     )
     def test_broken_interfaces_are_named(self, how, message):
