@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ class Recorder:
             self._slots.add((_SEEN, policy_id), seen)
             kept, name = frozenset({SampleBatch.TRAJECTORY_ID}), f"pending row of {policy_id}"
             self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
+        self._ended: list[np.ndarray] = []  # in a poll that is not recorded yet
         self._finished: list[np.ndarray] = []
         self._finished_steps = self._kept = 0
         self._row_bytes = dict.fromkeys(self._runners, 0)
@@ -165,7 +167,7 @@ class Recorder:
         """Records the ends of episodes at this poll; drops episodes that do not count."""
         if not counted.all():
             self.drop(episodes[~counted])
-        self._finished.append(episodes[counted])
+        self._ended.append(episodes[counted])
         self._finished_steps += int(lengths[counted].sum())
 
     def polled(self) -> None:
@@ -173,6 +175,7 @@ class Recorder:
 
         A write moves the rows that stay in memory, so the next write waits until there are twice as many rows.
         """
+        self._finished, self._ended = [*self._finished, *self._ended], []
         waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
         full = sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES
         if sum(waiting.values()) < 2 * self._kept:
@@ -199,12 +202,17 @@ class Recorder:
         self.write_running()
         self.restart()
 
+    def drop_running(self) -> None:
+        """Writes the episodes that have ended, and drops all other rows, before fresh episodes begin."""
+        with _if_consistent():
+            self.write_finished()
+        self.restart()
+
     def close(self) -> None:
         """Writes all complete rows and completes the file."""
         try:
-            self.write_running()
-        except (IndexError, ValueError, KeyError):  # an interrupt left the rows inconsistent
-            log.warning("Sampling was interrupted: the last episodes were not written.", exc_info=True)
+            with _if_consistent():
+                self.write_running()
         finally:
             self.writer.close()
 
@@ -250,6 +258,15 @@ class Recorder:
             )
             found.append((episode, trajectory))
         return found
+
+
+@contextmanager
+def _if_consistent() -> Iterator[None]:
+    """Logs the error of a write of rows that an interrupt has left inconsistent."""
+    try:
+        yield
+    except (IndexError, ValueError, KeyError):
+        log.warning("Sampling was interrupted: the last episodes were not written.", exc_info=True)
 
 
 def make_recorder(config: TrainerConfig, sampler: Sampler, worker_index: int) -> Recorder:

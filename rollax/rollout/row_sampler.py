@@ -75,7 +75,7 @@ class RowSampler(Sampler):
             warn_of_interruption(self._steps)
         if self.recorder is not None:
             # After an interruption, the state may be inconsistent.
-            self.recorder.restart() if self._in_call else self.recorder.cut_running()
+            self.recorder.drop_running() if self._in_call else self.recorder.cut_running()
         self._in_call = True
         self._clear()
         self.episodes.drop_running()

@@ -84,16 +84,12 @@ class StepRecorder(Protocol):
         """Writes the finished episodes if there are enough; called after a poll was recorded."""
         ...
 
-    def write_finished(self) -> None:
-        """Writes the episodes that have ended."""
-        ...
-
     def cut_running(self) -> None:
         """Writes all complete rows; fresh episodes begin."""
         ...
 
-    def restart(self) -> None:
-        """Drops rows that are not written yet; fresh episodes begin."""
+    def drop_running(self) -> None:
+        """Writes the episodes that have ended, and drops all other rows; fresh episodes begin."""
         ...
 
     def close(self) -> None:

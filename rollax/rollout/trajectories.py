@@ -300,7 +300,8 @@ class Trajectories:
 
     def _keep(self, kept: np.ndarray) -> None:
         """Moves the remaining rows to the front."""
-        new_place = np.full(self._size, -1)
+        size, self._size = self._size, 0  # an interrupt here drops all rows, instead of mixing them
+        new_place = np.full(size, -1)
         new_place[kept] = np.arange(len(kept))
         pending = self._pending
         pending[pending >= 0] = new_place[pending[pending >= 0]]
@@ -313,7 +314,7 @@ class Trajectories:
             for column in self._columns.values():
                 trees.copy_into(column, 0, trees.index(column, kept))
         for name in _OUTCOMES:
-            self._columns[name][len(kept) : self._size] = 0
+            self._columns[name][len(kept) : size] = 0
         self._size = len(kept)
 
     def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:

@@ -84,8 +84,7 @@ def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
     try:
         return play_episodes(sampler, num_episodes, recorder)
     finally:
-        recorder.write_finished()
-        recorder.restart()  # drops the uncounted parts of running episodes
+        recorder.drop_running()  # the uncounted parts of running episodes
 
 
 def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:

@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import DQN, PG, ConfigError, DatasetError, MultiAgentEnv, PGTrainer, RolloutWorker, open_dataset
+from rollax import (
+    DQN,
+    PG,
+    Callbacks,
+    ConfigError,
+    DatasetError,
+    EnvError,
+    MultiAgentEnv,
+    PGTrainer,
+    RolloutWorker,
+    open_dataset,
+)
 from rollax.batch import Fragment
 from rollax.core import trees
 from rollax.offline.dataset import RecordedTrajectory
@@ -22,6 +33,7 @@ from rollax.offline.describe import describe
 from rollax.rollout import worker_set
 from tests.env.external.worlds import Scripted
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
+from tests.env.refused import refused
 from tests.offline.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
 from tests.rollout.test_given_served_lost import Slots
 
@@ -211,6 +223,57 @@ def test_finished_episodes_are_written_without_cutting_others(tmp_path, monkeypa
     found = list(open_dataset(tmp_path).trajectories())
     assert sum(map(len, found)) == 1200
     assert not any(one.cut for one in found)
+
+
+class Fives(gym.Env):
+    """Episodes of five steps with the reward 1; the step `fails_at` raises."""
+
+    observation_space, action_space = spaces.Box(0, 5, (1,), np.float32), spaces.Discrete(2)
+    taken, fails_at = 0, 23
+
+    def reset(self, *, seed=None, options=None):
+        self.step_in_episode = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.taken, self.step_in_episode = self.taken + 1, self.step_in_episode + 1
+        if self.taken == self.fails_at:
+            raise ValueError("once")
+        return np.full(1, self.step_in_episode, np.float32), 1.0, self.step_in_episode == 5, False, {}
+
+
+class RaisesOnce(Callbacks):
+    ended = 0
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        self.ended += 1
+        if self.ended == 4:
+            raise ValueError("once")
+
+
+def test_episodes_that_ended_before_an_error_are_written_when_sampling_goes_on(tmp_path):
+    config = {"rollout_fragment_length": 50, "output": str(tmp_path)}
+    worker = RolloutWorker(lambda _: Fives(), Acts, config=config)
+    refused(EnvError, worker.sample, says="once")
+    worker.sample()
+    worker.stop()
+    # Four episodes before the error, which drops three steps, and then 50 steps.
+    assert [len(one) for one in open_dataset(tmp_path).trajectories() if not one.cut] == [5] * 14
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_episode_whose_end_is_interrupted_has_no_row_without_its_reward(tmp_path, goes_on):
+    config = {"rollout_fragment_length": 50, "output": str(tmp_path), "callbacks": RaisesOnce}
+    worker = RolloutWorker(lambda _: Fives(), Acts, config=config)
+    worker.env.env.envs[0].fails_at = 0
+    with pytest.raises(ValueError, match="once"):
+        worker.sample()
+    if goes_on:
+        worker.sample()
+    worker.stop()
+    found = list(open_dataset(tmp_path).trajectories())
+    assert [len(one) for one in found if not one.cut] == [5] * (13 if goes_on else 3)
+    assert all((one.columns["rewards"] == 1).all() for one in found)
 
 
 class Reusing(Random):
