@@ -46,6 +46,8 @@ TRAINER: dict[str, str] = {
     "training_iteration": "iteration",
     "env_runner": "worker",
     "env_runner_group": "workers",
+    # Gymnasium
+    "close": "stop(), or a block `with {cls}(...) as trainer`",
 }
 """Attribute of another library's trainer -> its replacement; "{cls}" stands for the name of the trainer class."""
 

@@ -28,6 +28,7 @@ def trainer():
         ("PPOTrainer", "predict", "compute_single_action(obs)"),
         ("PPOTrainer", "load", "PPOTrainer.from_checkpoint(path)"),
         ("PPOTrainer", "save_checkpoint", "save(directory)"),
+        ("PPOTrainer", "close", "stop()"),
         ("PolicyRunner", "predict", "compute_single_action(obs)"),
         ("PolicyRunner", "learn", "from_checkpoint"),
         ("PolicyRunner", "observation_space", "policy.observation_space"),
