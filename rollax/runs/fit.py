@@ -101,9 +101,11 @@ def fit(
         limit = trainer.stopping_at(
             conditions.get("timesteps_total", math.inf), EVALUATION_INTERVAL if greedy_goal else None
         )
+        result: TrainResult | None = None
+        ended_by, parallel = None, False
         with StopRequest(trainer.stop_waiting, display.stopping) as request, display, limit:
-            while True:
-                result, parallel = _iterated(trainer, folder, improvement)
+            while (iterated := _unless_ended(trainer, folder, improvement, request, result)) is not None:
+                result, parallel = iterated
                 display.update(result, left.estimate(result))
                 if folder:
                     folder.log(result)
@@ -117,6 +119,7 @@ def fit(
                         folder.save(trainer)
                     if not parallel:
                         folder.keep_best(trainer, result, saved=is_due)
+            assert result is not None
             if folder:
                 folder.save(trainer)
                 folder.interrupted = not ended_by
@@ -140,6 +143,23 @@ def fit(
 def _improvement(trainer: Trainer, reward: str) -> Improvement:
     """Returns the counter of iterations since the best reward; iterations of a continued run count, too."""
     return Improvement(reward, () if trainer.recorded_in is None else results_until(*trainer.recorded_in))
+
+
+def _unless_ended(
+    trainer: Trainer,
+    folder: RunFolder | None,
+    improvement: Improvement | None,
+    request: StopRequest,
+    last: TrainResult | None,
+) -> tuple[TrainResult, bool] | None:
+    """As `_iterated`; None if the iteration has failed because of a signal, and there is a `last` result."""
+    try:
+        return _iterated(trainer, folder, improvement)
+    except (Exception, KeyboardInterrupt) as error:
+        if last is None or not request.explains(error):
+            raise
+        log.warning("The iteration failed after the signal, and does not count.", exc_info=error)
+        return None
 
 
 def _iterated(trainer: Trainer, folder: RunFolder | None, improvement: Improvement | None) -> tuple[TrainResult, bool]:

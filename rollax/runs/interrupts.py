@@ -47,6 +47,13 @@ class StopRequest:
             if request.signal is None:
                 request._handle(number, None)
 
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error may be an effect of the first signal, not of a second one.
+
+        Ctrl-C also reaches the other processes of a terminal, so processes of the environment may have ended.
+        """
+        return self.signal is not None and (isinstance(error, Exception) or type(error) is KeyboardInterrupt)
+
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             self.of_threads.add(self)

@@ -158,8 +158,10 @@ class RunFolder:
         self._loggers.log_folder(self.path / MEDIA, int(number_in(result, "timesteps_total") or 0))
 
     def save(self, trainer: Trainer) -> None:
-        """Saves a checkpoint of this iteration and removes outdated ones."""
+        """Saves a checkpoint of this iteration, unless there is one, and removes outdated ones."""
         self._check_there()
+        if self._checkpoint is not None and iteration_of(self._checkpoint) == trainer.iteration:
+            return
         self._checkpoint = _saved(trainer, self.path / CHECKPOINTS)
         if self._keep is not None:
             _keep_newest(self.path / CHECKPOINTS, self._keep)

@@ -312,6 +312,29 @@ def test_a_signal_saves_and_returns(tmp_path, capfd):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+class EndsWithTheSignal(FakeTrainer):
+    """The processes of its environment end in the third iteration, by a signal that this process gets, too."""
+
+    error: BaseException
+
+    def train(self):
+        if self.iteration == 2:
+            signal.raise_signal(signal.SIGINT)
+            raise self.error
+        return super().train()
+
+
+@pytest.mark.parametrize("frequency", [0, 1])
+@pytest.mark.parametrize("error", [EnvError("its processes have ended"), KeyboardInterrupt()], ids=repr)
+def test_a_signal_that_ends_processes_of_the_environment_saves(tmp_path, error, frequency):
+    trainer = EndsWithTheSignal({})
+    trainer.error = error
+    result = trainer.fit({"training_iteration": 9}, tmp_path / "run", checkpoint_frequency=frequency)
+    assert (result.reached, result.signal) == (None, signal.SIGINT)
+    assert result.checkpoint.name == "checkpoint_000002"
+    assert len(rows(tmp_path / "run")) == 2
+
+
 def test_an_interrupted_evaluation_at_the_end_loses_nothing(tmp_path):
     interrupted = FakeTrainer({"interrupted": True})
     result = interrupted.fit({"training_iteration": 1}, tmp_path / "run", progress="none")
