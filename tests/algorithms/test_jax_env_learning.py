@@ -10,7 +10,7 @@ from examples import stateless_cartpole
 from rollax import ARSTrainer, DQNTrainer, FlashSACTrainer, JaxEnv, PPOTrainer, PQNTrainer, SACTrainer, TimeLimit
 from rollax.env.jax.classic_control import CartPole
 from tests.algorithms.test_on_policy_learning import CARTPOLE, PENDULUM, PQN_CARTPOLE
-from tests.algorithms.test_replay_learning import FLASH_SAC_PENDULUM, SAC_PENDULUM, ZOO_CARTPOLE
+from tests.algorithms.test_replay_learning import FLASH_SAC_PENDULUM, MOUNTAIN_CAR, SAC_PENDULUM, ZOO_CARTPOLE
 from tests.learning_curves import Run, each_run, settings_of
 from tests.search.test_search_learning import CARTPOLE as ARS_CARTPOLE
 
@@ -70,25 +70,6 @@ PQN_STATELESS = {
     },
 }
 
-# As in rl-baselines3-zoo (hyperparams/sac.yml), but with the noise of TD3 there instead of gSDE, and with γ 0.99: with
-# 0.9999 the entropy of an endless episode, 0.1 × 0.7 a step, is worth more than the reward of 100 at the goal.
-MOUNTAIN_CAR_CONTINUOUS = {
-    "train_batch_size": 512,
-    "gamma": 0.99,
-    "tau": 0.01,
-    "buffer_size": 50_000,
-    "initial_alpha": 0.1,
-    "alpha_lr": 0.0,
-    "learning_starts": 0,
-    "random_steps": 0,
-    "rollout_fragment_length": 32,
-    "exploration": "OrnsteinUhlenbeckNoise",
-    "noise_scale": 1.0,
-    "ou_theta": 0.0015,
-    "ou_sigma": 0.05,
-    "model": {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"},
-}
-
 
 def there_too(trainer_class, env, target, budget, config):
     """A run in an environment in JAX, with evaluations in Gymnasium's."""
@@ -108,7 +89,7 @@ RUNS = {
     "sac_jax_pendulum": there_too(SACTrainer, "Pendulum-v1", -200, 10_000, SAC_PENDULUM),
     "flash_sac_jax_pendulum": there_too(FlashSACTrainer, "Pendulum-v1", -200, 10_000, FLASH_SAC_PENDULUM),
     "sac_jax_mountain_car_continuous": there_too(
-        SACTrainer, "MountainCarContinuous-v0", 90, 50_000, MOUNTAIN_CAR_CONTINUOUS
+        SACTrainer, MOUNTAIN_CAR, 90, 50_000, settings_of(MOUNTAIN_CAR, "SAC")
     ),
     "ars_jax_cartpole": Run(ARSTrainer, "jax:CartPole-v1", 500, 50_000, ARS_CARTPOLE),
 }

@@ -30,14 +30,11 @@ MOUNTAIN_CAR = "MountainCarContinuous-v0"
 SMALL_NETWORK = {"fcnet_hiddens": (64, 64), "fcnet_activation": "relu"}
 
 # rl-baselines3-zoo, hyperparams/dqn.yml. The target frequency is a number of steps there, of updates here.
-ZOO: dict[str, Any] = {
+ZOO_CARTPOLE: dict[str, Any] = {
     "double_q": False,
     "dueling": False,
     "buffer_size": 100_000,
     "model": {"fcnet_hiddens": (256, 256), "fcnet_activation": "relu"},
-}
-ZOO_CARTPOLE = {
-    **ZOO,
     "rollout_fragment_length": 256,
     "training_intensity": 0.5,
     "train_batch_size": 64,
@@ -46,17 +43,7 @@ ZOO_CARTPOLE = {
     "epsilon_timesteps": 8000,
     "final_epsilon": 0.04,
 }
-ZOO_CONTROL = {
-    **ZOO,
-    "buffer_size": 50_000,
-    "learning_starts": 0,
-    "training_intensity": 1.0,
-    "train_batch_size": 128,
-    "lr": 6.3e-4,
-    "target_network_update_freq": 250,
-    "epsilon_timesteps": 12_000,
-    "final_epsilon": 0.1,
-}
+ZOO_CONTROL = {**settings_of("Acrobot-v1", "DQN"), "timesteps_per_iteration": 1000}
 # Rainbow's defaults, except for sizes and step sizes that suit the task, and for priorities: with the divergence as
 # priority, as in the paper, the mean of the best scores was 452.
 RAINBOW = {
