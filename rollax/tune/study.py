@@ -214,7 +214,9 @@ class _Loop:
                 if not self._running:
                     break
                 for number, message in self._runner.messages():
-                    self._take(number, message)
+                    # Ctrl-C also reaches processes of the environment: its end may be an effect of the signal.
+                    if request.signal is None or not isinstance(message, Failed):
+                        self._take(number, message)
         finally:
             for number in sorted(self._running):
                 self._record.interrupt(number)

@@ -20,7 +20,8 @@ class FakeTrainer:
 
     With a limit of 1000 steps it is 10 - |log10(lr / BEST_LR)| at the end, plus `bonus` for odd seeds. Keys of
     `env_config`: `diverges_above`, a step size; `breaks`, an error of every training; `kill`, the number of the trainer
-    that sends a Ctrl-C to its process, and `exits`, the number of the one that ends it; `fails_to_stop`.
+    that sends a Ctrl-C to its process, and with `dies` raises then; `exits`, the number of the one that ends its
+    process; `fails_to_stop`.
     """
 
     config_class = TrainerConfig
@@ -51,6 +52,8 @@ class FakeTrainer:
         wanted = self.config.env_config
         if self.number == wanted.get("kill") and self.iteration == 2:
             os.kill(os.getpid(), signal.SIGINT)
+            if wanted.get("dies"):
+                raise RuntimeError("the simulator has got the signal too")
         if self.number == wanted.get("exits"):
             os._exit(7)
         if self.config.lr > wanted.get("diverges_above", math.inf):

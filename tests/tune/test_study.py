@@ -165,14 +165,15 @@ def test_a_study_goes_on_to_a_larger_number_of_trials(search):
     assert run_study(study.folder, trials=15, show=lambda line: None).trials == study.trials
 
 
-@pytest.mark.parametrize("number", [1, 13])
-def test_a_trial_that_was_interrupted_is_repeated(search, number):
+@pytest.mark.parametrize(("number", "dies"), [(1, False), (13, False), (2, True)])
+def test_a_trial_that_was_interrupted_is_repeated(search, number, dies):
     whole = search(trials=15)
     # The trainers of `whole` have the numbers 1 to 15.
-    stopped = search("study", trials=15, env_config={"kill": 15 + number})
+    env_config = {"kill": 15 + number, "dies": dies}
+    stopped = search("study", trials=15, env_config=env_config)
     assert stopped.signal == signal.SIGINT
     assert len(stopped.trials) == number - 1
-    study = search("study", trials=15, env_config={"kill": 15 + number})
+    study = search("study", trials=15, env_config=env_config)
     assert study.signal is None
     assert values(study) == values(whole)
     assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
