@@ -14,6 +14,7 @@ import numpy as np
 
 from rollax.core.numbers import is_finite
 from rollax.errors import ConfigError
+from rollax.runs.interrupts import Interrupted
 from rollax.runs.results import curve, number_in, read_results
 from rollax.zoo.conditions import machine, versions
 from rollax.zoo.entry import Entry, FirstPart, Measured, SeedResult, TrainedSeed, short_hash
@@ -99,8 +100,8 @@ def train_seed(entry: Entry, seed: int, folder: Path) -> tuple[TrainedSeed, list
     with entry.make_trainer(seed=seed) as trainer:
         fitted = trainer.fit(entry.experiment.stop, out, evaluate=False, loggers=(), progress=progress)
         seconds, cpu_seconds = monotonic() - started, process_time() - cpu_started
-        if fitted.reached is None:
-            raise KeyboardInterrupt
+        if fitted.signal is not None:
+            raise Interrupted(fitted.signal)
         score = trainer.evaluate(EPISODES)["episode_reward_mean"]
         weights = hash_of_weights(trainer)
     results, _ = read_results(out)

@@ -1,8 +1,13 @@
 """An entry is measured and run again: bits that are equal and different, scores inside and outside of the interval."""
 
+import signal
+from types import SimpleNamespace
+
 import pytest
 
+from rollax import Trainer
 from rollax.errors import ConfigError
+from rollax.runs.interrupts import Interrupted
 from rollax.zoo import read_entry, verify, verify_first
 from rollax.zoo.measuring import measure
 from rollax.zoo.tables import description
@@ -55,6 +60,14 @@ def test_an_entry_with_one_seed_can_be_shown(measured, changed):
     assert "a further seed" in description(measured, "rollax zoo")
     assert f"rollax zoo train {measured.path}" in description(measured, "rollax zoo"), "not the installed entry"
     assert "a further seed" not in description(one, "rollax zoo")
+
+
+def test_a_signal_ends_the_measurement_with_its_number(tmp_path, monkeypatch):
+    stopped = SimpleNamespace(reached=None, signal=signal.SIGTERM)
+    monkeypatch.setattr(Trainer, "fit", lambda self, *arguments, **options: stopped)
+    with pytest.raises(Interrupted) as ended:
+        measure(read_entry(write_small(tmp_path)), 2, tmp_path / "runs", show=silent)
+    assert ended.value.number == signal.SIGTERM
 
 
 @pytest.mark.long
