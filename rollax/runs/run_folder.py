@@ -285,8 +285,10 @@ def newest_checkpoint(path: Path) -> Path:
         CheckpointError: there is no such folder, or it has no checkpoint, or it is a folder of several seeds.
     """
     if not os.path.isdir(path):
-        what = "The checkpoint is a file, not a folder." if os.path.isfile(path) else "The checkpoint does not exist."
-        raise CheckpointError(what, None, str(path)).expected(
+        what, got = "The checkpoint does not exist.", "no such folder"
+        if os.path.isfile(path):
+            what, got = "The checkpoint is a file, not a folder.", "a file"
+        raise CheckpointError(what, str(path), got).expected(
             "the folder of a checkpoint or of a run", "check the path; a relative path starts at the current folder"
         )
     if os.path.isfile(path / storage.MANIFEST):
