@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
-from rollax.models.features import VALUE_GAIN
+from rollax.models.features import VALUE_GAIN, number_of_agents
 from rollax.models.layers import dense
 from rollax.models.networks import make_mlp
 
@@ -30,16 +30,13 @@ class CentralCritic(nnx.Module):
 
     def __init__(
         self,
-        critic_space: spaces.Space,
+        critic_space: Any,
         config: ModelConfig,
         *,
         rngs: nnx.Rngs,
         value_shape: tuple[int, ...] = (),
     ) -> None:
-        assert isinstance(critic_space, spaces.Dict)
-        which = critic_space["agent"]
-        assert isinstance(which, spaces.Discrete)
-        self.agents = int(which.n)
+        self.agents = number_of_agents(critic_space)
         self.own_encoder = Encoder(critic_space["obs"], config, rngs=rngs)
         self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
         features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.core.spaces import NOT_FEATURES, Path, channels_come_first, leaves, path_text
-from rollax.errors import SpaceError
+from rollax.errors import ConfigError, SpaceError
 
 HIDDEN_GAIN = math.sqrt(2)
 # A small head makes the first policy almost uniform (Andrychowicz et al. 2020, arXiv:2006.05990).
@@ -119,3 +119,18 @@ class ImageLayout:
         if self.order != tuple(range(column.ndim)):
             column = column.transpose(self.order)
         return column if column.shape[1:] == self.shape else column.reshape(column.shape[0], *self.shape)
+
+
+def number_of_agents(critic_space: spaces.Space) -> int:
+    """The number of agents that a centralized critic sees; ConfigError for a space that is not that of `critic_obs`."""
+    parts = critic_space.spaces if isinstance(critic_space, spaces.Dict) else {}
+    if parts.keys() != {"agent", "obs", "other"} or not isinstance(parts["agent"], spaces.Discrete):
+        raise ConfigError(
+            "The space is not that of `critic_obs`, which the default centralized critic reads.",
+            "config key 'critic_space'",
+            critic_space,
+        ).expected(
+            "Dict(agent=Discrete(agents), obs=..., other=...)",
+            "leave critic_space out: a trainer or a RolloutWorker derives it; or give your model a method `critic`",
+        )
+    return int(parts["agent"].n)

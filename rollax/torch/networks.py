@@ -18,7 +18,7 @@ from rollax.errors import ConfigError, SpaceError
 from rollax.models.action_embeddings import check_parametric, embedding_size
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import check_box
-from rollax.models.features import POLICY_GAIN, VALUE_GAIN
+from rollax.models.features import POLICY_GAIN, VALUE_GAIN, number_of_agents
 from rollax.models.outputs import Outputs
 from rollax.policy.size_checks import check_layers
 from rollax.torch.batch_norm import in_evaluation, with_running_statistics
@@ -152,12 +152,9 @@ class CentralCritic(nn.Module):
 
     _agents: Tensor
 
-    def __init__(self, critic_space: spaces.Space, config: ModelConfig, value_shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, critic_space: Any, config: ModelConfig, value_shape: tuple[int, ...] = ()) -> None:
         super().__init__()
-        assert isinstance(critic_space, spaces.Dict)
-        which = critic_space["agent"]
-        assert isinstance(which, spaces.Discrete)
-        agents = int(which.n)
+        agents = number_of_agents(critic_space)
         self.own_encoder = Encoder(critic_space["obs"], config)
         self.other_encoder = Encoder(critic_space["other"], config)
         features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features

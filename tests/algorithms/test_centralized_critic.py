@@ -10,7 +10,9 @@ from gymnasium import spaces
 from rollax import A2CTrainer, A3CTrainer, JaxPolicy, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
 from rollax.algorithms.ppo import PPO
 from rollax.errors import ConfigError, PolicyError
+from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
+from rollax.torch.networks import CentralCritic
 
 COIN = spaces.Discrete(2)
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 256, "sgd_minibatch_size": 64, "lr": 3e-3, "seed": 0}
@@ -252,6 +254,15 @@ class TestRefused:
     def test_a_policy_made_on_its_own(self):
         with pytest.raises(ConfigError, match=r"critic_space(.|\n)*RolloutWorker"):
             PPO.make_policy(COIN, COIN, {**SMALL, "centralized_critic": True})
+
+    @pytest.mark.parametrize("space", [COIN, spaces.Dict(obs=COIN)])
+    def test_a_space_that_the_default_critic_does_not_read(self, space):
+        """It was an AssertionError or KeyError without a text."""
+        message = r"critic_obs(.|\n)*key 'critic_space'(.|\n)*leave critic_space out"
+        with pytest.raises(ConfigError, match=message):
+            PPO.make_policy(COIN, COIN, {**SMALL, "centralized_critic": True, "critic_space": space})
+        with pytest.raises(ConfigError, match=message):
+            CentralCritic(space, ModelConfig())
 
     def test_columns_by_hand_without_next_observations(self):
         with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
