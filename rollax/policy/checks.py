@@ -165,9 +165,11 @@ def naming_missing_columns(method: Method) -> Method:
         except KeyError as error:
             name = error.args[0] if len(error.args) == 1 else None
             reads = self.algorithm.reads or ()
+            if not isinstance(name, str):
+                raise  # it is the key of another dict
             if name in self.memory.columns or (self.memory.present and name == SampleBatch.NEW_OBS and name in reads):
                 raise _of_memory(self.label, name) from error
-            if not isinstance(name, str) or not (name in _NAMES or name in batch) or name in reads:
+            if not (name in _NAMES or name in batch) or name in reads:
                 raise  # it is the key of another dict
             raise _missing(self.label, name, batch) from error
 
