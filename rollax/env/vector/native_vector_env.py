@@ -249,7 +249,10 @@ class NativeVectorEnv(BaseEnv):
         return None if frames is None else frames[env_id or 0]
 
     def stop(self) -> None:
-        self.env.close()
+        try:
+            self.env.close()
+        except Exception as error:
+            raise checks.failed(error, "close()", self.name) from error
 
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"

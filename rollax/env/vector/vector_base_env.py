@@ -160,7 +160,12 @@ class VectorBaseEnv(BaseEnv):
         return self.env.try_render_at(env_id or 0)
 
     def stop(self) -> None:
-        self.env.close()
+        try:
+            self.env.close()
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, "close()", self.name) from error
 
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"

@@ -252,3 +252,13 @@ def test_a_process_that_raises():
     says = "ZeroDivisionError in step(): by nothing...AsyncVectorEnv...array([0, 0])"
     assert isinstance(refused(EnvError, play, base, 1, says=says).__cause__, ZeroDivisionError)
     base.stop()
+
+
+def broken_close(**settings):
+    raise BrokenPipeError("its process is gone")
+
+
+@pytest.mark.parametrize("env", [Columns(), gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])], ids=repr)
+def test_an_error_of_close_is_named(env, monkeypatch):
+    monkeypatch.setattr(env, "close", broken_close)
+    refused(EnvError, to_base_env(env).stop, says="BrokenPipeError in close(): its process is gone")
