@@ -196,43 +196,36 @@ class TestTheEndOfRun:
 
 
 class TestBackPressure:
-    def test_logging_waits_for_polls_when_the_queue_is_full(self, monkeypatch):
+    """The queue has room for three events, and a player logs ten."""
+
+    @pytest.fixture
+    def full(self, monkeypatch):
+        """The base env while the player waits for room."""
         monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
-        logged, full = [], threading.Event()
 
         def script(env):
-            wait = env._external_episodes.queue._room.wait
-            env._external_episodes.queue._room.wait = lambda: (full.set(), wait())
-            episode = env.start_episode()
-            for n in range(10):
-                env.log_action(episode, seen(n), 0)
-                logged.append(n)
-
-        with playing(script) as base:
-            base.reset_rows(np.arange(1))
-            assert full.wait(LONG)
-            assert logged == [0, 1, 2]
-            assert [base.poll_rows().obs[0, 0] for _ in range(10)] == list(range(10))
-            until(lambda: len(logged) == 10)
-
-    def test_stopping_ends_the_wait(self, monkeypatch):
-        monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
-        raised = threading.Event()
-
-        def script(env):
+            env.logged, env.error = [], None
             episode = env.start_episode()
             try:
                 for n in range(10):
                     env.log_action(episode, seen(n), 0)
-            except EnvStoppedError:
-                raised.set()
+                    env.logged.append(n)
+            except EnvStoppedError as error:
+                env.error = error
 
         with playing(script) as base:
             base.reset_rows(np.arange(1))
-            queue = base.env._external_episodes.queue
-            until(lambda: queue._room._waiters)
-            base.stop()
-            assert raised.is_set()
+            until(lambda: base.env._external_episodes.queue._room._waiters)
+            yield base
+
+    def test_logging_waits_for_polls(self, full):
+        assert full.env.logged == [0, 1, 2]
+        assert [full.poll_rows().obs[0, 0] for _ in range(10)] == list(range(10))
+        until(lambda: len(full.env.logged) == 10)
+
+    def test_stopping_ends_the_wait(self, full):
+        full.stop()
+        assert isinstance(full.env.error, EnvStoppedError)
 
 
 def episodes_of_a_sampler() -> ExternalEpisodes:
