@@ -184,10 +184,6 @@ class TestSaving:
 
 
 class TestMakeFilter:
-    def test_names(self):
-        assert isinstance(make_filter("NoFilter", VECTOR), NoFilter)
-        assert isinstance(make_filter("MeanStdFilter", VECTOR), MeanStdFilter)
-
     def test_unknown_name(self):
         refused(ConfigError, make_filter, "MeanStdFiltr", VECTOR, says="did you mean 'MeanStdFilter'")
 

@@ -145,15 +145,6 @@ class TestTable:
         assert table["id"].tolist() == [-1, 41]
         assert table.episode(1).total_reward == 0
 
-    def test_dropping_running_episodes_keeps_finished_ones(self):
-        worker = RolloutWorker(Line, Encode, config={"num_envs_per_worker": 2, "rollout_fragment_length": 11})
-        worker.sample()
-        worker.sampler.restart()
-        metrics = worker.get_metrics()
-        assert len(metrics) > 4
-        for found in metrics:
-            assert found.policy_rewards == {"default_policy": [found.reward]}
-
     @pytest.mark.parametrize("error", [None, ValueError])
     def test_episodes_apart(self, error):
         """An episode ends, one of two trajectories of the next ends, and another episode ends apart."""

@@ -6,7 +6,7 @@ import pytest
 from rollax import ConfigError, PolicyError, RolloutWorker
 from rollax.rollout.policy_mapping import policy_mapping
 from tests.env.refused import refused
-from tests.rollout.worlds import ALL, TOGETHER, Encode, Line, scripted
+from tests.rollout.worlds import ALL, TOGETHER, Encode, scripted
 
 TABLE = {"a": "one"}
 IDS = ["one", "two"]
@@ -92,8 +92,3 @@ def test_errors_of_a_mapping():
     says = "The policy mapping raised KeyError: 'b'...policy_mapping_fn, agent 'b'"
     error = refused(PolicyError, policy_mapping(TABLE.__getitem__, IDS), "b", None, says=says)
     assert isinstance(error.__cause__, KeyError)
-
-
-def test_errors_of_a_mapping_in_a_worker():
-    worker = RolloutWorker(Line, {"one": Encode, "two": Encode}, policy_mapping_fn=lambda agent: 1 / 0)
-    refused(PolicyError, worker.sample, says="raised ZeroDivisionError...agent 'agent0'")

@@ -13,7 +13,7 @@ from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.worker_policies import make_runner
 from tests.env.refused import refused
 from tests.rollout.reference import histories
-from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted, native_lines
+from tests.rollout.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted, a_by_x, native_lines
 
 FILTER, WHOLE = {"observation_filter": "MeanStdFilter"}, {"batch_mode": "complete_episodes"}
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
@@ -50,11 +50,6 @@ def worker(result, env=Line, num_envs=2, mapping=None, **config) -> RolloutWorke
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 3, **config}
     policies = result if isinstance(result, type | dict) else returning(result)
     return RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
-
-
-def a_by_x(agent) -> str:
-    """The policy "x" acts for the agent "a", and "y" for others."""
-    return "x" if agent == "a" else "y"
 
 
 class TestReturnValues:

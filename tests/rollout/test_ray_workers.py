@@ -20,6 +20,7 @@ from tests.env.kinds import KINDS, REMOTE, Kind
 from tests.env.refused import refused
 from tests.env.worlds import Clock
 
+CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
 KINDS_IN_A_WORKER = {**KINDS, "remote": REMOTE["remote"]}
 
 
@@ -64,10 +65,9 @@ def actors(small_ray):
     register_env("clock of the test", lambda context: Clock(dict(context)))
     register_env("clock of the driver", CreatorOfOneProcess())
     gym.register("rollax-tests/Unimportable-v0", entry_point=lambda: Clock())
-    config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
     remote = RolloutWorker.as_remote(num_cpus=0)
     made = [
-        remote.remote("clock of the test", Tally, config=config, worker_index=index, num_workers=2) for index in (1, 2)
+        remote.remote("clock of the test", Tally, config=CONFIG, worker_index=index, num_workers=2) for index in (1, 2)
     ]
     yield made
     for actor in made:
@@ -91,8 +91,7 @@ def test_the_classic_loop(small_ray, actors):
 
 
 def test_batches_equal_those_of_a_worker_in_this_process(small_ray, actors):
-    config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
-    here = RolloutWorker("clock of the test", Tally, config=config, worker_index=2, num_workers=2)
+    here = RolloutWorker("clock of the test", Tally, config=CONFIG, worker_index=2, num_workers=2)
     expected = here.sample()["obs"]
     small_ray.get(actors[1].restart_episodes.remote())
     begun = {"episodes_begun": np.zeros(3, np.int64), "next_episode_id": 0, "acting": {"default_policy": {}}}

@@ -2,7 +2,6 @@
 
 from collections import deque
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -10,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 from rollax import RolloutWorker
 from rollax.policy.policy import Policy
 from rollax.rollout.row_sampler import RowSampler
+from tests.env.worlds import Counting
 from tests.rollout.reference import Auditor, histories
 from tests.rollout.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted, native_lines, scripted
 
@@ -165,14 +165,14 @@ class TestFragments:
     def test_restart_drops_only_running_episodes(self):
         worker = make_worker(scripted(*SCRIPTS), 3, rollout_fragment_length=5)
         worker.sample()
-        envs = worker.env.get_sub_environments()
         worker.sampler.restart()
-        worker.get_metrics()
-        for env in envs:
+        finished = worker.get_metrics()
+        assert finished
+        for env in worker.env.get_sub_environments():
             env.log.clear()
             env.episode = -1
         audit(worker, TRUNCATE)
-        for metrics in worker.get_metrics():
+        for metrics in (*finished, *worker.get_metrics()):
             assert sum(metrics.policy_rewards["default_policy"]) == metrics.reward
 
 
@@ -237,19 +237,19 @@ def test_metrics_agree_with_the_logs():
 
 
 def test_infos_are_correct_if_the_environment_reuses_its_dict_and_what_is_in_it():
-    class Counting(gym.Env):
-        observation_space, action_space = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
+    class ReusesInfo(Counting):
+        length = 5
 
         def reset(self, *, seed=None, options=None):
-            self.t, self.info = 0, {"t": 0, "array": np.zeros(1), "nested": {"list": [0], "tuple": (np.zeros(1),)}}
-            return np.zeros(1, np.float32), self.info
+            self.info = {"t": 0, "array": np.zeros(1), "nested": {"list": [0], "tuple": (np.zeros(1),)}}
+            return super().reset()[0], self.info
 
         def step(self, action):
-            self.t += 1
-            self.info["t"] = self.t
+            *outcome, _ = super().step(action)
+            self.info["t"] = self.count
             for part in (self.info["array"], self.info["nested"]["list"], self.info["nested"]["tuple"][0]):
-                part[0] = self.t
-            return np.full(1, self.t, np.float32), 0.0, self.t == 5, False, self.info
+                part[0] = self.count
+            return *outcome, self.info
 
     class Reads(Policy):
         @property
@@ -259,7 +259,7 @@ def test_infos_are_correct_if_the_environment_reuses_its_dict_and_what_is_in_it(
         def compute_actions(self, obs_batch):
             return np.zeros(len(obs_batch), np.int64), [], {}
 
-    worker = RolloutWorker(Counting, Reads, config={"rollout_fragment_length": 7})
+    worker = RolloutWorker(ReusesInfo, Reads, config={"rollout_fragment_length": 7})
     batch = worker.sample()
     seen = batch["obs"][:, 0].tolist()
     assert [info["t"] for info in batch["infos"]] == [info["array"][0] for info in batch["infos"]] == seen
