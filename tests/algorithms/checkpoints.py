@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from rollax import Trainer
 from tests.algorithms.own_code import Lean
 from tests.algorithms.results import numbers
 
@@ -24,6 +25,14 @@ def continue_training(trainer, iterations):
         for policy_id, values in trainer.worker.get_weights().items()
     }
     return json.loads(json.dumps([results, weights]))
+
+
+def check_continues_exactly(trainer, folder, iterations=2, **changes):
+    """A trainer of an exact save, opened with these changes, has the results and weights of the one that goes on."""
+    path = trainer.save(folder, exact=True)
+    expected = continue_training(trainer, iterations)
+    with Trainer.from_checkpoint(path, **changes) as restored:
+        assert continue_training(restored, iterations) == expected
 
 
 def to_plain(state):

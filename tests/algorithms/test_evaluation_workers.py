@@ -132,11 +132,8 @@ def test_a_restored_run_evaluates_the_same_episodes(make, tmp_path):
     trainer.train()
     checkpoint = trainer.save(tmp_path, exact=True)
     rewards = [trainer.train()["evaluation"]["episode_rewards"] for _ in range(2)]
-    restored = PPOTrainer.from_checkpoint(checkpoint)
-    try:
+    with PPOTrainer.from_checkpoint(checkpoint) as restored:
         assert [restored.train()["evaluation"]["episode_rewards"] for _ in range(2)] == rewards
-    finally:
-        restored.stop()
 
 
 @pytest.mark.long

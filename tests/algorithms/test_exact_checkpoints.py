@@ -6,10 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ExternalEnv, PGTrainer, PPOTrainer, Trainer
+from rollax import ExternalEnv, PGTrainer, PPOTrainer
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import ConfigError, EnvError
-from tests.algorithms.checkpoints import CONFIG, PPO, continue_training
+from tests.algorithms.checkpoints import CONFIG, PPO, check_continues_exactly, continue_training
 from tests.env.refused import refused
 from tests.env.test_dm_environment import Catch
 from tests.env.vector.test_envpool import Pool
@@ -49,19 +49,14 @@ def test_without_a_seed_only_a_search_is_saved_exactly(tmp_path):
         assert not list(tmp_path.iterdir())
     config = {"num_directions": 2, "model": CONFIG["model"]}
     with get_trainer_class("ES")("CartPole-v1", config) as trainer:
-        path = trainer.save(tmp_path, exact=True)
-        expected = continue_training(trainer, 1)
-        with Trainer.from_checkpoint(path) as fresh:
-            assert continue_training(fresh, 1) == expected
+        check_continues_exactly(trainer, tmp_path)
 
 
-def test_exact_save_of_an_external_environment_is_refused(tmp_path):
-    box = gym.spaces.Box(0, 1, (1,))
-    with PGTrainer(lambda _: ExternalEnv(box, gym.spaces.Discrete(2)), CONFIG) as trainer:
-        refused(ConfigError, trainer.save, tmp_path, says="saved exactly...ExternalBaseEnv", exact=True)
+def external():
+    return ExternalEnv(gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2))
 
 
-@pytest.mark.parametrize(("make", "name"), [(Pool, "Pool"), (Catch, "Catch")])
+@pytest.mark.parametrize(("make", "name"), [(Pool, "Pool"), (Catch, "Catch"), (external, "ExternalBaseEnv")])
 def test_exact_save_of_an_environment_whose_reset_takes_no_seed_is_refused(tmp_path, make, name):
     with PGTrainer(lambda _: make(), CONFIG) as trainer:
         refused(ConfigError, trainer.save, tmp_path, says=f"saved exactly...{name}", exact=True)

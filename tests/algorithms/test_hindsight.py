@@ -9,7 +9,7 @@ from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from rollax.core.introspection import defining_class
 from rollax.errors import ConfigError, EnvError, PolicyError, SpaceError
-from tests.algorithms.checkpoints import continue_training
+from tests.algorithms.checkpoints import check_continues_exactly
 from tests.algorithms.contract.cases import settings, space_for
 from tests.env.goal_worlds import Reach
 from tests.marks import long_except
@@ -60,11 +60,7 @@ def check_drawn(trainer: Trainer, iterations: int = 2) -> None:
 def test_rows_have_the_rewards_and_ends_of_their_goals_and_a_restored_run_continues_exactly(name, tmp_path):
     with make(name, store_buffer_in_checkpoints=True, prioritized_replay=True) as trainer:
         check_drawn(trainer)
-        path = trainer.save(tmp_path, exact=True)
-        expected = continue_training(trainer, 2)
-        with make(name, store_buffer_in_checkpoints=True, prioritized_replay=True) as restored:
-            restored.restore(path)
-            assert continue_training(restored, 2) == expected
+        check_continues_exactly(trainer, tmp_path, trust_code=True)
 
 
 @pytest.mark.long

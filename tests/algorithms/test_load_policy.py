@@ -200,22 +200,15 @@ class TestCustomModel:
         refused(ConfigError, load_policies, path, custom_model=Linear, says="no effect")
 
     @pytest.mark.long
-    def test_is_for_the_policies_that_have_one(self, tmp_path):
-        spec = PolicySpec(config={"model": {"custom_model": Linear}})
-        multiagent = {"policies": {"own": spec, "standard": None}, "policy_mapping_fn": lambda agent: "own"}
+    @pytest.mark.parametrize("other", [None, Still], ids=["standard", "without a config"])
+    def test_is_for_the_policies_that_have_one(self, tmp_path, other):
+        policies = {"other": other, "own": PolicySpec(config={"model": {"custom_model": Linear}})}
+        multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "own", "policies_to_train": ["own"]}
         with PPOTrainer("CartPole-v1", {**CONFIG, "multiagent": multiagent}) as trainer:
-            loaded = load_policies(trainer.save(tmp_path), custom_model=Linear)
+            loaded = load_policies(trainer.save(tmp_path), custom_model=Linear, trust_code=other is Still)
+            assert loaded.keys() == policies.keys()
             for policy_id, policy in loaded.items():
                 assert policy.policy.get_weights().keys() == trainer.get_policy(policy_id).get_weights().keys()
-
-    @pytest.mark.long
-    def test_beside_a_policy_that_keeps_no_config(self, tmp_path):
-        spec = PolicySpec(config={"model": {"custom_model": Linear}})
-        multiagent = {"policies": {"bot": Still, "own": spec}, "policy_mapping_fn": lambda agent: "own"}
-        multiagent["policies_to_train"] = ["own"]
-        with PPOTrainer("CartPole-v1", {**CONFIG, "multiagent": multiagent}) as trainer:
-            path = trainer.save(tmp_path)
-        assert load_policies(path, custom_model=Linear, trust_code=True).keys() == {"bot", "own"}
 
 
 MEMORY = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 8}

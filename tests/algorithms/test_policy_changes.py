@@ -6,7 +6,7 @@ import pytest
 from rollax import Callbacks, DQNTrainer, PolicySpec, PPOTrainer, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
-from tests.algorithms.checkpoints import CONFIG, PPO, continue_training, to_plain
+from tests.algorithms.checkpoints import CONFIG, PPO, check_continues_exactly, continue_training, to_plain
 from tests.algorithms.envs import TwoAgents
 from tests.env.refused import raised, refused
 from tests.marks import long_except
@@ -23,6 +23,10 @@ def left_for_all(agent):
 
 def third_for_right(agent):
     return "third" if agent == "right" else "left"
+
+
+CODE = {"env": TwoAgents, "multiagent": {"policy_mapping_fn": third_for_right}}
+"""What a checkpoint is opened with after `third` has been added."""
 
 
 @pytest.fixture(params=long_except({"PPO"}, {"PPO": (PPOTrainer, ON_POLICY), "DQN": (DQNTrainer, REPLAY)}))
@@ -77,13 +81,9 @@ def test_a_copy_has_the_state_of_its_source_and_other_random_numbers(trainer, tr
 def test_exact_resume_after_an_addition_and_after_a_removal(trainer, tmp_path):
     trainer.add_policy("third", PolicySpec(config={"gamma": 0.5}), policy_mapping_fn=third_for_right)
     trainer.train()
-    for change in (lambda: None, lambda: trainer.remove_policy("right")):
-        change()
-        path = trainer.save(tmp_path, exact=True)
-        expected = continue_training(trainer, 2)
-        code = {"env": TwoAgents, "multiagent": {"policy_mapping_fn": third_for_right}}
-        with Trainer.from_checkpoint(path, **code) as fresh:
-            assert continue_training(fresh, 2) == expected
+    check_continues_exactly(trainer, tmp_path, **CODE)
+    trainer.remove_policy("right")
+    check_continues_exactly(trainer, tmp_path, **CODE)
 
 
 @pytest.mark.long
@@ -211,8 +211,7 @@ def test_in_other_processes(small_ray, tmp_path):
         assert trainer.train()["policy_reward_mean"]["third"] == 50
         path = trainer.save(tmp_path, exact=True)
         expected = continue_training(trainer, 2)
-    code = {"env": TwoAgents, "multiagent": {"policy_mapping_fn": third_for_right}}
-    with Trainer.from_checkpoint(path, **code) as fresh:
+    with Trainer.from_checkpoint(path, **CODE) as fresh:
         assert continue_training(fresh, 2) == expected
 
 
