@@ -4,7 +4,6 @@ import copy
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 from gymnasium import spaces
 
@@ -160,21 +159,12 @@ def test_each_part_has_its_own_step_size():
         np.testing.assert_allclose(moved, step, rtol=1e-4)
 
 
-def test_defaults_of_td3_and_ddpg():
-    config = TD3Config()
-    assert (config.twin_q, config.policy_delay, config.smooth_target_policy) == (True, 2, True)
-    config = DDPGConfig()
-    assert (config.twin_q, config.policy_delay, config.smooth_target_policy) == (False, 1, False)
-
-
-class TestRefuses:
-    @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Tuple([BOX, BOX]), spaces.MultiBinary(2)], ids=str)
-    def test_other_actions(self, space):
-        refused(SpaceError, DDPG.make_policy, LINE, space, SMALL, says="not continuous...DDPG...DQN or SAC")
-
-    def test_bounds_that_are_not_finite(self):
-        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*DDPG"):
-            DDPG.make_policy(LINE, spaces.Box(-np.inf, 1, (2,), np.float32), SMALL)
-
-    def test_integers(self):
-        refused(SpaceError, DDPG.make_policy, LINE, spaces.Box(0, 5, (2,), np.int64), SMALL, says="integers")
+def test_other_actions_are_refused():
+    for space, says in (
+        (spaces.Discrete(3), "not continuous...DDPG...DQN or SAC"),
+        (spaces.Tuple([BOX, BOX]), "not continuous...DDPG...DQN or SAC"),
+        (spaces.MultiBinary(2), "not continuous...DDPG...DQN or SAC"),
+        (spaces.Box(-np.inf, 1, (2,), np.float32), "finite bounds...DDPG"),
+        (spaces.Box(0, 5, (2,), np.int64), "integers"),
+    ):
+        refused(SpaceError, DDPG.make_policy, LINE, space, SMALL, says=says)

@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, MultiAgentEnv, PolicySpec
 from rollax.algorithms.dqn import DQN, DQNConfig, DQNTrainer, RainbowConfig, RainbowTrainer
-from tests.algorithms.envs import Film, MaskedCartPole, Slides
+from tests.algorithms.envs import Film, Slides
 from tests.algorithms.tables import LINE, f32, set_tables, two_rows
 from tests.env.refused import refused
 
@@ -162,18 +162,6 @@ class TestRefuses:
 
 
 class TestRuns:
-    @pytest.mark.long
-    @pytest.mark.parametrize(
-        "options",
-        [{"num_atoms": 11}, {"noisy": True}, {"exploration": "SoftQ"}, {"exploration": "ParameterNoise"}],
-        ids=str,
-    )
-    def test_masked_actions(self, options):
-        config = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, **options}
-        with DQNTrainer(MaskedCartPole, config) as trainer:  # an invalid action raises
-            result = trainer.train()
-        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
-
     @pytest.mark.short("Film-key0-1")
     @pytest.mark.parametrize(
         ("env", "key", "axis"), [(Film, {"frame_stack_axis": 0}, 1), (Slides, {"frame_stack": 4}, -1)]
@@ -200,13 +188,6 @@ class TestRuns:
             trainer.train()
             stored = {name: len(buffer) for name, buffer in trainer.optimizer.buffers.items()}
         assert min(stored.values()) > 35  # a few slots hold last observations
-
-    @pytest.mark.long
-    def test_rainbow_is_dqn_with_all_extensions(self):
-        config = RainbowConfig()
-        assert (config.n_step, config.num_atoms, config.noisy, config.prioritized_replay) == (3, 51, True, True)
-        assert config.double_q
-        assert config.dueling
 
     @pytest.mark.long
     def test_every_exploring_call_has_new_noise(self):

@@ -150,24 +150,19 @@ def test_actions_of_others_have_their_own_probability():
 
 
 class TestOptimizer:
-    def test_rmsprop_by_hand(self):
-        # The first mean of squares is (1 - decay) g², so a step is lr g / sqrt((1 - decay) g² + ε).
-        policy = make(opt_type="rmsprop", decay=0.9, epsilon=0.01, lr=0.5, grad_clip=None)
-        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(1, -2, 0, 0, 0, 0)})
-        step = f32(-0.5 / math.sqrt(0.11), 1 / math.sqrt(0.41), 0, 0, 0, 0)
-        np.testing.assert_allclose(policy.get_weights()["values"], step, rtol=1e-5)
-
-    def test_gradients_are_clipped_first(self):
-        # The norm of (3, -4) is 5: clipped to 1 it is (0.6, -0.8).
-        policy = make(opt_type="rmsprop", decay=0.0, epsilon=1.0, lr=1.0, grad_clip=1.0)
-        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(3, -4, 0, 0, 0, 0)})
-        step = f32(-0.6 / math.sqrt(1.36), 0.8 / math.sqrt(1.64), 0, 0, 0, 0)
-        np.testing.assert_allclose(policy.get_weights()["values"], step, rtol=1e-5)
-
-    def test_adam_by_default(self):
-        policy = make(lr=0.5)
-        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(3, -4, 0, 0, 0, 0)})
-        np.testing.assert_allclose(policy.get_weights()["values"], f32(-0.5, 0.5, 0, 0, 0, 0), rtol=1e-5)
+    # The first mean of squares is (1 - decay) g², so a step of RMSProp is lr g / sqrt((1 - decay) g² + ε).
+    @pytest.mark.parametrize(
+        ("options", "gradient", "step"),
+        [
+            ({"decay": 0.9, "epsilon": 0.01, "lr": 0.5, "grad_clip": None}, (1, -2), (-0.5 / 0.11**0.5, 1 / 0.41**0.5)),
+            # The gradient is clipped first: the norm of (3, -4) is 5, and clipped to 1 it is (0.6, -0.8).
+            ({"decay": 0.0, "epsilon": 1.0, "lr": 1.0, "grad_clip": 1.0}, (3, -4), (-0.6 / 1.36**0.5, 0.8 / 1.64**0.5)),
+        ],
+    )
+    def test_rmsprop_by_hand(self, options, gradient, step):
+        policy = make(opt_type="rmsprop", **options)
+        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(*gradient, 0, 0, 0, 0)})
+        np.testing.assert_allclose(policy.get_weights()["values"], f32(*step, 0, 0, 0, 0), rtol=1e-5)
 
     def test_unknown_optimizers_are_refused(self):
         with pytest.raises(ConfigError, match="opt_type"):

@@ -10,6 +10,7 @@ from rollax import ConfigError, Outputs, SpaceError
 from rollax.algorithms.sac import SAC
 from rollax.ops.mean_over_rows import masked_mean
 from tests.algorithms.tables import BOX, HALF, LINE, f32, set_tables, two_rows
+from tests.env.refused import raised
 
 SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
 
@@ -285,16 +286,10 @@ class TestDiscrete:
         assert greedy[0] == 2
 
 
-class TestRefuses:
-    @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.Tuple([BOX, BOX])], ids=str)
-    def test_other_actions(self, space):
-        with pytest.raises(SpaceError, match=r"one discrete choice(.|\n)*SAC(.|\n)*use PPO"):
-            SAC.make_policy(LINE, space, SMALL)
-
-    def test_bounds_that_are_not_finite(self):
-        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*SAC"):
-            SAC.make_policy(LINE, spaces.Box(-1, np.inf, (2,), np.float32), SMALL)
-
-    def test_noise_for_discrete_actions(self):
-        with pytest.raises(ConfigError, match="not continuous"):
-            SAC.make_policy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
+def test_other_actions_and_noise_for_discrete_ones_are_refused():
+    for space in (spaces.MultiDiscrete([2, 2]), spaces.Tuple([BOX, BOX])):
+        raised(SpaceError, SAC.make_policy, LINE, space, SMALL, says="one discrete choice...SAC...use PPO")
+    infinite = spaces.Box(-1, np.inf, (2,), np.float32)
+    raised(SpaceError, SAC.make_policy, LINE, infinite, SMALL, says="finite bounds...SAC")
+    noisy = {**SMALL, "exploration": "GaussianNoise"}
+    raised(ConfigError, SAC.make_policy, LINE, spaces.Discrete(2), noisy, says="not continuous")

@@ -11,6 +11,7 @@ from rollax.algorithms.registry import algorithms_with, get_trainer_class
 from tests.algorithms.contract import cases
 from tests.algorithms.replayed import DATA_ALGORITHMS
 from tests.algorithms.running_sums import check_restored_run
+from tests.env.refused import raised
 from tests.learning_curves import settings_of
 from tests.marks import long_except
 
@@ -38,15 +39,10 @@ def test_steps_with_the_same_noise(algorithm, frequency, changes):
     np.testing.assert_allclose(greedy[0], greedy[1])
 
 
-def test_discrete_actions_are_refused():
-    with pytest.raises(ConfigError, match="continuous actions"):
-        PPO.make_policy(VECTOR, spaces.Discrete(2), {"use_sde": True})
-
-
-@pytest.mark.parametrize("model", [{"free_log_std": True}, {"custom_model": "module:Class"}])
-def test_other_models_are_refused(model):
-    with pytest.raises(ConfigError, match="use_sde"):
-        PPO.make_policy(VECTOR, BOX, {"use_sde": True, "model": model})
+def test_discrete_actions_and_other_models_are_refused():
+    raised(ConfigError, PPO.make_policy, VECTOR, spaces.Discrete(2), {"use_sde": True}, says="continuous actions")
+    for model in ({"free_log_std": True}, {"custom_model": "module:Class"}):
+        raised(ConfigError, PPO.make_policy, VECTOR, BOX, {"use_sde": True, "model": model}, says="use_sde")
 
 
 @pytest.mark.short("A2C")
