@@ -153,13 +153,10 @@ class MaskedCartPole(gym.Wrapper):
 
 
 class TwoAgents(MultiAgentEnv):
-    """`left` earns 1 and `right` 10 in each of 5 steps, for all actions. Counts open environments."""
-
-    open_envs: ClassVar[int] = 0
+    """`left` earns 1 and `right` 10 in each of 5 steps, for all actions."""
 
     def __init__(self, context: EnvContext | None = None) -> None:
         self.observation_space, self.action_space = spaces.Box(0, 1, (2,), np.float32), spaces.Discrete(2)
-        TwoAgents.open_envs += 1
 
     def reset(self, *, seed=None, options=None):
         self.steps = 0
@@ -171,9 +168,6 @@ class TwoAgents(MultiAgentEnv):
         obs = self._both([np.full(2, self.steps / 5, np.float32)] * 2)
         over = {"__all__": self.steps == 5}
         return obs, self._both([1.0, 10.0]), over, {"__all__": False}, self._both([{}, {}])
-
-    def close(self):
-        TwoAgents.open_envs -= 1
 
     @staticmethod
     def _both(values):

@@ -80,15 +80,6 @@ def test_the_result_describes_the_end_of_the_run(fitted):
 
 
 @pytest.mark.long
-def test_a_trainer_from_a_checkpoint_continues_the_whole_curve(fitted, tmp_path):
-    _, result, run = fitted
-    with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
-        trainer.fit({"timesteps_total": 200}, tmp_path / "on", progress="none", evaluate=False)
-    assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [1, 2, 3, 4]
-    assert rows(tmp_path / "on")[:3] == rows(run)
-
-
-@pytest.mark.long
 def test_a_second_fit_does_not_copy_later_results_of_the_first_run(fitted, tmp_path):
     _, result, run = fitted
     first = sorted(result.checkpoint.parent.iterdir())[0]
@@ -106,10 +97,11 @@ def test_a_second_fit_begins_with_the_results_of_the_first(fitted, tmp_path):
     trainer.fit({"training_iteration": 2}, tmp_path / "one", progress="none")
     trainer.fit({"training_iteration": 3}, tmp_path / "two", progress="none")
     assert [row["training_iteration"] for row in rows(tmp_path / "two")] == [1, 2, 3]
-    _, result, _ = fitted
+    _, result, run = fitted
     with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
         trainer.fit({"training_iteration": 4}, tmp_path / "three", progress="none", evaluate=False)
         trainer.fit({"training_iteration": 5}, tmp_path / "four", progress="none", evaluate=False)
+    assert rows(tmp_path / "three")[:3] == rows(run)
     assert [row["training_iteration"] for row in rows(tmp_path / "four")] == [1, 2, 3, 4, 5]
     assert rows(tmp_path / "four")[:4] == rows(tmp_path / "three")
 

@@ -130,18 +130,6 @@ class TestCompilations:
 
 
 class TestEvaluate:
-    @pytest.mark.long
-    @pytest.mark.parametrize("episodes", [1, 3, 10])
-    def test_an_exact_number(self, episodes):
-        with make() as trainer:
-            trainer.train()
-            result = trainer.evaluate(episodes)
-        rewards = result["episode_rewards"]
-        assert result["episodes"] == len(rewards) == episodes
-        assert result["episode_reward_mean"] == pytest.approx(np.mean(rewards))
-        assert (result["episode_reward_min"], result["episode_reward_max"]) == (min(rewards), max(rewards))
-        assert result["episode_len_mean"] == pytest.approx(np.mean(rewards))
-
     def test_is_greedy_and_in_separate_envs(self):
         made = []
 
@@ -296,11 +284,6 @@ class TestSingleActions:
                     with pytest.raises(PolicyError, match=message):
                         setter(given)
             np.testing.assert_equal(trainer.get_policy().get_weights(), of_one)
-
-
-def test_weights_of_one_policy():
-    with make() as trainer:
-        assert trainer.get_weights("default_policy").keys() == {"default_policy"}
 
 
 def test_an_env_of_none_is_refused():
