@@ -41,14 +41,17 @@ def test_facts():
     assert old.look_up("seed_to_come") == ("value", 5)
 
 
-@pytest.fixture
-def proxy_of(monkeypatch):
+@pytest.fixture(autouse=True)
+def hosts_in_this_process(monkeypatch):
     local = lambda copies, *_: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
     monkeypatch.setattr(remote_base_env, "ray_envs", local)
-    return lambda env: RemoteBaseEnv(EnvCopies((), lambda index: env, 1)).get_sub_environments()[0]
 
 
-def test_attributes_that_are_environments_are_proxies(proxy_of):
+def proxy_of(env):
+    return RemoteBaseEnv(EnvCopies((), lambda index: env, 1)).get_sub_environments()[0]
+
+
+def test_attributes_that_are_environments_are_proxies():
     """A pickled copy of `unwrapped` could be changed without an effect on the environment."""
     wrapped = gym.wrappers.TimeLimit(Clock(), 9)
     proxy = proxy_of(wrapped)
@@ -59,7 +62,7 @@ def test_attributes_that_are_environments_are_proxies(proxy_of):
     assert (proxy.unwrapped.count, hasattr(proxy.unwrapped, "no_such_thing")) == (0, False)
 
 
-def test_proxies_have_no_attributes_of_their_own(proxy_of):
+def test_proxies_have_no_attributes_of_their_own():
     env = Clock()
     proxy = proxy_of(env)
     env._envs, env._index, env._path = 1, 2, 3
@@ -97,11 +100,7 @@ class AgentsWithoutSpaces(MultiAgentEnv):
         (lambda index: DictParties(2), EnvError, "The environment cannot be a remote sub-environment"),
         (lambda index: JaxClock(), EnvError, "The environment cannot be a remote sub-environment"),
         (lambda index: 5, EnvError, "This is not an environment."),
-        (
-            lambda index: Unspaced(),
-            SpaceError,
-            "This is not a Gymnasium space.\n  where:    Unspaced, sub-environment 3",
-        ),
+        (lambda index: Unspaced(), SpaceError, "This is not a Gymnasium space...Unspaced, sub-environment 3"),
         (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
     ],
 )
@@ -178,9 +177,7 @@ class Lingering(MultiAgentEnv):
         return obs, {"a": 1.0}, {"a": True, "__all__": not self.lingers}, {"__all__": False}, {}
 
 
-def test_an_end_without_agents_is_not_lost_beside_a_reset(monkeypatch):
-    local = lambda copies, *_: LocalActors(lambda index, restarts: EnvHost(index, copies.make_one))  # noqa: E731
-    monkeypatch.setattr(remote_base_env, "ray_envs", local)
+def test_an_end_without_agents_is_not_lost_beside_a_reset():
     env = RemoteBaseEnv(EnvCopies((), Lingering, 2))
     assert env.reset_rows(np.arange(2)) is None
     rows = env.poll_rows()

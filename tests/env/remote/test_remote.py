@@ -19,6 +19,7 @@ from rollax.processes.cluster import started_ray
 from tests.env import test_contract
 from tests.env.drive import drive, trace_of
 from tests.env.kinds import REMOTE
+from tests.env.recording.films import Film
 from tests.env.refused import refused
 from tests.env.remote.fragile import EventLog, Fragile
 from tests.env.test_action_repeat import WORLDS, Repeated
@@ -199,40 +200,21 @@ def test_one_sub_environment(lockstep):
     env.stop()
 
 
-@EVERY_KIND
-def test_spaces_and_sub_environments(lockstep, name):
-    env = lockstep[name]
-    assert env.num_envs == (1 if name == "remote old single" else 2)
-    assert env.observation_space == OBS_SPACE
-    assert env.action_space == ACTION_SPACE
-
-
-def test_proxies_set_remote_attributes(lockstep):
+def test_proxies_read_and_set_remote_attributes_and_call_remote_methods(lockstep):
     env = lockstep["remote"]
-    env.get_sub_environments()[1].level = 3
-    first, second = env.get_sub_environments()
-    assert (second.level, hasattr(first, "level")) == (3, False)
-
-
-def test_proxies_read_remote_attributes_and_call_remote_methods(lockstep):
-    env = lockstep["remote"]
+    assert (env.num_envs, env.observation_space, env.action_space) == (2, OBS_SPACE, ACTION_SPACE)
     env.reset_rows(np.arange(2), seeds_for(2))
     first, second = env.get_sub_environments()
     assert first.count == 0
     assert first.action_space == ACTION_SPACE
     assert second.step(2)[1] == 1.2
     assert [first.count, second.count] == [0, 1]
+    second.level = 3
+    assert (second.level, hasattr(first, "level")) == (3, False)
     refused(EnvError, lambda: second.no_such_thing, says="sub-environment 1...no_such_thing")
     assert not hasattr(second, "no_such_thing")
     with pytest.raises(AttributeError):
         second._private  # noqa: B018
-
-
-class Film(Clock):
-    render_mode = "rgb_array"
-
-    def render(self):
-        return np.zeros((32, 32, 3), np.uint8)
 
 
 def test_recorded_environments_run_in_their_own_processes(small_ray, tmp_path):
