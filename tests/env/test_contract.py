@@ -179,10 +179,11 @@ class TestAnswers:
         rows = env.reset_rows(np.arange(env.num_envs), seeds_for(env.num_envs))
         return rows, np.zeros(len(rows), np.int64)
 
-    def test_step_before_the_reset(self, kind):
+    def test_steps_and_actions_before_the_reset(self, kind):
         env = kind.make(2)
         refused(EnvError, env.poll_rows, says="begun")
         refused(EnvError, env.poll, says="begun")
+        refused(EnvError, env.send_actions, {0: {"agent0": 0}})
 
     def test_step_after_the_end(self, kind):
         env = kind.make(1)
@@ -210,6 +211,3 @@ class TestAnswers:
         env = kind.make(2)
         env.try_reset(seeds=seeds_for(2))
         refused(EnvError, env.send_actions, {0: {"nobody": 3}}, says="sub-environment 0...'nobody'")
-
-    def test_actions_before_the_reset(self, kind):
-        refused(EnvError, kind.make(1).send_actions, {0: {"agent0": 0}})

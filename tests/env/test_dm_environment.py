@@ -39,12 +39,6 @@ class Catch(dm_env.Environment):
         return self.end(1.0, obs) if self.count == 3 else dm_env.transition(0.5, obs)
 
 
-def last(end):
-    env = DMEnvironment(Catch(end=end))
-    env.reset()
-    return [env.step(0) for _ in range(3)][-1]
-
-
 def test_steps():
     env = DMEnvironment(Catch())
     obs, info = env.reset()
@@ -64,7 +58,10 @@ def test_steps():
     ],
 )
 def test_ends(end, terminated, truncated):
-    assert last(end)[1:4] == (1.0, terminated, truncated)
+    env = DMEnvironment(Catch(end=end))
+    env.reset()
+    last = [env.step(0) for _ in range(3)][-1]
+    assert last[1:4] == (1.0, terminated, truncated)
 
 
 ANY = np.iinfo(np.int32)

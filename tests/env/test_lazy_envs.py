@@ -69,9 +69,8 @@ def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, event_lo
     assert [event_log.count("made", index) for index in range(3, 6)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("cls", [LazyAgents])
 @pytest.mark.long
-def test_remote_environments_are_made_only_in_their_processes(cls, event_log, small_ray):
+def test_remote_environments_are_made_only_in_their_processes(event_log, small_ray):
     config = TrainerConfig(
         env_config={"event_log": event_log},
         num_envs_per_worker=2,
@@ -79,7 +78,7 @@ def test_remote_environments_are_made_only_in_their_processes(cls, event_log, sm
         remote_worker_envs=True,
         remote_env_batch_wait_ms=1e9,
     )
-    worker = RolloutWorker(cls, AlwaysZero, config=config)
+    worker = RolloutWorker(LazyAgents, AlwaysZero, config=config)
     assert (event_log.count("made"), event_log.count("simulator")) == (2, 0)
     assert worker.sample().env_steps == 20
     assert (event_log.count("made"), event_log.count("simulator")) == (2, 2)

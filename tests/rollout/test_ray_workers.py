@@ -100,10 +100,8 @@ def test_batches_equal_those_of_a_worker_in_this_process(small_ray, actors):
 
 
 def test_repr_has_the_worker_index(small_ray, actors):
-    assert small_ray.get([actor.apply.remote(repr) for actor in actors]) == [
-        "RolloutWorker(worker_index=1)",
-        "RolloutWorker(worker_index=2)",
-    ]
+    found = small_ray.get([actor.apply.remote(repr) for actor in actors])
+    assert found == [f"RolloutWorker(worker_index={index})" for index in (1, 2)]
 
 
 def test_registrations_of_the_driver_exist_in_workers(small_ray, actors):

@@ -109,9 +109,9 @@ def expected_seed(seed: int, env: int, begun: int) -> int:
 
 
 class TestResets:
-    def make(self, seed: int | None) -> RolloutWorker:
+    def make(self, seed: int | None, env: type = Line) -> RolloutWorker:
         config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "seed": seed}
-        return RolloutWorker(Line, Encode, config=config)
+        return RolloutWorker(env, Encode, config=config)
 
     def test_only_the_first_reset_is_seeded(self):
         worker = self.make(9)
@@ -134,8 +134,7 @@ class TestResets:
             assert set(env.seeds[begun[index] + 1 :]) == {None}
 
     def test_a_restored_worker_continues_like_a_restarted_one(self):
-        config = {"num_envs_per_worker": 2, "rollout_fragment_length": 16, "seed": 9}
-        worker, restored = (RolloutWorker(Noise, Encode, config=config) for _ in range(2))
+        worker, restored = self.make(9, Noise), self.make(9, Noise)
         worker.sample()
         restored.set_state(worker.get_state())
         worker.sampler.restart()

@@ -31,19 +31,16 @@ class TestOneEpisode:
             second = base.poll_rows()
             answer(base, second)
             last = base.poll_rows()
-            assert [numbers(rows) for rows in (first, second, last)] == [[1], [2], [3]]
-            assert [rows.rewards.tolist() for rows in (first, second, last)] == [[0], [3], [0.5]]
-            assert [rows.starts.tolist() for rows in (first, second, last)] == [[True], [False], [False]]
-            assert [rows.acts.tolist() for rows in (first, second, last)] == [[True], [True], [False]]
-            assert [rows.terminateds.tolist() for rows in (first, second, last)] == [[False], [False], [True]]
-            assert not any(rows.truncateds.any() for rows in (first, second, last))
-            assert [rows.ended_envs.tolist() for rows in (first, second, last)] == [[], [], [1]]
-            assert [rows.info_list() for rows in (first, second, last)] == [
-                [{"begins": True}],
-                [{"a": 1, "b": 2}],
-                [{}],
-            ]
-            assert all(rows.env_index.tolist() == [1] and rows.slots is rows.env_index for rows in (first, last))
+            polled = first, second, last
+            assert [numbers(rows) for rows in polled] == [[1], [2], [3]]
+            assert [rows.rewards.tolist() for rows in polled] == [[0], [3], [0.5]]
+            assert [rows.starts.tolist() for rows in polled] == [[True], [False], [False]]
+            assert [rows.acts.tolist() for rows in polled] == [[True], [True], [False]]
+            assert [rows.terminateds.tolist() for rows in polled] == [[False], [False], [True]]
+            assert not any(rows.truncateds.any() for rows in polled)
+            assert [rows.ended_envs.tolist() for rows in polled] == [[], [], [1]]
+            assert [rows.info_list() for rows in polled] == [[{"begins": True}], [{"a": 1, "b": 2}], [{}]]
+            assert all(rows.env_index.tolist() == [1] and rows.slots is rows.env_index for rows in polled)
             assert first.agents is None
             assert first.trains is None
             assert first.obs.dtype == np.float32

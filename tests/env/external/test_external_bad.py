@@ -192,16 +192,12 @@ def test_ended_episodes(env):
 
 
 @beside_an_episode()
-def test_an_id_that_is_running(env):
+def test_ids_that_are_running_or_not_hashable(env):
     running_episode(env)
     refused(EnvError, env.start_episode, "mine", says="already running...start_episode...mine")
-    env.log_action("mine", seen(2), 1)
-
-
-@beside_an_episode()
-def test_invalid_ids(env):
     refused(EnvError, env.start_episode, ["mine"], says="episode id is not hashable...list")
     refused(EnvError, env.log_returns, {}, 1.0, says="episode id is not hashable...dict")
+    env.log_action("mine", seen(2), 1)
 
 
 @beside_an_episode()

@@ -42,9 +42,10 @@ WAVES = np.sin(np.arange(300, dtype=np.float32))[:, None]
     ],
     ids=["cartpole", "pendulum", "acrobot", "mountain car", "continuous", "velocity"],
 )
-def test_steps_as_gymnasiums(env, name, states, actions, rtol):
+def test_spaces_and_steps_as_gymnasiums(env, name, states, actions, rtol):
     settings = {"goal_velocity": env.goal_velocity} if "Car-" in name or "CarC" in name else {}
     theirs: Any = gym.make(name, **settings).unwrapped
+    assert (env.observation_space, env.action_space) == (theirs.observation_space, theirs.action_space)
     outcome = steps_of(env, states, actions)
     for row, state in enumerate(states):
         theirs.reset()

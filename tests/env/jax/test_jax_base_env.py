@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,11 +194,6 @@ class TestNames:
     def test_unknown_names_and_settings(self):
         refused(ConfigError, make, "jax:CartPole-v2", says="Unknown environment in JAX...did you mean 'CartPole-v1'")
         refused(ConfigError, lambda: make("jax:CartPole-v1", lenght=1), says="does not accept this env_config...lenght")
-
-    @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-    def test_spaces_are_those_of_gymnasium(self, name):
-        env, other = make(f"jax:{name}"), gym.make(name)
-        assert (env.observation_space, env.action_space) == (other.observation_space, other.action_space)
 
 
 @pytest.mark.long

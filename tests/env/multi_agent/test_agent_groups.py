@@ -73,15 +73,8 @@ class TestDicts:
     """`test_multi_agent_properties.py` plays random schedules: members in other orders, that end, and that return."""
 
     def test_members_that_act_together(self):
-        env = Fixed(
-            (
-                {"a": observation(4), "b": observation(5), "c": observation(6)},
-                {"a": 1.5, "b": 2.0, "c": 3.0},
-                NO,
-                NO,
-                {"b": {"x": 1}},
-            )
-        )
+        obs = {"a": observation(4), "b": observation(5), "c": observation(6)}
+        env = Fixed((obs, {"a": 1.5, "b": 2.0, "c": 3.0}, NO, NO, {"b": {"x": 1}}))
         grouped = env.with_agent_groups(GROUPS)
         obs, infos = grouped.reset(seed=3, options={"y": 1})
         assert env.resets == [(3, {"y": 1})]
