@@ -191,7 +191,6 @@ class TestExternal:
 
     def test_wrong(self):
         threads = threading.active_count()
-
         refused(EnvError, check_env, type("Bad", (ThreadedOne,), {"reward": np.nan}))
         assert threading.active_count() == threads
 

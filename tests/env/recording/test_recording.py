@@ -118,8 +118,8 @@ def test_the_first_episode_and_every_hundredth_of_the_first_copy(tmp_path):
 
 
 def test_only_the_first_worker_records(tmp_path):
-    for worker_index, kind in ((0, recording.RecordedEnv), (1, recording.RecordedEnv)):
-        assert isinstance(recorded(Film, tmp_path, worker_index=worker_index), kind)
+    for worker_index in (0, 1):
+        recorded(Film, tmp_path, worker_index=worker_index)  # asserts that it is a `RecordedEnv`
     base = make_base_env(record_env(Film, tmp_path), EnvContext(worker_index=2), 2)
     assert not isinstance(base, recording.RecordedEnv)
     assert base.get_sub_environments()[0].render_mode is None

@@ -6,7 +6,7 @@ import pytest
 from rollax import PGTrainer, RolloutWorker, TrainerConfig
 from rollax.algorithms.ppo import PPO, PPOConfig
 from tests.env.always_zero import AlwaysZero
-from tests.env.remote.fragile import DIE, END, GO_ON, EventLog, Fragile
+from tests.env.remote.fragile import DIE, END, GO_ON, Fragile
 from tests.env.worlds import Clock, Party
 
 LOCKSTEP = 1e9
@@ -71,8 +71,7 @@ class DiesOnce(Fragile):
 
 @pytest.mark.parametrize("wait_ms", [0, LOCKSTEP])
 @pytest.mark.long
-def test_lost_episodes_are_not_learned_from(small_ray, tmp_path, wait_ms):
-    event_log = EventLog(tmp_path / "event_log")
+def test_lost_episodes_are_not_learned_from(small_ray, event_log, wait_ms):
     config = TrainerConfig(
         env_config={"event_log": event_log},
         num_envs_per_worker=2,
