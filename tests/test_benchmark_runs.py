@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 import zipfile
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -15,8 +16,10 @@ from benchmarks.peers import OWN_FOLDER
 from benchmarks.processes import AliveSide, Side
 from benchmarks.rows import make_rows
 from benchmarks.rows.compiled import dqn, ppo, pqn, sac
+from benchmarks.sides.rollax_training import greedy_curve
 from benchmarks.time_limit import OutOfTimeError, TimeLimit
 from benchmarks.without_network import PACKAGES, install, with_less_time
+from rollax import PPOTrainer
 
 
 def serving(value: float) -> tuple[str, ...]:
@@ -224,3 +227,27 @@ def test_packages_that_are_carried_have_a_version():
     assert "rollax" in PACKAGES
     peers = {side.peer for row in make_rows().values() for side in row.sides if side.gpus and side.peer}
     assert peers == set(PACKAGES) - {"rollax"}
+
+
+def test_an_interrupted_curve_continues_exactly_at_its_last_evaluation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder of a run is relative
+    sizes = {"train_batch_size": 16, "sgd_minibatch_size": 8, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}}
+    link, evaluate, played = Mock(), PPOTrainer.evaluate, []
+
+    def evaluate_until_interrupted(trainer):
+        played.append(trainer)
+        if len(played) == 4:  # the second evaluation of the second run
+            raise KeyboardInterrupt
+        return evaluate(trainer)
+
+    def make(folder):
+        greedy_curve(link, "PPO", "CartPole-v1", sizes, budget=32, evaluations=2, episodes=1, seed=3, folder=folder)
+
+    monkeypatch.setattr(PPOTrainer, "evaluate", evaluate_until_interrupted)
+    make("whole")
+    with pytest.raises(KeyboardInterrupt):
+        make("parts")
+    make("parts")
+    whole, parts = (call.kwargs["answer"]["curve"] for call in link.send.call_args_list)
+    assert parts == whole
+    assert len(played) == 5

@@ -184,10 +184,10 @@ def greedy_curve(
     if "store_buffer_in_checkpoints" in trainer_class.config_class.model_fields:
         config = {**config, "store_buffer_in_checkpoints": True}
     with trainer_class(env, {**config, "evaluation_num_episodes": episodes, "seed": seed}) as trainer:
-        saved = sorted(Path(folder).glob("checkpoint_*"))
-        curve = json.loads(points.read_text()) if saved else []
-        if saved:
-            trainer.restore(saved[-1])
+        earlier = sorted(Path(folder).glob("checkpoint_*"))
+        curve = json.loads(points.read_text()) if earlier else []
+        if earlier:
+            trainer.restore(earlier[-1])
             curve = [point for point in curve if point[0] <= trainer.optimizer.steps]
         while len(curve) < evaluations:
             steps = 0
@@ -198,8 +198,9 @@ def greedy_curve(
             points.parent.mkdir(parents=True, exist_ok=True)
             points.write_text(json.dumps(curve))
             newest = trainer.save(folder, exact=True)
-            for old in set(Path(folder).glob("checkpoint_*")) - {newest}:
-                shutil.rmtree(old)
+            for saved in Path(folder).glob("checkpoint_*"):
+                if saved.name != newest.name:  # `newest` is absolute
+                    shutil.rmtree(saved)
         link.send(answer={"curve": curve, "seconds": trainer.time_total_s})
     shutil.rmtree(folder)
 
