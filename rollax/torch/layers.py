@@ -54,13 +54,29 @@ def _orthogonal(layer: Layer, gain: float) -> Layer:
     return layer
 
 
-class BatchRenorm(nn.BatchNorm1d):
-    """Batch renormalization, with the equations and arguments of `rollax.models.batch_renorm.BatchRenorm`."""
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalization with the running variance of Flax: a mean of variances of batches, without N / (N - 1)."""
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
     momentum: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        self._add(*torch.var_mean(x, dim=0, correction=0))
+        return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+    @torch.no_grad()
+    def _add(self, variance: Tensor, mean: Tensor) -> None:
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(variance, self.momentum)
+        self.num_batches_tracked += 1
+
+
+class BatchRenorm(BatchNorm):
+    """Batch renormalization, with the equations and arguments of `rollax.models.batch_renorm.BatchRenorm`."""
 
     def __init__(self, features: int, *, r_max: float = 3.0, d_max: float = 5.0, warm_up: int = 100_000) -> None:
         super().__init__(features, eps=1e-3, momentum=0.01)
@@ -75,9 +91,7 @@ class BatchRenorm(nn.BatchNorm1d):
             deviation, warm = (self.running_var + self.eps).sqrt(), self.num_batches_tracked >= self.warm_up
             r = torch.where(warm, (of_batch / deviation).clamp(1 / self.r_max, self.r_max), 1.0)
             d = torch.where(warm, ((mean - self.running_mean) / deviation).clamp(-self.d_max, self.d_max), 0.0)
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance, self.momentum)
-            self.num_batches_tracked += 1
+        self._add(variance, mean)
         return ((x - mean) / of_batch * r + d) * self.weight + self.bias
 
 
@@ -86,7 +100,7 @@ def _make_norms(kind: Normalization | None, widths: Sequence[int]) -> nn.ModuleL
     if kind == "layer":
         return nn.ModuleList([nn.LayerNorm(width, eps=1e-6) for width in widths])
     if kind == "batch":
-        return nn.ModuleList([nn.BatchNorm1d(width, momentum=0.01) for width in widths])
+        return nn.ModuleList([BatchNorm(width, momentum=0.01) for width in widths])
     return nn.ModuleList([BatchRenorm(width) for width in widths if kind == "batch_renorm"])
 
 

@@ -311,6 +311,18 @@ class TestModels:
         models = made(space, VECTOR, 6, ModelConfig(fcnet_hiddens=(8, 8), **changes))
         same_outputs_and_gradients(*models, {"obs": seen(space, B)})
 
+    @pytest.mark.parametrize("kind", ["batch", "batch_renorm"])
+    def test_running_statistics_of_batches(self, kind):
+        ours, twin = made(VECTOR, VECTOR, 6, ModelConfig(fcnet_hiddens=(4,), normalization=kind))
+        split = SplitModel(ours)
+        copy_weights({**split.arrays_of(ours)[0], **split.arrays_of(ours)[1]}, twin)
+        ours.train()
+        ours(normal(B, 3))
+        twin.train()(torch.as_tensor(normal(B, 3)))
+        stored = twin.state_dict()
+        for name, statistic in torch_weights(split.extra_of(ours)).items():
+            np.testing.assert_allclose(stored[name], statistic, err_msg=name, **NEAR)
+
     def test_normalized_observations(self):
         ours, twin = made(NESTED, VECTOR, 6, ModelConfig(fcnet_hiddens=(8,), normalize_observations=True))
         ours.train()
