@@ -44,7 +44,7 @@ def with_given_actions(
 
     `logps` (row -> log-probability) belong to actions that an earlier version of the policy has chosen. They come from
     clients, and the loss exponentiates their difference from the log-probabilities of the current version: the
-    difference is therefore clipped to ± `MOST_LOGP_CHANGE`.
+    difference is therefore clipped to ± `MOST_LOGP_CHANGE`, if `fetches_of` returns the latter.
 
     Raises:
         PolicyError: the given actions do not have the structure of the action space.
@@ -57,7 +57,7 @@ def with_given_actions(
     if logps and SampleBatch.ACTION_LOGP in fetches:
         known = np.fromiter(logps, np.int64, len(logps))
         logp = np.array(fetches[SampleBatch.ACTION_LOGP])
-        now = logp[known] if SampleBatch.ACTION_LOGP in current else 0.0
-        logp[known] = np.clip(list(logps.values()), now - MOST_LOGP_CHANGE, now + MOST_LOGP_CHANGE)
+        most = MOST_LOGP_CHANGE if SampleBatch.ACTION_LOGP in current else np.inf
+        logp[known] = np.clip(list(logps.values()), logp[known] - most, logp[known] + most)
         fetches[SampleBatch.ACTION_LOGP] = logp
     return actions, fetches
