@@ -151,6 +151,7 @@ class Optimizer(ABC):
             return dict(self.stats)
         finally:
             self.waits, self._iteration_ends = True, math.inf
+            self.local_worker.set_timestep(self.steps)  # a checkpoint has it, for exploration that follows a schedule
 
     def rounds_left(self, size: int, most: int) -> int:
         """The number of rounds of `size` steps that an iteration still needs, at least 1 and at most `most`."""

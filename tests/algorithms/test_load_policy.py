@@ -37,6 +37,12 @@ def test_a_folder_of_checkpoints_stands_for_the_newest(tmp_path):
 
 
 @pytest.mark.long
+def test_explores_as_its_trainer_after_the_last_update(tmp_path):
+    trainer, path = trained(tmp_path, "CartPole-v1")
+    assert load_policy(path).policy.timestep == trainer.optimizer.steps > 0
+
+
+@pytest.mark.long
 def test_filters_observations_and_scales_actions(tmp_path):
     trainer, path = trained(tmp_path, "Pendulum-v1", observation_filter="MeanStdFilter")
 
