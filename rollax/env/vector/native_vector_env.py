@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +24,8 @@ from rollax.errors import EnvError, text_of
 
 FINAL_OBS = ("final_obs", "final_observation")
 _FINAL = (*FINAL_OBS, "final_info")
+_STEP_S = 2.0
+"""The longest wait, in seconds, for a step that an interrupt or a process that has ended left incomplete."""
 _EPISODE = "episode"  # of RecordEpisodeStatistics; next to "final_info" if that wrapper is around the vector env
 
 
@@ -250,12 +253,25 @@ class NativeVectorEnv(BaseEnv):
 
     def stop(self) -> None:
         try:
+            if isinstance(self.env.unwrapped, AsyncVectorEnv):
+                _close_processes(self.env.unwrapped)
             self.env.close()
         except Exception as error:
             raise checks.failed(error, "close()", self.name) from error
 
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"
+
+
+def _close_processes(env: AsyncVectorEnv) -> None:
+    """Closes the processes, also if some of them have ended already, as after Ctrl-C in a terminal."""
+    if all(process.is_alive() for process in env.processes):
+        with suppress(EOFError, OSError):
+            env.close(timeout=_STEP_S)
+            return
+    for process in env.processes:
+        process.terminate()
+    env.closed = True  # `close` would raise again
 
 
 def stated_autoreset_mode(env: Any) -> Any:

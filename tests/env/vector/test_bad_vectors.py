@@ -1,6 +1,7 @@
 """Wrong columns of a broken environment: of a user's `VectorEnv`, of a `gymnasium.vector.VectorEnv`, and of a user's
 columnar `BaseEnv`."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -251,6 +252,23 @@ def test_a_process_that_raises():
     base = to_base_env(AsyncVectorEnv([Breaks] * 2, context="spawn"))
     says = "ZeroDivisionError in step(): by nothing...AsyncVectorEnv...array([0, 0])"
     assert isinstance(refused(EnvError, play, base, 1, says=says).__cause__, ZeroDivisionError)
+    base.stop()
+
+
+class Exits(Counting):
+    def step(self, action):
+        os._exit(1)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log
+def test_a_process_that_ends():
+    env = AsyncVectorEnv([Counting, Exits], context="spawn")
+    base = to_base_env(env)
+    with pytest.raises(EnvError):
+        play(base, 1)
+    base.stop()  # it does not wait for the reply of the first process, which has come already
+    assert env.closed
     base.stop()
 
 
