@@ -13,9 +13,11 @@ from rollax.errors import RollaxError
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 TRAIN = "train()"
+FIT = "fit()"
 ITERATION = "an iteration of train()"
 PLAYING = "evaluate()", "record()"
 _BETWEEN = "call it in on_train_result, or between two calls of train()"
+_AFTER_FIT = "set result['done'] = True in on_train_result, and call it after fit(); or call train() in a loop"
 _IN_LOOP = "let the callback return; call train() in a loop, or fit(), outside of callbacks"
 
 
@@ -58,11 +60,12 @@ class CallGuard:
         here = threading.get_ident()
         for running, thread in self._methods:
             if running in inside and (thread == here or running in (TRAIN, ITERATION)):
+                fix = _IN_LOOP if method in (TRAIN, FIT) else _AFTER_FIT if running == FIT else _BETWEEN
                 raise RollaxError(
                     f"{method} was called inside of {running}.",
                     f"{self._owner}.{method}, in a callback or another thread",
                     f"{running}, which is running",
-                ).expected(f"a call after {running} has ended", _IN_LOOP if method in (TRAIN, "fit()") else _BETWEEN)
+                ).expected(f"a call after {running} has ended", fix)
 
 
 def non_reentrant(method: Method) -> Method:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 
 import numpy as np
 
-from rollax.algorithms.call_guard import ITERATION, PLAYING, TRAIN, CallGuard, non_reentrant
+from rollax.algorithms.call_guard import FIT, ITERATION, PLAYING, TRAIN, CallGuard, non_reentrant
 from rollax.algorithms.evaluator import Evaluator
 from rollax.algorithms.registry import refuse_config_of_another, refuse_incomplete, refuse_misplaced, run_name
 from rollax.batch import DEFAULT_POLICY
@@ -238,20 +238,21 @@ class Trainer(OtherNamesOfTrainer):
         """
         from rollax.runs.fit import fit
 
-        self._running.refuse("fit()", TRAIN, *PLAYING)
-        return fit(
-            self,
-            run_name(type(self)),
-            stop,
-            out,
-            checkpoint_frequency=checkpoint_frequency,
-            keep_checkpoints=keep_checkpoints,
-            keep_best=keep_best,
-            evaluate=evaluate,
-            progress=progress,
-            loggers=loggers,
-            diagnose=diagnose,
-        )
+        self._running.refuse(FIT, TRAIN, *PLAYING)
+        with self._running.marked(FIT):
+            return fit(
+                self,
+                run_name(type(self)),
+                stop,
+                out,
+                checkpoint_frequency=checkpoint_frequency,
+                keep_checkpoints=keep_checkpoints,
+                keep_best=keep_best,
+                evaluate=evaluate,
+                progress=progress,
+                loggers=loggers,
+                diagnose=diagnose,
+            )
 
     @contextmanager
     def stopping_at(self, timesteps_total: float, evaluation_interval: int | None = None) -> Iterator[None]:
@@ -463,7 +464,7 @@ class Trainer(OtherNamesOfTrainer):
         """
         from rollax.algorithms import checkpoint
 
-        self._running.refuse("restore()", ITERATION, *PLAYING)
+        self._running.refuse("restore()", FIT, ITERATION, *PLAYING)  # a run folder has no place for earlier results
         path = checkpoint.checkpoint_at(path, "restore(path)")
         checkpoint.restore(self, checkpoint.read(path), path)
 

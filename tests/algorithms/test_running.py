@@ -150,6 +150,15 @@ def test_all_but_training_after_the_result(trainer, tmp_path):
         trainer.restore(path)
 
 
+def test_fit_does_not_go_back(trainer, tmp_path):
+    path = trainer.save(tmp_path)
+    calls("on_train_result", lambda trainer: trainer.restore(path))
+    with pytest.raises(RollaxError, match=message(r"restore\(\)", r"fit\(\)", r"call train\(\) in a loop")):
+        trainer.fit({"training_iteration": 3}, progress="none")
+    trainer.restore(path)  # after fit()
+    assert trainer.train()["training_iteration"] == 2
+
+
 class TestAfterStop:
     def stopped(self, tmp_path):
         with PPOTrainer("CartPole-v1", SMALL) as trainer:
