@@ -158,12 +158,12 @@ class Trainer(OtherNamesOfTrainer):
             self.episodes = self.optimizer.take_episodes()
             episodes = self._window.summary(self.episodes)
             trained_s = time.perf_counter() - started
+            timers, queue = self.optimizer.timings.take()  # before an evaluation, which may raise
             evaluation = self.evaluator.finish() if parallel else self.evaluate() if due else None
         finally:  # an iteration that raises has made steps that count, so its time counts too
             passed_s = time.perf_counter() - started
             self.time_total_s += passed_s
         policy_rewards = episodes["policy_reward_mean"]
-        timers, queue = self.optimizer.timings.take()
         result = Result(
             {
                 **episodes,

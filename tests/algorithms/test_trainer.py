@@ -173,6 +173,7 @@ class TestEvaluate:
             refused(ConfigError, trainer.train)
             assert (trainer.iteration, trainer.optimizer.steps) == (1, 64)
             assert trainer.time_total_s > 0
+            assert not any(trainer.optimizer.timings.take()[0].values())  # its parts are not in the next result
 
     def test_a_model_that_does_not_fit_the_trained_weights(self):
         message = r"evaluation_config is invalid(.|\n)*weights are of a different model(.|\n)*'model'"
