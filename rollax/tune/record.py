@@ -247,7 +247,7 @@ def _pruner(pruner: Pruner) -> Any:
 
 
 def _storage(file: Path) -> JournalStorage:
-    """Returns the storage of a file, without what a killed process has left: half a line, or a lock.
+    """Returns the storage of a file, without what a killed process or a full disk has left: half a line, or a lock.
 
     The caller has the lock of the study's folder.
     """

@@ -205,21 +205,20 @@ class _Loop:
     def run(self, another: Callable[[], bool], request: StopRequest) -> None:
         """Begins trials while `another()` is true, and runs them until all have ended or a signal comes.
 
-        Interrupted trials are begun again when the study goes on.
+        Interrupted trials are begun again when the study goes on; so are those that an error interrupts, which may
+        have left the record's file incomplete.
         """
-        try:
-            while request.signal is None:
-                while self._runner.free and another():
-                    self._begin()
-                if not self._running:
-                    break
-                for number, message in self._runner.messages():
-                    # Ctrl-C also reaches processes of the environment: its end may be an effect of the signal.
-                    if request.signal is None or not isinstance(message, Failed):
-                        self._take(number, message)
-        finally:
-            for number in sorted(self._running):
-                self._record.interrupt(number)
+        while request.signal is None:
+            while self._runner.free and another():
+                self._begin()
+            if not self._running:
+                break
+            for number, message in self._runner.messages():
+                # Ctrl-C also reaches processes of the environment: its end may be an effect of the signal.
+                if request.signal is None or not isinstance(message, Failed):
+                    self._take(number, message)
+        for number in sorted(self._running):
+            self._record.interrupt(number)
 
     def result(self, signal: int | None) -> StudyResult:
         trials = tuple(self._record.results())

@@ -1,11 +1,13 @@
 """Studies of a fake algorithm: which trials there are, their scores, failures, pruning, interruptions."""
 
+import errno
 import json
 import math
 import signal
 
 import optuna
 import pytest
+from optuna.storages.journal import JournalFileBackend
 
 from rollax import ConfigError, RollaxError
 from rollax.tune import run_study
@@ -188,6 +190,28 @@ def test_a_killed_process_leaves_a_trial_that_is_repeated(search, tmp_path):
     last = max(number for number, line in enumerate(lines) if json.loads(line)["op_code"] == 6)
     journal.write_bytes(b"".join(lines[:last]) + lines[last][:20])
     (tmp_path / "study" / f"{JOURNAL}.lock").symlink_to("nowhere")
+    study = search("study", trials=4)
+    assert values(study) == values(whole)
+    assert all(trial.state == "finished" for trial in study.trials)
+
+
+@pytest.mark.short("6")
+@pytest.mark.parametrize("call", range(1, 12))
+def test_a_full_disk_leaves_a_trial_that_is_repeated(search, monkeypatch, call):
+    append, calls = JournalFileBackend.append_logs, []
+
+    def full_once(self, logs):
+        calls.append(1)
+        if len(calls) != call:
+            return append(self, logs)
+        with open(self._file_path, "ab") as file:
+            file.write(json.dumps(logs[0]).encode()[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    whole = search(trials=4)
+    monkeypatch.setattr(JournalFileBackend, "append_logs", full_once)
+    with pytest.raises(OSError):
+        search("study", trials=4)
     study = search("study", trials=4)
     assert values(study) == values(whole)
     assert all(trial.state == "finished" for trial in study.trials)
