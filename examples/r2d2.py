@@ -49,7 +49,7 @@ class R2D2(DQN):
     def targets(self, model, target_model, batch, mask, coefficients):
         best = self.next_outputs(model, batch).policy.argmax(axis=-1)
         values = chosen(self.next_outputs(target_model, batch).policy, best)
-        return {"q_target": rescaled(batch["rewards"] + batch["discounts"] * unscaled(values))}
+        return {"target": rescaled(batch["rewards"] + batch["discounts"] * unscaled(values))}
 
 
 class R2D2Trainer(DQNTrainer):

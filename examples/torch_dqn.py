@@ -42,11 +42,11 @@ class TorchDQN(TorchAlgorithm):
         following = {"obs": batch["new_obs"]}
         values = self.forward(target_model, following).policy
         selector = self.forward(model, following).policy if self.config.double_q else values
-        return {"q_target": q_target(batch["rewards"], batch["discounts"], values, selector)}
+        return {"target": q_target(batch["rewards"], batch["discounts"], values, selector)}
 
     def loss(self, model, out, batch, mask, coefficients):
         values = chosen(out.policy, batch["actions"] - int(self.action_space.start))
-        errors = values - batch["q_target"]
+        errors = values - batch["target"]
         loss = masked_mean(huber(errors) * batch["weights"], mask)
         return loss, {
             "q_loss": loss,

@@ -52,11 +52,11 @@ class TorchSAC(TorchAlgorithm):
     def targets(self, model, target_model, batch, mask, coefficients):
         actions, logp = self.distribution.sample_and_logp(model(batch["new_obs"]).policy, batch["next_noise"])
         soft_values = target_model.critics(batch["new_obs"], actions).amin(dim=0) - model.log_alpha.exp() * logp
-        return {"q_target": td_target(batch["rewards"], batch["discounts"], soft_values)}
+        return {"target": td_target(batch["rewards"], batch["discounts"], soft_values)}
 
     def loss(self, model, out, batch, mask, coefficients):
         taken = model.critics(batch["obs"], batch["actions"])
-        squares, errors = twin_errors(taken, batch["q_target"], batch["weights"], mask)
+        squares, errors = twin_errors(taken, batch["target"], batch["weights"], mask)
         actions, logp = self.distribution.sample_and_logp(out.policy, batch["noise"])
         with frozen(model.critics):
             values, alpha = model.critics(batch["obs"], actions).amin(dim=0), model.log_alpha.detach().exp()

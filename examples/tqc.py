@@ -42,10 +42,10 @@ class TQC(SAC):
         actions, logp = self.distribution.sample_and_logp(outputs, batch["next_noise"])
         quantiles = lowest_quantiles(target_model.critics(batch["new_obs"], actions), self.config.dropped_quantiles)
         soft = quantiles - (jnp.exp(model.log_alpha[...]) * logp)[:, None]
-        return {"q_target": batch["rewards"][:, None] + batch["discounts"][:, None] * soft}
+        return {"target": batch["rewards"][:, None] + batch["discounts"][:, None] * soft}
 
     def critic_loss(self, model, batch, mask):
-        quantiles, target = model.critics(batch["obs"], batch["actions"]), batch["q_target"]
+        quantiles, target = model.critics(batch["obs"], batch["actions"]), batch["target"]
         losses = jax.vmap(quantile_huber, in_axes=(0, None))(quantiles, target).mean(axis=0)
         errors = jnp.abs(quantiles.mean(axis=(0, 2)) - target.mean(axis=1))
         means = {"mean_q": quantiles.mean(axis=(0, 2)), "mean_target": target.mean(axis=1), "mean_td_error": errors}

@@ -43,7 +43,7 @@ from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
-TARGET, _NOISE = "q_target", "target_noise"
+_NOISE = "target_noise"
 
 
 class DDPGConfig(SequenceFields, RepeatedNoiseFields, ActorCriticFields):
@@ -137,7 +137,7 @@ class DDPG(Hindsight, ReplayLearning):
         out = self.next_outputs(target_model, batch)
         batch = {**batch, CRITIC_INPUTS: critic_inputs(out, batch.get(SampleBatch.NEW_OBS))}
         next_values = self.next_values(target_model, self.next_actions(out, batch), batch)
-        return {TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
+        return {SampleBatch.TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
 
     def next_actions(self, out: Outputs, batch: Columns) -> jax.Array:
         """Returns [B, ...], the next actions from the target policy's outputs, with noise if targets are smoothed."""
@@ -160,7 +160,7 @@ class DDPG(Hindsight, ReplayLearning):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         mask = self.learned_rows(batch, mask)
-        inputs, target = critic_inputs(out, batch[SampleBatch.OBS]), batch[TARGET]
+        inputs, target = critic_inputs(out, batch[SampleBatch.OBS]), batch[SampleBatch.TARGET]
         values = model.critics(inputs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
         statistics = {"critic_loss": critic_loss, **critic_statistics(values, target, errors, mask)}

@@ -58,7 +58,6 @@ from rollax.policy.update_plan import UpdatePlan
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
 GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
 """Config keys that ε-greedy exploration requires, with their values."""
-_TARGET = "q_target"
 
 
 class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearningFields, ReplayFields):
@@ -209,10 +208,10 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
             bonuses = self.bonuses_of(model, self.next_observations(batch), coefficients)
             rewards = rewards + self.config.bonus_coeff * jnp.where(discounts > 0, bonuses, 0.0)
         if self.support is None:
-            return {_TARGET: self.scaled_target(rewards, discounts, target.policy, selector)}
+            return {SampleBatch.TARGET: self.scaled_target(rewards, discounts, target.policy, selector)}
         best = jnp.argmax(selector, axis=-1)
         probabilities = jax.nn.softmax(self._logits(target)[jnp.arange(len(best)), best], axis=-1)
-        return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
+        return {SampleBatch.TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
 
     def scaled_target(
         self, rewards: jax.Array, discounts: jax.Array, values: jax.Array, selector: jax.Array
@@ -231,7 +230,7 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         values = chosen(
             expected_values(logits, self.support), actions
         )  # the logits are unmasked, because a recorded action may be one that the action mask forbids
-        target = batch[_TARGET]
+        target = batch[SampleBatch.TARGET]
         if self.support is None:
             errors = values - target
             losses = huber(errors)

@@ -61,7 +61,7 @@ from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
-_TARGET, _NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "q_target", "next_actions", "next_noise", "returns"
+_NEXT_ACTIONS, _NEXT_NOISE, _RETURNS = "next_actions", "next_noise", "returns"
 
 
 _OF_LAYERS = ("fcnet_activation", "normalization", "normalize_before_activation", "residual_blocks")
@@ -201,7 +201,7 @@ class FlashSAC(SAC):
         rewards, discounts = batch[SampleBatch.REWARDS] / self.reward_scale(coefficients), batch[SampleBatch.DISCOUNTS]
         entropy = -jnp.exp(model.log_alpha[...]) * logp
         target = projected(lowest, rewards + discounts * entropy, discounts, support)
-        return {_TARGET: target, _NEXT_ACTIONS: actions}
+        return {SampleBatch.TARGET: target, _NEXT_ACTIONS: actions}
 
     def reward_scale(self, coefficients: Columns) -> jax.Array:
         """Returns [] the number by which rewards are divided."""
@@ -215,7 +215,8 @@ class FlashSAC(SAC):
         return loss, {**statistics, "reward_scale": self.reward_scale(coefficients)}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        logits, target = values_of_both(model.critics, batch, batch[_NEXT_ACTIONS])[0], batch[_TARGET]
+        target = batch[SampleBatch.TARGET]
+        logits, _ = values_of_both(model.critics, batch, batch[_NEXT_ACTIONS])
         losses = jax.vmap(categorical_cross_entropy, in_axes=(None, 0))(target, logits).sum(axis=0)
         values, targets = self.expected_values(lax.stop_gradient(logits)), target @ self.support
         errors = jnp.abs(values - targets).mean(axis=0)

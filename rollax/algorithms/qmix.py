@@ -40,8 +40,6 @@ from rollax.policy.mask_checks import refuse_nested_masks
 from rollax.policy.targets import periodic_copy
 from rollax.policy.update_plan import UpdatePlan
 
-_TARGET = "joint_target"
-
 
 class QMIXConfig(SequenceFields, QLearningFields, ReplayFields):
     """The fields of QMIX, in addition to the fields that all Q-learning shares."""
@@ -141,14 +139,14 @@ class QMIX(ReplayLearning):
         rewards, discounts = batch[SampleBatch.REWARDS][:, None], batch[SampleBatch.DISCOUNTS][:, None]
         if SampleBatch.TARGET_ROWS not in batch:
             values = self._greedy_values(model, target_model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
-            return {_TARGET: rewards + discounts * values}
+            return {SampleBatch.TARGET: rewards + discounts * values}
         values = self._greedy_values(model, target_model, batch)
-        return {_TARGET: rewards + discounts * values[batch[SampleBatch.TARGET_ROWS]]}
+        return {SampleBatch.TARGET: rewards + discounts * values[batch[SampleBatch.TARGET_ROWS]]}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]
+        obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[SampleBatch.TARGET]
         actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
         # Unmasked, because a recorded action may be one that the action mask forbids.
         values = out.aux.get(UNMASKED, out.policy).reshape(*actions.shape, -1).astype(jnp.float32)

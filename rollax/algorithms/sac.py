@@ -60,7 +60,7 @@ from rollax.policy.size_checks import check_layers, check_layers_fit
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
-_TARGET, _NOISE, _NEXT_NOISE, _SUBSET = "q_target", "noise", "next_noise", "critics_in_target"
+_NOISE, _NEXT_NOISE, _SUBSET = "noise", "next_noise", "critics_in_target"
 _SHARE_OF_ENTROPY = 0.98
 _MEAN_LIMIT = 2.0  # bound of the means in state-dependent exploration, as in Stable-Baselines3
 
@@ -225,7 +225,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
     ) -> dict[str, jax.Array]:
         values, logp = self.next_values(model, target_model, batch)
         soft_values = values - jnp.exp(model.log_alpha[...]) * logp
-        return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], soft_values)}
+        return {SampleBatch.TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], soft_values)}
 
     def next_values(self, model: Any, target_model: Any, batch: Columns) -> tuple[jax.Array, jax.Array]:
         """Returns [B] target values and [B] log-probabilities of the actor's next actions."""
@@ -262,7 +262,7 @@ class SAC(Hindsight, ReplayLearning, StateDependentExploration):
         """
         inputs, actions = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[SampleBatch.ACTIONS]
         taken = values_of_actions(model.critics, inputs, actions, self.action_space)
-        return self.squared_errors(taken, batch[_TARGET], batch, mask)
+        return self.squared_errors(taken, batch[SampleBatch.TARGET], batch, mask)
 
     def squared_errors(
         self, values: jax.Array, targets: jax.Array, batch: Columns, mask: jax.Array

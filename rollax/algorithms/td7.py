@@ -25,7 +25,7 @@ from flax import nnx
 from jax import lax
 from pydantic import Field
 
-from rollax.algorithms.ddpg import TARGET, TD3, TD3Config, TD3Trainer
+from rollax.algorithms.ddpg import TD3, TD3Config, TD3Trainer
 from rollax.algorithms.loss_terms import critic_statistics
 from rollax.batch import Columns, SampleBatch
 from rollax.config.off_policy_groups import CopiedTargetFields
@@ -127,7 +127,7 @@ class TD7(TD3):
     def loss(
         self, model: Any, out: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        obs, taken, target = batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS], batch[TARGET]
+        obs, taken, target = batch[SampleBatch.OBS], batch[SampleBatch.ACTIONS], batch[SampleBatch.TARGET]
         values = model.critics(obs, taken)
         errors = values - target
         critic_loss = masked_mean(huber(errors).sum(axis=0) * batch[SampleBatch.WEIGHTS], mask)

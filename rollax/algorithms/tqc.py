@@ -28,7 +28,7 @@ from rollax.models.recurrent_critics import CRITIC_INPUTS, critic_inputs
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import lowest_quantiles, quantile_huber
 
-_TARGET, _NEXT_NOISE = "q_target", "next_noise"
+_NEXT_NOISE = "next_noise"
 
 
 class TQCConfig(SACConfig):
@@ -81,10 +81,10 @@ class TQC(SAC):
         lowest = lowest_quantiles(quantiles, self.config.top_quantiles_to_drop_per_net)
         soft = lowest - (jnp.exp(model.log_alpha[...]) * logp)[:, None]
         rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
-        return {_TARGET: rewards[:, None] + discounts[:, None] * soft}
+        return {SampleBatch.TARGET: rewards[:, None] + discounts[:, None] * soft}
 
     def critic_loss(self, model: Any, batch: Columns, mask: jax.Array) -> tuple[jax.Array, dict]:
-        inputs, target = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[_TARGET]
+        inputs, target = batch.get(CRITIC_INPUTS, batch[SampleBatch.OBS]), batch[SampleBatch.TARGET]
         quantiles = model.critics(inputs, batch[SampleBatch.ACTIONS])
         losses = jax.vmap(quantile_huber, in_axes=(0, None))(quantiles, target).mean(axis=0)
         values, targets = lax.stop_gradient(quantiles).mean(axis=-1), target.mean(axis=-1)

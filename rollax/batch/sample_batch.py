@@ -72,6 +72,7 @@ class SampleBatch(MutableMapping[str, Any]):
     TARGET_STEPS = "target_steps"
     TARGET_ROWS = "target_rows"
     BURN_IN = "burn_in"
+    TARGET = "target"
     Q_VALUE = "q_value"
     TD_ERROR = "td_error"
     INDICES = "indices"

@@ -38,7 +38,7 @@ from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
 from rollax.ops.mean_over_rows import masked_mean
 from rollax.ops.q_learning import chosen
 
-_TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"
+_NOISE, _ACTIONS, _DENSITIES = "gap_noise", "gap_actions", "gap_log_densities"
 
 
 class ConservativeFields(FieldGroup):
@@ -101,7 +101,7 @@ class CQL(SAC):
         columns |= {_ACTIONS: actions, _DENSITIES: densities}
         if self.config.deterministic_backup:
             following = self.next_values(model, target_model, batch)[0]
-            columns[_TARGET] = td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], following)
+            columns[SampleBatch.TARGET] = td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], following)
         return columns
 
     def loss(

@@ -50,7 +50,7 @@ from rollax.policy.size_checks import check_layers
 from rollax.policy.targets import polyak_average
 from rollax.policy.update_plan import UpdatePlan
 
-_TARGET, _RECORDED = "q_target", "recorded_value"
+_RECORDED = "recorded_value"
 _OF_NOISE = ("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma")
 
 
@@ -128,14 +128,14 @@ class IQL(Hindsight):
         following = model.state_value(batch[SampleBatch.NEW_OBS])
         recorded = self._values(target_model, batch).min(axis=0)
         target = td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], following)
-        return {_TARGET: target, _RECORDED: recorded}
+        return {SampleBatch.TARGET: target, _RECORDED: recorded}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         config = self.config
         taken, values = self._values(model, batch), model.state_value(batch[SampleBatch.OBS])
-        critic_loss, errors = twin_errors(taken, batch[_TARGET], batch[SampleBatch.WEIGHTS], mask)
+        critic_loss, errors = twin_errors(taken, batch[SampleBatch.TARGET], batch[SampleBatch.WEIGHTS], mask)
         advantages = batch[_RECORDED] - values
         value_loss = expectile_loss(advantages, mask, expectile=config.expectile)
         weights = advantage_weights(advantages, beta=config.beta, max_weight=config.max_weight)
@@ -148,7 +148,7 @@ class IQL(Hindsight):
             "entropy": masked_mean(self.distribution.entropy(out.policy), mask),
             "mean_weight": masked_mean(weights, mask),
             "mean_value": masked_mean(values, mask),
-            **critic_statistics(taken, batch[_TARGET], errors, mask),
+            **critic_statistics(taken, batch[SampleBatch.TARGET], errors, mask),
         }
 
     def _values(self, model: Any, batch: Columns) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollax.batch import SampleBatch
+from rollax.batch import Columns, SampleBatch
 from rollax.batch.columns import MissingColumnError
 from rollax.core import trees
 from rollax.core.numbers import NON_NUMERIC_KINDS
@@ -270,8 +270,26 @@ def check_weights(weights: Any, shapes: Mapping[str, tuple[int, ...]], where: st
             ).expected("real numbers, such as float32", "convert it: np.asarray(array, np.float32)")
 
 
-def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, Mapping[str, Any]]:
-    """Returns the result `(loss, statistics)` of a loss function; raises PolicyError unless the loss is one number."""
+def checked_loss(
+    algorithm: Any, array: type, model: Any, out: Any, batch: Columns, mask: Any, coefficients: Columns
+) -> tuple[Any, Mapping[str, Any]]:
+    """Returns `(loss, statistics)` of the algorithm for a minibatch; `array` is the type of the library's arrays.
+
+    Raises PolicyError unless the loss is one number, or if it reads targets that the algorithm does not compute.
+    """
+    try:
+        result = algorithm.loss(model, out, batch, mask, coefficients)
+    except KeyError as error:
+        if error.args != (SampleBatch.TARGET,) or SampleBatch.TARGET in batch:
+            raise
+        raise PolicyError(
+            "The loss reads targets that the method `targets` does not return.",
+            f"{algorithm.label}, targets",
+            f"columns {list(batch)}",
+        ).expected(
+            f"the column {SampleBatch.TARGET!r} too",
+            "return {SampleBatch.TARGET: ...} from `targets`, which is called if the plan has updated_targets",
+        ) from error
     fits = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     if fits and isinstance(result[0], array) and result[0].ndim == 0:
         return result
@@ -279,7 +297,7 @@ def checked_loss(result: Any, algorithm_class: type, array: type) -> tuple[Any, 
     name = array.__name__.rpartition(".")[2]  # JAX writes the module before it
     raise PolicyError(
         "The loss function does not return a number and a dict of statistics.",
-        f"algorithm {algorithm_class.__name__}, loss",
+        f"{algorithm.label}, loss",
         ", ".join(f"{name} {list(p.shape)}" if isinstance(p, array) else type(p).__name__ for p in parts),
         expected=f"({name} [], {{name: statistic}})",
     ).fix("return a mean over the valid rows, such as masked_mean(errors, mask), and a dict, which may be empty")

@@ -69,8 +69,8 @@ class AlgorithmObjective:
             target_model = split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **algorithm.targets(fixed, target_model, batch, mask, coefficients)}
         model = split.merge(params, extra, learning=True)
-        result = algorithm.loss(model, algorithm.forward(model, batch), batch, mask, coefficients)
-        loss, statistics = checked_loss(result, type(algorithm), jax.Array)
+        out = algorithm.forward(model, batch)
+        loss, statistics = checked_loss(algorithm, jax.Array, model, out, batch, mask, coefficients)
         return loss, ({**statistics, "total_loss": loss}, split.extra_of(model))
 
     def count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:

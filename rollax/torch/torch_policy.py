@@ -281,8 +281,8 @@ class TorchPolicy(ModelPolicy):
             self.model.train()
             batch = {**batch, **targets}
         with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
-            result = self.algorithm.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
-        loss, stats = checked_loss(result, type(self.algorithm), Tensor)
+            out = self.forward(self.model, batch)
+            loss, stats = checked_loss(self.algorithm, Tensor, self.model, out, batch, mask, coefficients)
         return loss, {**stats, "total_loss": loss}
 
     @property

@@ -125,7 +125,7 @@ def test_actor_and_critics_learn_by_their_own_losses():
     algorithm = algorithm_of(SEEN, ACTIONS, use_lstm=True)
     model = algorithm.make_model(nnx.Rngs(0))
     batch = columns_of(SEEN, ACTIONS, 4)
-    batch |= {"actions": zeros(ACTIONS, 4), "weights": np.ones(4, np.float32), "q_target": np.ones(4, np.float32)}
+    batch |= {"actions": zeros(ACTIONS, 4), "weights": np.ones(4, np.float32), "target": np.ones(4, np.float32)}
     batch |= {"noise": np.full((4, 1), 0.7, np.float32), "state_in": (model.initial_state()[0][None],)}
     batch = jax.tree.map(jnp.asarray, batch)
 

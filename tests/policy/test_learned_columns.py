@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from examples.torch_dqn import TorchDQN
 from examples.torch_ppo import TorchPPO
-from rollax import BatchError, SampleBatch
+from rollax import BatchError, PolicyError, SampleBatch
 from rollax.algorithms.dqn import DQN
 from rollax.algorithms.ppo import PPO
 from rollax.algorithms.sac import SAC
@@ -208,11 +208,24 @@ def test_columns_of_an_own_loss():
         policy.learn_on_batch(SampleBatch(columns))
 
 
+def test_targets_under_another_name():
+    """The error was a KeyError with the text 'q_target'."""
+
+    class Renamed(DQN):
+        def targets(self, model, target_model, batch, mask, coefficients):
+            return {"targets": batch["rewards"]}
+
+    columns = {"obs": numbers(3), "actions": np.zeros(ROWS, int), "new_obs": numbers(3)}
+    columns |= {name: numbers() for name in ("rewards", "discounts", "weights")}
+    policy = Renamed.make_policy(SEEN, CHOICES, {})
+    refused(PolicyError, policy.learn_on_batch, SampleBatch(columns), says="Renamed, targets...'targets'...'target'")
+
+
 class WithoutMemory(DQN):
     """Its targets are for models without memory."""
 
     def targets(self, model, target_model, batch, mask, coefficients):
-        return {"q_target": self.forward(target_model, {"obs": batch[self.next_column]}).policy.max(axis=-1)}
+        return {"target": self.forward(target_model, {"obs": batch[self.next_column]}).policy.max(axis=-1)}
 
 
 @pytest.mark.parametrize(
