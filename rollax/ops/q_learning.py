@@ -11,8 +11,10 @@ from rollax.ops import check_same_shape
 
 
 def chosen(values: Float[Array, "*B A"], actions: Int[Array, "*B"]) -> Float[Array, "*B"]:
-    """Returns [*B], the entry of each row at its action."""
-    return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
+    """Returns [*B], the entry of each row at its action, an index from 0; NaN for an index out of range."""
+    # By itself, JAX counts negative indices from the end; too large ones give NaN.
+    places = jnp.where(actions < 0, values.shape[-1], actions)
+    return jnp.take_along_axis(values, places[..., None], axis=-1)[..., 0]
 
 
 def q_target(

@@ -228,7 +228,10 @@ def not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) 
         "NaN, infinity, or numbers whose sum of squares overflows"
         + (f"; the batch's columns {list(columns)} are not finite either" if columns else ""),
         expected="finite numbers",
-    ).fix("lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards")
+    ).fix(
+        "lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards; in a "
+        "loss of your own, subtract action_space.start from the actions: `chosen` returns NaN for an index out of range"
+    )
 
 
 _SAME_NETWORK = (

@@ -35,6 +35,9 @@ def array(*values):
 def test_chosen(way):
     table = jnp.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(way(chosen)(table, jnp.array([2, 0])), [2, 3])
+    np.testing.assert_array_equal(way(chosen)(table, jnp.array([-1, 3])), [np.nan, np.nan])  # -1 was the last entry
+    gradient = way(jax.grad(lambda values: chosen(values, jnp.array([-1, 1])).sum()))(table)
+    np.testing.assert_array_equal(gradient, [[0, 0, 0], [0, 1, 0]])
 
 
 class TestQTarget:
