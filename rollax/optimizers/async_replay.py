@@ -247,7 +247,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
                 if rows is not None:
                     stats = self._learn_from_rows(policy, rows)
                     if SampleBatch.TD_ERROR in stats:
-                        errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
+                        errors[policy_id] = rows[SampleBatch.INDICES], stats[SampleBatch.TD_ERROR]
                 self._note(policy_id, stats)
         self.num_updates += self.config.updates_per_draw
         self.version += self.config.updates_per_draw

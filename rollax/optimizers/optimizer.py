@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from rollax.batch import MultiAgentBatch
+import numpy as np
+
+from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.field_group import inherited
 from rollax.config.trainer import by_name
@@ -227,8 +229,12 @@ class Optimizer(ABC):
             self.remote.publish(Update(version, self.steps, weights, filters, filters_set))
 
     def _note(self, policy_id: str, stats: Mapping[str, Any] | None) -> None:
-        """Records the statistics of an update; None: the policy had no data."""
-        self.stats[policy_id] = dict.fromkeys(self.stats[policy_id]) if stats is None else dict(stats)
+        """Records the statistics of an update, without the errors of the rows; None: the policy had no data."""
+        if stats is None:
+            self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+        else:
+            found = stats.items()
+            self.stats[policy_id] = {n: value for n, value in found if n != SampleBatch.TD_ERROR or np.ndim(value) == 0}
 
     def _sampled(self, rollout: Rollout) -> None:
         """Records the episodes, running statistics and times of a rollout."""

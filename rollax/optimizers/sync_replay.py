@@ -103,10 +103,9 @@ class SyncReplayOptimizer(ReplayOptimizer):
     def _learn_from(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
         drawn = self._drawn(policy_id, buffer, count)
-        stats = dict(self.policies[policy_id].learn_on_batch(drawn) or {})
-        errors = stats.pop(SampleBatch.TD_ERROR, None)
-        if errors is not None:
-            buffer.update_priorities(drawn[SampleBatch.INDICES], errors)
+        stats = self.policies[policy_id].learn_on_batch(drawn) or {}
+        if SampleBatch.TD_ERROR in stats:
+            buffer.update_priorities(drawn[SampleBatch.INDICES], stats[SampleBatch.TD_ERROR])
         return stats
 
     def _drawn(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> SampleBatch:

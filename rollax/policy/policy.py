@@ -260,8 +260,8 @@ class Policy(ABC):
         Args:
             batch: N rows that `postprocess_rows` returned, or that a replay buffer returns.
         Returns:
-            Name -> number, in `info["learner"]` of the results. With a replay buffer an entry `td_error` [N] becomes
-            the priorities of the rows.
+            Name -> number, in `info["learner"]` of the results. An entry `td_error` [N] is not in the results; with a
+            replay buffer it becomes the priorities of the rows.
         Raises:
             PolicyError: the policy does not learn.
         """

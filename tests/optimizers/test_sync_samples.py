@@ -57,6 +57,14 @@ def test_a_policy_that_cannot_learn_raises_a_named_error():
         make(worker).step()
 
 
+def test_the_errors_of_rows_are_in_no_result():
+    worker = FragmentWorker(a=1)
+    worker.policies["a"].learn_on_batch = lambda batch: {"loss": 1.0, "td_error": np.ones(len(batch))}
+    assert make(worker).step() == {"a": {"loss": 1.0}}
+    worker.policies["a"].learn_on_batch = lambda batch: {"td_error": 0.5}
+    assert make(worker).step() == {"a": {"td_error": 0.5}}
+
+
 def test_kept_episodes_and_lags_are_bounded(monkeypatch):
     monkeypatch.setattr("rollax.optimizers.optimizer.MOST_EPISODES", 5)
     worker = FragmentWorker(a=1)
