@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollax.core.introspection import defining_class
 from rollax.errors import PolicyError
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.model_policy import ModelPolicy
@@ -17,14 +18,25 @@ class AsyncGradientsOptimizer(Optimizer):
     Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
 
     Raises:
-        PolicyError: there are remote workers, and a policy has target parameters or parts that make only every k-th
-            step. Workers have the weights, but neither the targets nor the number of updates.
+        PolicyError: a policy overrides `learn_on_batch`, which is not called, but not `compute_gradients`; or there are
+            remote workers, and a policy has target parameters or parts that make only every k-th step. Workers have the
+            weights, but neither the targets nor the number of updates.
     """
 
     gives_fragments = True
     pauses_between_steps = False
 
     def _set_up(self) -> None:
+        for policy_id, policy in self.policies.items():
+            own = defining_class(type(policy), "learn_on_batch")
+            if own is not (made := defining_class(type(policy), "compute_gradients")) and issubclass(own, made):
+                raise PolicyError(
+                    "The learn_on_batch of this policy would not be called: workers compute the gradients.",
+                    where=f"policy {policy_id!r}",
+                    got=f"learn_on_batch of {own.__name__}, compute_gradients of {made.__name__}",
+                    expected="a policy that computes its gradients as it learns",
+                    fix="override compute_gradients too, or use an optimizer that calls learn_on_batch, such as A2C's",
+                )
         for policy_id, policy in self.policies.items() if self.remote else ():
             plan = policy.plan if isinstance(policy, ModelPolicy) else UpdatePlan()
             if plan.updated_targets is not None or any(interval > 1 for interval in plan.every.values()):

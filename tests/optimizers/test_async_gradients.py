@@ -76,6 +76,19 @@ def test_only_trained_policies_learn():
     assert policy_of(optimizer, "b").applied == []
 
 
+def test_an_own_way_to_learn_is_refused():
+    """It was ignored."""
+    worker = FragmentWorker()
+    recording = type(worker.policies["a"])
+    own = {"learn_on_batch": lambda self, batch: {}}
+    worker.policies["a"] = type("Own", (recording,), own)()
+    with pytest.raises(PolicyError, match="policy 'a'(.|\n)*learn_on_batch of Own"):
+        AsyncGradientsOptimizer(worker)
+    own["compute_gradients"] = recording.compute_gradients
+    worker.policies["a"] = type("Own", (recording,), own)()
+    AsyncGradientsOptimizer(worker)
+
+
 @pytest.mark.parametrize(
     "plan", [{"every": {"value_trunk": 2}}, {"updated_targets": lambda targets, params, _: params}]
 )
