@@ -9,9 +9,8 @@ import logging
 import os
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,17 +25,25 @@ from rollax.offline.recorded_fragments import RecordedFragments
 log = logging.getLogger("rollax.offline")
 
 
-@dataclass
-class Decoded:
-    """The columns of a data set, by policy id."""
+class Decoded(NamedTuple):
+    """The columns of a data set, by policy id, with the number of its trajectories and the checksum of its rows."""
 
     columns: dict[str, MappedColumns]
     trajectories: int
     fingerprint: int
 
 
-class DecodedData:
-    """A decoded data set, in its own folder inside `input_folder`.
+def decoded_data(
+    folder: Path,
+    source: Any,
+    settings: Mapping[str, Any],
+    described: Mapping[str, Mapping[str, Any]],
+    fragments: RecordedFragments,
+    columns: Mapping[str, tuple[str, ...]],
+    *,
+    by_own_code: bool,
+) -> Decoded:
+    """A data set, decoded into its own folder inside `folder`, the `input_folder` of a config.
 
     Later runs use the folder again while the files of the data have the same names, sizes and modification times, and
     the settings that determine the rows are the same. Data is decoded for every run if it comes from a reader or a
@@ -44,59 +51,53 @@ class DecodedData:
 
     Args:
         described: policy id -> all settings that determine its rows, as JSON values.
+        fragments: the data; memory holds one fragment at a time.
+        columns: policy id -> the columns to store.
         by_own_code: whether the user's own code derives columns, which these settings do not determine.
     """
+    files = _files_of(source)
+    key = json.loads(json.dumps({"settings": settings, "policies": described}, default=str))
+    name = json.dumps([key, [file for file, *_ in files or ()]], sort_keys=True)
+    path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    by_own_code = by_own_code or settings.get("format", "auto") not in ("auto", *FORMATS)
+    found = None if files is None or by_own_code else _existing(path, files, fragments)
+    return found or _decode(path, {**key, "files": files}, fragments, columns)
 
-    def __init__(
-        self,
-        folder: Path,
-        source: Any,
-        settings: Mapping[str, Any],
-        described: Mapping[str, Mapping[str, Any]],
-        *,
-        by_own_code: bool = False,
-    ) -> None:
-        self._files = _files_of(source)
-        self._by_own_code = by_own_code or settings.get("format", "auto") not in ("auto", *FORMATS)
-        self._key = json.loads(json.dumps({"settings": settings, "policies": described}, default=str))
-        name = json.dumps([self._key, [file for file, *_ in self._files or ()]], sort_keys=True)
-        self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
-    def opened(self, fragments: RecordedFragments) -> Decoded | None:
-        """The existing columns; None if they are missing, damaged or of other data, or are decoded for every run."""
-        if self._files is None or self._by_own_code:
-            return None
-        about = read_about(self._path)
-        if about is None or about.get("files") != self._files or (agents := about.get("agents")) is None:
-            return None
-        columns = open_columns(self._path) if _is_complete(about) else None
-        if columns is None:
-            log.warning("%s is damaged: the data is decoded again.", self._path)
-            return None
-        if any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
-            return None  # policy_mapping_fn has changed
-        return Decoded(columns, about["trajectories"], about["fingerprint"])
+def _existing(path: Path, files: list[list[Any]], fragments: RecordedFragments) -> Decoded | None:
+    """The columns in a folder; None if they are missing, damaged or of other data, or are decoded for every run."""
+    about = read_about(path)
+    if about is None or about.get("files") != files or (agents := about.get("agents")) is None:
+        return None
+    columns = open_columns(path) if _is_complete(about) else None
+    if columns is None:
+        log.warning("%s is damaged: the data is decoded again.", path)
+        return None
+    if any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
+        return None  # policy_mapping_fn has changed
+    return Decoded(columns, about["trajectories"], about["fingerprint"])
 
-    def decode(self, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]) -> Decoded:
-        """Decodes the data; memory holds one fragment at a time."""
-        writer, first, fingerprint = ColumnWriter(self._path, columns), fragments.trajectories, 0
-        log.info("Recorded data is decoded into %s.", self._path)
-        try:
-            for policy_id, fragment in fragments:
-                writer.add(policy_id, fragment)
-                fingerprint = fingerprint_of(fragment, columns[policy_id], fingerprint)
-            agents: Any = [[agent, recorded, ours] for (agent, recorded), ours in fragments.policy_ids.items()]
-            if not all(isinstance(agent, str | int) for agent, *_ in agents):
-                agents = None
-            numbers = {"trajectories": fragments.trajectories - first, "fingerprint": fingerprint}
-            found = writer.finish({**self._key, "files": self._files, "agents": agents, **numbers})
-        finally:
-            writer.discard()
-        return Decoded(found, **numbers)
+
+def _decode(
+    path: Path, about: Mapping[str, Any], fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
+) -> Decoded:
+    writer, first, fingerprint = ColumnWriter(path, columns), fragments.trajectories, 0
+    log.info("Recorded data is decoded into %s.", path)
+    try:
+        for policy_id, fragment in fragments:
+            writer.add(policy_id, fragment)
+            fingerprint = fingerprint_of(fragment, columns[policy_id], fingerprint)
+        agents: Any = [[agent, recorded, ours] for (agent, recorded), ours in fragments.policy_ids.items()]
+        if not all(isinstance(agent, str | int) for agent, *_ in agents):
+            agents = None
+        numbers = {"trajectories": fragments.trajectories - first, "fingerprint": fingerprint}
+        return Decoded(writer.finish({**about, "agents": agents, **numbers}), **numbers)
+    finally:
+        writer.discard()
 
 
 def _is_complete(about: Mapping[str, Any]) -> bool:
-    """Whether a description has the agents and the numbers that `decode` writes."""
+    """Whether a description has the agents and the numbers that `_decode` writes."""
     agents, numbers = about["agents"], (about.get("trajectories"), about.get("fingerprint"))
     return (
         isinstance(agents, list)

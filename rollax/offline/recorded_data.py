@@ -6,7 +6,7 @@ import logging
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rollax.core.introspection import defining_class
 from rollax.core.memory import available_memory_bytes, gib
 from rollax.core.space_json import space_to_json
 from rollax.errors import ConfigError
-from rollax.offline.decoded_data import DecodedData, check_folder, fingerprint_of
+from rollax.offline.decoded_data import check_folder, decoded_data, fingerprint_of
 from rollax.offline.mapped import MappedReplay
 from rollax.offline.reader import reading
 from rollax.offline.recorded_fragments import RecordedFragments
@@ -27,9 +27,6 @@ from rollax.replay.mixed import Part
 from rollax.replay.replay import Replay
 from rollax.replay.shard import BufferOfSize
 from rollax.rollout.worker import RolloutWorker
-
-if TYPE_CHECKING:
-    from rollax.offline.dataset import DatasetReader
 
 log = logging.getLogger("rollax.offline")
 _FILTERED_AT_ONCE = 8192
@@ -99,13 +96,13 @@ class RecordedData:
                 first_trajectory=self.trajectories,
             )
             if self._config.input_folder is not None:
-                return self._on_disk(source, reader, fragments, columns)
+                return self._on_disk(source, fragments, columns)
             collected = self._collected(fragments, columns)
             self.trajectories = fragments.trajectories
         return {policy_id: _in_buffer(found, buffers[policy_id]) for policy_id, found in collected.items() if found}
 
     def _on_disk(
-        self, source: Any, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
+        self, source: Any, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
     ) -> dict[str, Replay]:
         """As `_filled`, with the rows in files of `input_folder`."""
         if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
@@ -118,8 +115,7 @@ class RecordedData:
         described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
         own_code = any(_derives(self._policies[policy_id]) for policy_id in columns)
         folder, settings = Path(self._config.input_folder), self._config.input_config
-        decoded = DecodedData(folder, source, settings, described, by_own_code=own_code)
-        found = decoded.opened(fragments) or decoded.decode(fragments, columns)
+        found = decoded_data(folder, source, settings, described, fragments, columns, by_own_code=own_code)
         self.trajectories += found.trajectories
         self._add_fingerprint(found.fingerprint)
         return {
