@@ -20,7 +20,6 @@ import rollax
 from rollax.batch import DEFAULT_POLICY, SampleBatch
 from rollax.core import trees
 from rollax.core.space_json import space_to_json
-from rollax.core.trees import Tree
 from rollax.errors import ConfigError, DatasetError
 from rollax.offline.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.offline.formats.layout import (
@@ -33,7 +32,6 @@ from rollax.offline.formats.layout import (
     TERMINATED,
     TRUNCATED,
     Columns,
-    Leaf,
     bytes_of_info,
     id_to_text,
     plain_infos,
@@ -286,36 +284,20 @@ def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Column
     left_out = np.full(len(last), None, object)
     left_out[ends] = [trajectory.reward_left_out for trajectory in trajectories]
     columns[REWARD_LEFT_OUT] = pa.array(left_out, pa.float64())
-    for names, rows, group in _groups(trajectories, layout, lengths):
-        for column, tree in names.items():
-            parts = [trajectory.columns[column] for trajectory in group]
-            present = rows if column in WITH_LAST else rows & ~last
-            _add(columns, tree, trees.concat(parts), present)
+    layouts = [layout[trajectory.policy_id] for trajectory in trajectories]
+    for shared in {id(one): one for one in layouts}.values():
+        rows = np.repeat([one is shared for one in layouts], lengths + 1)
+        group = [one for one, of_one in zip(trajectories, layouts, strict=True) if of_one is shared]
+        for name, tree in shared.items():
+            present = rows if name in WITH_LAST else rows & ~last
+            values = trees.concat([trajectory.columns[name] for trajectory in group])
+            for leaf, array in zip(trees.leaves(tree), trees.leaves(values), strict=True):  # equal layouts: equal order
+                columns[leaf.column] = leaf.to_arrow(array, present)
     schema = schema_of(layout)
     for field in schema:
         if field.name not in columns:  # for a policy without a trajectory here
             columns[field.name] = pa.nulls(len(last), field.type)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-
-def _groups(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns], lengths: np.ndarray) -> Any:
-    """The groups of trajectories that share columns: `(columns, [rows] bool, trajectories)`."""
-    by_columns: dict[int, list[int]] = {}
-    for number, trajectory in enumerate(trajectories):
-        by_columns.setdefault(id(layout[trajectory.policy_id]), []).append(number)
-    for numbers in by_columns.values():
-        chosen = np.zeros(len(trajectories), bool)
-        chosen[numbers] = True
-        group = [trajectories[number] for number in numbers]
-        yield layout[group[0].policy_id], np.repeat(chosen, lengths + 1), group
-
-
-def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarray) -> None:
-    if isinstance(tree, Leaf):
-        columns[tree.column] = tree.to_arrow(values, rows)
-        return
-    for key in tree if isinstance(tree, dict) else range(len(tree)):
-        _add(columns, tree[key], values[key], rows)
 
 
 def _spaces_by_policy(
