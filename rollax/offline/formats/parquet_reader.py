@@ -228,10 +228,12 @@ def _trajectories_of(
     )
     rewards_left_out = [None if reward is None else float(reward) for reward in left_out]
     agents = {text: id_from_text(text) for text in set(ids["agent_id"])}
-    parts = {policy_id: _Part(table, columns[policy_id], wanted) for policy_id in dict.fromkeys(ids["policy_id"])}
-    shared: dict[tuple[str, ...], _Part] = {}
-    for policy_id, part in parts.items():
-        parts[policy_id] = shared.setdefault(part.names, part)
+    parts, shared = dict[str, _Part](), dict[tuple[str, ...], _Part]()
+    for policy_id in dict.fromkeys(ids["policy_id"]):
+        names = tuple(leaf.column for leaf in columns[policy_id].leaves())
+        if names not in shared:
+            shared[names] = _Part(table, columns[policy_id], wanted)
+        parts[policy_id] = shared[names]
     for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         policy_id = ids["policy_id"][number]
         yield RecordedTrajectory(
@@ -251,19 +253,15 @@ class _Part:
     """The columns of one or more policies in a table, read trajectory by trajectory."""
 
     def __init__(self, table: pa.Table, columns: Columns, wanted: set[str] | None) -> None:
-        self.names = tuple(leaf.column for leaf in columns.leaves())
-        self._table, self._columns, self._wanted = table, columns, wanted
-        self._arrays: dict[str, Tree] | None = None
+        self._arrays: dict[str, Tree] = {
+            name: trees.tree_map(lambda leaf: leaf.from_arrow(table[leaf.column]), tree)
+            for name, tree in columns.items()
+            if wanted is None or name in wanted
+        }
         self._steps = self._trajectories = 0
 
     def take(self, steps: int) -> dict[str, Tree]:
         """The columns of the next trajectory, which are views."""
-        if self._arrays is None:
-            self._arrays = {
-                name: trees.tree_map(lambda leaf: leaf.from_arrow(self._table[leaf.column]), tree)
-                for name, tree in self._columns.items()
-                if self._wanted is None or name in self._wanted
-            }
         first = self._steps
         first_obs = first + self._trajectories
         rows, rows_of_obs = slice(first, first + steps), slice(first_obs, first_obs + steps + 1)
