@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -105,21 +105,11 @@ class _QObjective:
     discrete: bool
     tau: float
 
-    @cached_property
-    def _optimizer(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam()
-
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        return self._optimizer
-
-    @cached_property
-    def _plan(self) -> UpdatePlan:
-        return UpdatePlan(updated_targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
+    optimizer = optax.scale_by_adam()
 
     @property
     def plan(self) -> UpdatePlan:
-        return self._plan
+        return UpdatePlan(updated_targets=polyak_average(self.tau, sorted(set(map(part_of, self.split.params)))))
 
     @partial(jax.jit, static_argnums=0)
     def compiled_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
