@@ -121,12 +121,7 @@ class TargetPolicy:
         for step in range(int(episodes.lengths.max())):
             alive = order[episodes.lengths[order] > step]
             rows = starts[alive] + step
-            context = {
-                name: [part[: len(alive)] for part in value]
-                if isinstance(value, list)
-                else trees.index(value, slice(len(alive)))
-                for name, value in context.items()
-            }
+            context = trees.index(context, slice(len(alive)))
             taken = trees.index(actions, rows)
             logp[rows], states = self._logp_of(taken, self.filtered(trees.index(episodes.obs, rows)), context)
             rewards = self.runner.reward_map(episodes.rewards[rows].astype(np.float32))
