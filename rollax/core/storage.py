@@ -52,14 +52,14 @@ def write_directory(
     """Writes a new folder atomically and returns its absolute path; the folder exists only when it is complete on disk.
 
     Args:
-        files: file name -> content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
+        files: file name -> content. Plain names of letters, digits and `_ . @ + = -`, no subfolders; other names are
+            refused on reading.
         kind: the kind of folder, checked on reading.
         format_version: version of the layout of `files`, at least 1.
     Raises:
-        CheckpointError: the folder exists, a file name or content cannot be stored, or the disk fails.
+        CheckpointError: the folder exists, or the disk fails.
     """
     target = absolute(path, CheckpointError)
-    _check_files(files, target)
     manifest = _manifest(files, kind, format_version)
     with _named_errors("The folder could not be saved.", target):
         make_parents(target.parent)
@@ -251,31 +251,10 @@ def _check_keys(data: Any, levels: int) -> None:
         _check_keys(value, levels - 1)
 
 
-def _check_files(files: Mapping[str, bytes], target: Path) -> None:
-    folded = [name.lower() for name in files if isinstance(name, str)]
-    for name, content in files.items():
-        plain = isinstance(name, str) and _FILE_NAME.fullmatch(name) and name.lower() != MANIFEST
-        # Some file systems ignore case.
-        if not plain or folded.count(name.lower()) > 1:
-            raise CheckpointError("The file name is not allowed in a saved folder.", target, name).expected(
-                f"a plain name of letters, digits and _ . @ + = -, used once, and not {MANIFEST}",
-                "store ids inside a file, not as its name",
-            )
-        if not isinstance(content, bytes | bytearray):
-            got = type(content).__name__
-            raise CheckpointError("The content of a file is not bytes.", where=target / name, got=got, expected="bytes")
-
-
 def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> bytes:
     entries = {
         name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)} for name, content in files.items()
     }
-    if not isinstance(kind, str) or type(format_version) is not int or format_version < 1:
-        raise CheckpointError(
-            "The kind or the format version of a saved folder is missing or invalid.",
-            None,
-            f"kind={kind!r}, format_version={format_version!r}",
-        ).expected("a string, and an integer of at least 1")
     return to_json_bytes({"format_version": format_version, "kind": kind, "files": entries})
 
 
