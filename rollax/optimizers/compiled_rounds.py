@@ -19,11 +19,9 @@ from rollax.policy.exploration import Exploration
 from rollax.policy.gradient_steps import Variables, means_of_last_epoch
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.rollout.callbacks import Callbacks
-from rollax.rollout.compiled_policy import PolicyColumns
+from rollax.rollout.compiled_policy import PolicyColumns, Statistics, why_statistics_only_on_host
 from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
-from rollax.rollout.compiled_statistics import Statistics
-from rollax.rollout.compiled_statistics import why_only_on_host as why_statistics_only_on_host
 from rollax.rollout.simulator_sampler import SimulatorSampler
 from rollax.rollout.worker import RolloutWorker
 

@@ -1,26 +1,33 @@
-"""`CompiledPolicy`: a policy inside a compiled loop, with its observation filter and memory, for some of the agents."""
+"""`CompiledPolicy`: a policy inside a compiled loop, with its filter, memory and running statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
+from rollax.core.running_statistics import RunningMoments
+from rollax.core.spaces import Path, walk
 from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.jax_env import Outcome
 from rollax.env.jax.sub_environments import ByAgent, joined, replaced, split
 from rollax.env.rows import Rows
 from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.running_returns import RunningReturns
 from rollax.policy.traced_acting import Decisions, TracedActing
-from rollax.rollout.compiled_filter import CompiledFilter
-from rollax.rollout.compiled_statistics import CompiledStatistics
+from rollax.policy.traced_moments import TracedMoments, TracedReturns
+from rollax.rollout.filters import ObservationFilter
 from rollax.rollout.policy_memory import Inputs, initial_memory
 from rollax.rollout.policy_runner import PolicyRunner
+
+Statistics = dict[str, TracedReturns]
 
 
 class PolicyCarry(NamedTuple):
@@ -97,6 +104,97 @@ class _Memory:
     def on_host(self, columns: Inputs) -> Inputs:
         """Selects the columns to store, in NumPy with the dtypes of the host: JAX has no int64."""
         return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)
+
+
+class CompiledFilter:
+    """An `ObservationFilter` as functions that JAX traces; they have no effect if the filter has no leaves.
+
+    Within a fragment the statistics are float32; the filter on the host adds up the same observations in float64.
+
+    Args:
+        host: the filter.
+        space: the observation space.
+    """
+
+    def __init__(self, host: ObservationFilter, space: spaces.Space) -> None:
+        self._host, self._space = host, space
+        self.active = bool(host.leaves)
+
+    def moments(self) -> dict[Path, TracedMoments]:
+        """The current statistics of the filter on the host, by leaf."""
+        return {path: TracedMoments.of(leaf) for path, leaf in self._host.leaves.items()}
+
+    def seen(self, moments: Mapping[Path, TracedMoments], obs: trees.Tree, counted: Any) -> dict[Path, TracedMoments]:
+        """The statistics after adding the rows of [N, ...] observations for which [N] `counted` is true."""
+        after: dict[Path, TracedMoments] = {}
+
+        def add(_: spaces.Space, path: Path, leaf: Any) -> None:
+            if path in moments:
+                after[path] = moments[path].with_rows(leaf, counted)
+
+        walk(add, self._space, obs)
+        return after
+
+    def __call__(self, moments: Mapping[Path, TracedMoments], obs: trees.Tree) -> trees.Tree:
+        """The filtered observations."""
+
+        def standardized(_: spaces.Space, path: Path, leaf: Any) -> Any:
+            if path not in moments:
+                return leaf
+            scaled = (leaf - moments[path].mean) / moments[path].deviation
+            return jnp.clip(scaled, -self._host.clip, self._host.clip)
+
+        return walk(standardized, self._space, obs) if moments else obs
+
+    def on_host(self, obs: trees.Tree) -> trees.Tree:
+        """Filtered columns in NumPy with the dtypes that the filter on the host returns: JAX has no int64."""
+
+        def cast(leaf: spaces.Space, path: Path, part: NDArray) -> NDArray:
+            return part if path in self._host.leaves else part.astype(leaf.dtype)
+
+        return walk(cast, self._space, obs)
+
+
+class CompiledStatistics:
+    """Running statistics as functions that JAX traces, where `why_statistics_only_on_host` is empty.
+
+    Within a compiled call the statistics are float32. After it, the statistics on the host add up the same rewards in
+    float64.
+
+    Args:
+        moments: the statistics on the host.
+        slots: [R] the slots of the trajectories that run at the same time.
+    """
+
+    def __init__(self, moments: Mapping[str, RunningMoments], slots: NDArray[np.integer]) -> None:
+        self._returns = {name: one for name, one in moments.items() if isinstance(one, RunningReturns)}
+        self._slots = slots
+
+    def current(self, trajectories: NDArray[np.integer]) -> Statistics:
+        """The statistics on the host; `trajectories` [R] are the ids of the running trajectories."""
+        return {name: TracedReturns.of(one, self._slots, trajectories) for name, one in self._returns.items()}
+
+    # Traced by JAX.
+
+    def seen(self, statistics: Statistics, rewards: jax.Array, over: jax.Array) -> Statistics:
+        """The statistics after T steps with [R, T] rewards, where [R, T] `over` is true at the ends of episodes."""
+        returns = self._returns
+        return {
+            name: one.with_rewards(rewards, over & returns[name].episodic, returns[name].gamma)
+            for name, one in statistics.items()
+        }
+
+    def coefficients(self, statistics: Statistics) -> dict[str, Any]:
+        """As `ModelPolicy.coefficients_of_statistics`."""
+        return {"running_statistics": {name: one.summary() for name, one in statistics.items()}} if statistics else {}
+
+
+def why_statistics_only_on_host(moments: Mapping[str, RunningMoments]) -> str:
+    """Why running statistics cannot be updated on the device; empty if they can."""
+    for name, one in moments.items():
+        if type(one) is not RunningReturns or one.column != SampleBatch.REWARDS:
+            return f"running statistics {name!r}, which are not of sampled rewards"
+    return ""
 
 
 class CompiledPolicy:

@@ -17,7 +17,7 @@ from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.stacked_acting import BLOCK
 from rollax.rollout.block_sampler import BlockSampler
-from rollax.rollout.compiled_filter import CompiledFilter
+from rollax.rollout.compiled_policy import CompiledFilter
 from rollax.rollout.compiled_sampler import CompiledSampler
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.rollout.row_sampler import RowSampler

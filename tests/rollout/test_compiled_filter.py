@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.rollout.compiled_filter import CompiledFilter
+from rollax.rollout.compiled_policy import CompiledFilter
 from rollax.rollout.filters import MeanStdFilter
 
 SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
