@@ -10,7 +10,6 @@ from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.rollout.messages import Rollout
 
 if TYPE_CHECKING:
-    from rollax.optimizers.compiled_rounds import CompiledRounds
     from rollax.optimizers.device_batches import DeviceBatches
 
 log = logging.getLogger("rollax.optimizers")
@@ -33,11 +32,10 @@ class SyncSamplesOptimizer(Optimizer):
 
     gives_fragments = True
 
-    rounds: CompiledRounds | None = None
+    rounds: DeviceBatches | None = None
     """The compiled calls; None unless the environment is in JAX and the train batches can stay on the device."""
 
     def _set_up(self) -> None:
-        self._on_device: DeviceBatches | None = None
         worker = self.local_worker
         if type(self) is SyncSamplesOptimizer and not self.remote and worker.samples and worker.env.in_jax:
             from rollax.optimizers import device_batches  # loaded only where it is used
@@ -45,11 +43,10 @@ class SyncSamplesOptimizer(Optimizer):
             if reason := device_batches.why_not(worker):
                 log.info("The train batches leave the device, because of %s.", reason)
             else:
-                self._on_device = device_batches.DeviceBatches(self)
-                self.rounds = self._on_device.rounds
+                self.rounds = device_batches.DeviceBatches(self)
 
     def step(self) -> Stats:
-        if self._on_device is not None and self._learned_on_device(self._on_device):
+        if self.rounds is not None and self._learned_on_device(self.rounds):
             return dict(self.stats)
         self._broadcast()
         rollouts = self.gather()
@@ -59,14 +56,14 @@ class SyncSamplesOptimizer(Optimizer):
         self.version += 1
         return dict(self.stats)
 
-    def _learned_on_device(self, batches: DeviceBatches) -> bool:
-        from rollax.optimizers.fresh_rounds import OnlyOnHostError  # loaded already
+    def _learned_on_device(self, rounds: DeviceBatches) -> bool:
+        from rollax.optimizers.device_batches import OnlyOnHostError  # loaded already
 
         try:
-            return batches.step()
+            return rounds.step()
         except OnlyOnHostError as error:
             log.debug("The train batches leave the device: %s.", error)
-            self._on_device = self.rounds = None
+            self.rounds = None
             return False
 
     def gather(self) -> list[Rollout]:

@@ -145,7 +145,7 @@ def test_the_same_numbers_as_on_the_host(case, monkeypatch):
 def test_batches_of_an_iteration_in_one_call(monkeypatch):
     trainer, result = trained("PPO, truncated", monkeypatch, on_device=True, timesteps_per_iteration=128, calls=3)
     other, last = trained("PPO, truncated", monkeypatch, on_device=True, calls=6)
-    assert trainer.optimizer._on_device.at_once == 2
+    assert trainer.optimizer.rounds.at_once == 2
     assert_same_weights(trainer, other, rtol=1e-5, atol=1e-6)
     assert result["timesteps_total"] == last["timesteps_total"] == 384
     assert trainer.optimizer.version == other.optimizer.version
