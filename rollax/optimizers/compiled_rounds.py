@@ -64,14 +64,6 @@ class Learned(NamedTuple):
         return jax.tree.map(lambda part: part[number], self)
 
 
-class Outcomes(NamedTuple):
-    """The results of K rounds: rewards [K, N, A, T] of A agents, flags [K, N, T] of N sub-environments and T steps."""
-
-    rewards: Any
-    terminateds: Any
-    truncateds: Any
-
-
 class Loop(NamedTuple):
     """The state between rounds.
 
@@ -81,7 +73,8 @@ class Loop(NamedTuple):
         variables: the variables after the last finite round.
         stored: the rows that updates draw from; () if they learn only from the rows of the round.
         statistics: the running statistics of the policy.
-        learned: the updates, [K] for K rounds.
+        outcomes: rewards [K, N, A, T] and flags [K, N, T] of K rounds, without columns.
+        learned: the updates, [K].
         finite: whether observations, outputs and updates of all rounds were finite.
     """
 
@@ -91,7 +84,7 @@ class Loop(NamedTuple):
     carry: Carry
     stored: Any
     statistics: Statistics
-    outcomes: Outcomes
+    outcomes: Played
     learned: Learned
     finite: Any
 
@@ -172,7 +165,8 @@ class CompiledRounds(ABC):
     def advance(self, found: Loop) -> None:
         """Brings policy and sampler to a state that `called` has returned."""
         self.policy.learner.assign(found.variables, int(found.variables.num_updates))
-        played = self.sampler.played(found.carry, *(_joined(part[: self.made]) for part in found.outcomes))
+        outcomes = jax.tree.map(lambda part: _joined(part[: self.made]), found.outcomes)
+        played = self.sampler.played(found.carry, outcomes)
         self.compiled.add_to_returns(played)
 
     def _stepped_run(
@@ -194,7 +188,7 @@ class CompiledRounds(ABC):
             statistics, (after, stored, of_round, sound) = self._learn(
                 variables, stored, statistics, played, drawn, np.int32(taken + made * self.length)
             )
-            outcomes.append(Outcomes(played.rewards, played.terminateds, played.truncateds))
+            outcomes.append(played._replace(columns={}))
             learned.append(of_round)
             made, finite = made + 1, bool(sound)
             variables = after if finite else variables
@@ -243,18 +237,18 @@ class CompiledRounds(ABC):
         """
         number, env = len(jax.tree.leaves(rounds)[0]), self.sampler.env
         flags = jnp.zeros((number, env.num_envs, self.length), bool)
-        outcomes = Outcomes(jnp.zeros((number, env.num_envs, len(env.agents), self.length)), flags, flags)
+        outcomes = Played(jnp.zeros((number, env.num_envs, len(env.agents), self.length)), flags, flags, {})
 
         def one(
             variables: Variables, carry: Carry, stored: Any, statistics: Statistics, at: jax.Array
         ) -> tuple[Any, ...]:
             drawn = jax.tree.map(lambda part: jnp.asarray(part)[at], rounds)
-            carry, played = self._rolled(variables, carry, drawn.noise)
+            arguments = self._of_policy(variables, carry, drawn.noise)
+            carry, played = self.sampler.traced_rollout(*arguments, steps=self.length, learning=frozenset())
             statistics, learned = self._traced_update(
                 variables, stored, statistics, played, drawn, taken + at * self.length
             )
-            outcomes = Outcomes(played.rewards, played.terminateds, played.truncateds)
-            return self.devices.share_rows(carry), statistics, outcomes, learned
+            return self.devices.share_rows(carry), statistics, played._replace(columns={}), learned
 
         # Needed twice, for the shapes of the statistics and inside of the loop.
         one = jax.jit(one, inline=True)
@@ -282,10 +276,6 @@ class CompiledRounds(ABC):
         loop = lax.while_loop(goes_on, next_round, start)
         return loop._replace(variables=self.devices.replicated(loop.variables))
 
-    def _rolled(self, variables: Variables, carry: Carry, noise: Any) -> tuple[Carry, Played]:
-        arguments = self._of_policy(variables, carry, noise)
-        return self.sampler.traced_rollout(*arguments, steps=self.length, learning=frozenset())
-
     def traced_rewards(self, played: Played) -> jax.Array:
         """[R, T] the rewards of the policy's rows, float32, clipped as the config says."""
         rewards = played.rewards[:, self.compiled.places].reshape(-1, self.length)
@@ -302,7 +292,8 @@ class CompiledRounds(ABC):
         columns: PolicyColumns = played.columns[self.policy_id]
         chosen = self.policy.actor.fetches_of(columns.packed)[self.policy.checked_fetch]
         obs = columns.inputs[SampleBatch.OBS], columns.new_inputs[SampleBatch.OBS]
-        floats = [leaf for leaf in jax.tree.leaves((obs, chosen, played.rewards)) if _is_float(leaf)]
+        numbers = jax.tree.leaves((obs, chosen, played.rewards))
+        floats = [leaf for leaf in numbers if jnp.issubdtype(leaf.dtype, jnp.floating)]
         sound = jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
         if self.policy.algorithm.masks.present:
             widths = choices(self.policy.action_space)
@@ -320,10 +311,6 @@ def counted_steps(sampler: CompiledSampler, config: TrainerConfig) -> int:
 def rounds_at_once(config: TrainerConfig, steps: int, *most: int) -> int:
     """How many rounds of `steps` counted steps a call makes: all of an iteration, at most the smallest of `most`."""
     return max(min(-(-config.timesteps_per_iteration // steps), *most), 1)
-
-
-def _is_float(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _joined(part: np.ndarray) -> np.ndarray:

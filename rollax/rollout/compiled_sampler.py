@@ -55,6 +55,11 @@ class Rows(NamedTuple):
     truncateds: Any
     columns: dict[str, PolicyColumns]
 
+    @property
+    def over(self) -> Any:
+        """[N, T] whether the episode has ended."""
+        return self.terminateds | self.truncateds
+
 
 class CompiledSampler(Sampler):
     """Samples a `JaxBaseEnv` with policies in JAX. The numbers are the same as with `RowSampler`, up to rounding.
@@ -126,11 +131,11 @@ class CompiledSampler(Sampler):
         """Goes on from the carry that `begun` returned, after a compiled call whose result is not used."""
         self._begun = True
 
-    def played(self, carry: Carry, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> Played:
-        """Goes on from a carry, and records the outcomes, as in `Rows`, of the steps that led to it."""
+    def played(self, carry: Carry, outcomes: Rows) -> Played:
+        """Goes on from a carry, and records the outcomes of the steps that led to it: rows without columns."""
         self._advanced(carry)
-        played = self._record(self._on_host(Rows(rewards, terminateds, truncateds, {}), frozenset()))
-        self.env.ended(np.flatnonzero((terminateds | truncateds).any(axis=1)))
+        played = self._record(self._on_host(outcomes, frozenset()))
+        self.env.ended(np.flatnonzero(outcomes.over.any(axis=1)))
         self.episodes.take_finished()
         self._begun = True
         return played
@@ -159,12 +164,12 @@ class CompiledSampler(Sampler):
         self._advanced(carry)
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
         rows = self._on_host(rows, learning)
-        self.env.ended((rows.terminateds | rows.truncateds).any(axis=1).nonzero()[0])
+        self.env.ended(np.flatnonzero(rows.over.any(axis=1)))
         return rows
 
     def _needed(self, rows: Rows) -> Rows:
         """The rows; in an evaluation, only those up to the end of the last episode that counts."""
-        left, over = self.episodes.left, rows.terminateds | rows.truncateds
+        left, over = self.episodes.left, rows.over
         ended = np.zeros(over.shape[1], bool) if left is None else (over.cumsum(axis=1) >= left[:, None]).all(axis=0)
         if not ended[:-1].any():
             return rows
@@ -185,8 +190,7 @@ class CompiledSampler(Sampler):
             return self.env.where(env_index, self.env.agents[place])
 
         rewards = checks.reward_column(rows.rewards.ravel(), where).reshape(rows.rewards.shape)
-        over = rows.terminateds | rows.truncateds
-        columns = {i: self.compiled[i].on_host(mine, over, i in learning) for i, mine in rows.columns.items()}
+        columns = {i: self.compiled[i].on_host(mine, rows.over, i in learning) for i, mine in rows.columns.items()}
         return rows._replace(rewards=rewards, columns=columns)
 
     def _begin(self, learning: frozenset[str]) -> None:
@@ -205,8 +209,8 @@ class CompiledSampler(Sampler):
 
     def _record(self, rows: Rows) -> Played:
         """Records rewards and ends of episodes in the episode table; returns the outcomes by sub-environment."""
-        over = rows.terminateds | rows.truncateds
-        (count, steps), left = over.shape, self.episodes.left
+        over, left = rows.over, self.episodes.left
+        count, steps = over.shape
         begins = over.T.copy()
         if left is not None and (over.sum(axis=1) >= left).all():
             begins[-1] = False  # no episode begins after the last one of an evaluation
