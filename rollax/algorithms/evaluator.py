@@ -22,7 +22,7 @@ from rollax.rollout.worker_set import WorkerSet, worker_arguments
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.rollout.policy_runner import PolicyRunner
-    from rollax.rollout.remote_evaluation import RemoteEvaluation
+    from rollax.rollout.remote_workers import RemoteEvaluation
 
 
 class Evaluator:
@@ -99,7 +99,7 @@ class Evaluator:
         return self._workers
 
     def _played_elsewhere(self, count: int) -> RemoteEvaluation:
-        from rollax.rollout.remote_evaluation import RemoteEvaluation  # loaded only where it is used
+        from rollax.rollout.remote_workers import RemoteEvaluation  # loaded only where it is used
 
         local = self.workers.local
         self._evaluations += 1

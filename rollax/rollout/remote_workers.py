@@ -1,4 +1,4 @@
-"""Rollout workers in other processes: their pending requests, and their Ray actors."""
+"""Rollout workers in other processes: their pending requests, their evaluations, and their Ray actors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollax.config import TrainerConfig
@@ -17,6 +18,7 @@ from rollax.processes.actor_pool import Actor, ActorPool, Call
 from rollax.processes.actors import Actors, unsendable
 from rollax.processes.failure_rules import FailureRules, Failures
 from rollax.rollout.messages import Update
+from rollax.rollout.metrics import EpisodeMetrics
 
 if TYPE_CHECKING:
     from rollax.processes.ray_actors import RayActors
@@ -178,6 +180,52 @@ def _outer_variables(function: Callable[..., Any]) -> list[str]:
 def _is_empty(value: Any) -> bool:
     """Whether a worker that samples in the background had no fragment."""
     return (value[0] if isinstance(value, tuple) else value) is None
+
+
+class RemoteEvaluation:
+    """An exact number of episodes, which begin when this object is made. Each worker plays a fixed share.
+
+    Args:
+        remote: workers with nothing else to do; earlier requests are dropped.
+        count: number of episodes, 1 or more.
+        most: the most episodes of one request, because `sample_timeout_s` limits the time of a request.
+        update: the weights and running statistics of the policies that play.
+    Raises:
+        WorkerError: no worker is left.
+    """
+
+    def __init__(self, remote: RemoteWorkers, count: int, most: int, update: Update) -> None:
+        self._remote, self._count, self._most = remote, count, most
+        self._replies: list[Reply] = []
+        remote.forget()
+        remote.publish(update)
+        self._request(count)
+
+    def wait(self) -> list[EpisodeMetrics]:
+        """The metrics of the episodes, in the order of the workers.
+
+        If a worker fails and is not restarted, the other workers play its episodes.
+
+        Raises:
+            WorkerError: no worker is left.
+            Exception: the error of a worker, if the config neither restarts nor ignores failed workers.
+        """
+        while True:
+            while self._remote.requests_in_flight:
+                self._replies += self._remote.collect()
+            played = sum(len(reply.value) for reply in self._replies)
+            if played == self._count:
+                return [episode for reply in sorted(self._replies, key=attrgetter("index")) for episode in reply.value]
+            self._request(self._count - played)
+
+    def _request(self, count: int) -> None:
+        indices = self._remote.indices
+        if not indices:
+            raise self._remote.failures.unavailable()
+        for place, index in enumerate(indices):
+            share = len(range(place, count, len(indices)))
+            for first in range(0, share, self._most):
+                self._remote.request(index, "perform", methodcaller("evaluate", min(self._most, share - first)))
 
 
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
