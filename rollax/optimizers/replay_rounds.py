@@ -21,9 +21,8 @@ from rollax.env.jax.wrappers import JaxFrameStack
 from rollax.env.multi_agent.multi_agent_env import space_of
 from rollax.errors import CheckpointError
 from rollax.optimizers.compiled_rounds import CompiledRounds, Learned, Loop, Round
-from rollax.optimizers.ring import Ring, Rows, Steps
+from rollax.optimizers.ring import Ring, RingPriorities, Rows, Steps
 from rollax.optimizers.ring_observations import ObservationPairs, ObservationsOnce
-from rollax.optimizers.ring_priorities import RingPriorities
 from rollax.policy.checks import not_finite
 from rollax.policy.gradient_steps import Variables
 from rollax.policy.jax_policy import JaxPolicy

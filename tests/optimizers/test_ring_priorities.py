@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from rollax.errors import CheckpointError
-from rollax.optimizers.ring import Ring
+from rollax.optimizers.ring import Priorities, Ring, RingPriorities
 from rollax.optimizers.ring_observations import ObservationPairs
-from rollax.optimizers.ring_priorities import Priorities, RingPriorities
 
 
 @pytest.fixture
