@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rollax.optimizers.updates_due import UpdatesDue
+from rollax.optimizers.replay_optimizer import UpdatesDue
 
 
 def after(due: UpdatesDue, *fragments: int) -> list[int]:
