@@ -137,8 +137,8 @@ class EpisodeTable(Table):
         if rows.agents is None and not self._on_step:  # one row for each stepped sub-environment
             index, _ = rows.places(outcomes)
             rewards = rows.rewards if outcomes is None else rows.rewards[outcomes]
-            self.increase("reward", index, rewards)
-            self.increase("length", index, 1)
+            self["reward"][index] += rewards
+            self["length"][index] += 1
             if self._on_end and len(rows.ended_envs):
                 self._note_infos(rows, np.isin(rows.env_index, rows.ended_envs) & ~rows.starts)
             return len(rewards) if self._all_train else int(np.count_nonzero(self["trains"][index]))

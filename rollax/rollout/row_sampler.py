@@ -191,7 +191,7 @@ class RowSampler(Sampler):
             ended = over.nonzero()[0]
         policies = self._policies_of(rows)
         self._steps += self.episodes.add_rewards(rows, outcomes)
-        self._slots.increase("reward", rows.places(outcomes)[1], picked(rows.rewards, outcomes))
+        self._slots["reward"][rows.places(outcomes)[1]] += picked(rows.rewards, outcomes)
         if ended is not None:
             slots = rows.slots[ended]
             rewards, numbers = self._slots["reward"][slots], self._slots["policy"][slots]

@@ -33,14 +33,6 @@ class Table(dict[Hashable, Any]):
         self._fills[name] = fill
         self[name] = self._filled(fill, self.rows)
 
-    def increase(self, name: Hashable, rows: Index, by: Any) -> None:
-        """Adds to some distinct rows of a column."""
-        if isinstance(rows, slice):
-            part = self[name][rows]
-            part += by  # a view of the column
-        else:
-            self[name][rows] += by
-
     def clear_rows(self, name: Hashable, rows: Index) -> None:
         """Sets some rows of a column to its fill value."""
         trees.put(self[name], rows, self._fills[name])

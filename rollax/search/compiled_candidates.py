@@ -85,8 +85,8 @@ class CompiledCandidates(CandidatePlayer):
         rewards[acted] = checks.reward_column(played.rewards[acted], where)
         counted[acted] = self._counted(rewards[acted])
         self._returns += counted.sum(axis=0)
-        self._episodes.increase("reward", self._everyone, rewards.sum(axis=0))
-        self._episodes.increase("length", self._everyone, acted.sum(axis=0))
+        self._episodes["reward"][self._everyone] += rewards.sum(axis=0)
+        self._episodes["length"][self._everyone] += acted.sum(axis=0)
         ended = played.over.any(axis=0).nonzero()[0]
         self._jax_env.ended(ended)
         self._end(ended)

@@ -153,7 +153,7 @@ class TestTable:
         def play(*trajectories, ends):
             table.begin(one)
             for policy, reward in trajectories:
-                table.increase("reward", one, np.array([reward]))
+                table["reward"][one] += reward
                 table.end_trajectories(one, np.array([policy]), np.array([reward]))
             if ends:
                 table.end(one)
