@@ -116,10 +116,6 @@ def _slots(
 
 def _padded(column: trees.Tree, rows: NDArray[np.int64], size: int) -> trees.Tree:
     """A column of `size` rows, with the rows of `column` at `rows` and 0 elsewhere."""
-
-    def padded(leaf: NDArray) -> NDArray:
-        out = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
-        out[rows] = leaf
-        return out
-
-    return trees.tree_map(padded, column)
+    padded = trees.zeros_like(column, size)
+    trees.put(padded, rows, column)
+    return padded

@@ -158,19 +158,11 @@ class BlockColumns:
         """Writes the observations of all sub-environments, and `columns` for the `selection` of them (None: all)."""
         if columns.keys() != self._columns.keys():
             self._make(obs, columns)
-        if isinstance(self._obs, np.ndarray):
-            self._obs[poll] = obs
-        else:
-            trees.put(self._obs, poll, obs)
+        trees.put(self._obs, poll, obs)
         for name, values in columns.items():
             column = self._columns[name]
             check_dtypes(name, values, column)
-            if selection is not None:
-                trees.put(trees.index(column, poll), selection, values)  # writes into a view of the column
-            elif isinstance(column, np.ndarray):
-                column[poll] = values
-            else:
-                trees.put(column, poll, values)
+            trees.put(column, poll if selection is None else (poll, selection), values)
 
     def _make(self, obs: trees.Tree, columns: dict[str, Any]) -> None:
         """Allocates the columns, in the first poll; raises PolicyError if a later poll has other columns."""

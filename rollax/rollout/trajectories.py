@@ -126,10 +126,7 @@ class Trajectories:
         for name, values in columns.items():
             column = rows[name]
             check_dtypes(name, values, column)
-            if isinstance(column, np.ndarray):
-                column[start:end] = values
-            else:
-                trees.copy_into(column, start, values)
+            trees.put(column, slice(start, end), values)
         rows[_TRAJECTORY][start:end] = trajectories
         rows[_EPISODE][start:end] = episodes
         if off_policy is not None:
@@ -150,11 +147,8 @@ class Trajectories:
         """Records the outcomes of one policy's rows of a poll, and the final inputs of trajectories that end there.
 
         Args:
-            selection: the rows with an observation that is acted on or is the last of its trajectory; None: all.
-            inputs: columns of these rows.
-            complete: [K], or one for all, whether the rows `outcomes` have such an observation.
-            outcomes: [K] the rows of the policy with a reward and flags; None: all.
-            ended: the rows of all policies whose trajectory has ended; None if none has.
+            rows, selection, complete, outcomes, ended: as for `StepRecorder.observe`; `ended` None if none has.
+            inputs: columns of the rows in `selection`.
             memories: the policy's rows whose trajectory has ended, in ascending order, and their final inputs from
                 memory, such as the recurrent state; None for a policy without memory.
         """
