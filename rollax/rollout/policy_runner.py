@@ -60,9 +60,7 @@ class PolicyRunner(OtherNamesOfRunner):
             {**observation_filter.moments, **{f"~/{name}/": moments for name, moments in own.items()}}
         )
         self._accepted = accepted(policy.compute_actions) if policy.arguments is None else policy.arguments
-        self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
-        self._takes_states = self.takes("state_batches")
         self._ranges = ActionRanges(policy)
         self.columns = policy.sampled_columns
         self.stores_more = True
@@ -121,14 +119,8 @@ class PolicyRunner(OtherNamesOfRunner):
                 action is outside the action space.
             NonFiniteError: a NaN or infinite action.
         """
-        kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
-        if self._takes_explore:
-            kwargs["explore"] = explore
-        if self._takes_timestep:
-            kwargs["timestep"] = timestep
-        if self._takes_states:
-            kwargs.setdefault("state_batches", [])
-        result = self.policy.compute_actions(obs, **kwargs)
+        given = {"state_batches": [], **context, "explore": explore, "timestep": timestep}
+        result = self.policy.compute_actions(obs, **{name: given[name] for name in given if self.takes(name)})
         if not (isinstance(result, tuple) and len(result) == 3):
             got = type(result).__name__
             raise self._refuse("compute_actions did not return three values.", got, "(actions, states, {})")
