@@ -151,38 +151,26 @@ def _warn_of_policy_lag(worker: RolloutWorker, env: BaseEnv) -> None:
 
 def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler]:
     given = worker.config.sampler
-    if given is None:
-        if worker.env.in_jax and (found := _compiled_sampler(worker, env, record=record)) is not None:
-            return found
-        return _row_sampler() if why_not_in_blocks(worker, env) else BlockSampler
-    if isinstance(given, type) and issubclass(given, Sampler):
-        return given
-    raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(
-        "derive it from rollax.Sampler, or leave the key out"
-    )
+    if given is not None:
+        if isinstance(given, type) and issubclass(given, Sampler):
+            return given
+        raise ConfigError.is_not("The sampler", "a subclass of rollax.Sampler", "config key 'sampler'", given).fix(
+            "derive it from rollax.Sampler, or leave the key out"
+        )
+    if worker.env.in_jax:
+        from rollax.env.jax.torch_base_env import TorchBaseEnv  # these modules import JAX
+        from rollax.rollout.compiled_sampler import CompiledSampler, why_not_compiled
+        from rollax.rollout.simulator_sampler import SimulatorSampler
 
-
-def _row_sampler() -> type[Sampler]:
+        if not (reason := why_not_compiled(worker)):
+            return SimulatorSampler if isinstance(worker.env, TorchBaseEnv) else CompiledSampler
+        if record:
+            log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
+    if not why_not_in_blocks(worker, env):
+        return BlockSampler
     from rollax.rollout.row_sampler import RowSampler  # loaded only where it is used
 
     return RowSampler
-
-
-def _compiled_sampler(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type[Sampler] | None:
-    """The sampler of an environment on the device; None if its rows come to the host in each step."""
-    from rollax.rollout.compiled_sampler import CompiledSampler, why_not_compiled  # imports JAX
-
-    if reason := why_not_compiled(worker):
-        if record:
-            log.warning("%r is sampled step by step, not in one compiled call, because of %s.", env, reason)
-        return None
-    from rollax.env.jax.jax_base_env import JaxBaseEnv  # loaded already
-
-    if isinstance(worker.env, JaxBaseEnv):
-        return CompiledSampler
-    from rollax.rollout.simulator_sampler import SimulatorSampler  # loaded only where it is used
-
-    return SimulatorSampler
 
 
 def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:
