@@ -93,7 +93,6 @@ class CompiledSampler(Sampler):
         rows = self._play(self.fragment_length)
         played = self._record(rows)
         fragments = {i: one.fragment(rows.columns[i], played) for i, one in self.compiled.items()}
-        self.episodes.take_finished()  # empties the list of finished episodes, which this sampler does not use
         self._begun = True
         return fragments, played.over.size
 
@@ -136,7 +135,6 @@ class CompiledSampler(Sampler):
         self._advanced(carry)
         played = self._record(self._on_host(outcomes, frozenset()))
         self.env.ended(np.flatnonzero(outcomes.over.any(axis=1)))
-        self.episodes.take_finished()
         self._begun = True
         return played
 
@@ -201,7 +199,7 @@ class CompiledSampler(Sampler):
         self._begin_episodes(self._everyone)
 
     def _begin_episodes(self, env_index: np.ndarray) -> None:
-        self.episodes.begin(env_index, several_agents=False)
+        self.episodes.begin(env_index)
         shape = len(env_index), len(self.env.agents)
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + shape[0] * shape[1]
         self._trajectories[env_index] = np.arange(first, self.next_trajectory).reshape(shape)
