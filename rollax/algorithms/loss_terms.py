@@ -57,12 +57,14 @@ class KLPenalty(Algorithm):
         return bool(self.config.kl_coeff)
 
     def first_numbers(self) -> dict[str, float]:
-        # The weight 0 never adapts; `cur_kl_coeff` then reports that there is no penalty.
-        return {"kl_coeff": self.config.kl_coeff if self.penalizes_kl else 0.0}
+        return {"kl_coeff": self.config.kl_coeff} if self.penalizes_kl else {}
 
     def after_update(
         self, numbers: Mapping[str, float], statistics: dict[str, Any]
     ) -> tuple[Mapping[str, float], dict[str, Any]]:
-        weight, target = numbers["kl_coeff"], self.config.kl_target
-        following = float(adapted_kl_coeff(weight, statistics["kl"], target=target)) if self.penalizes_kl else 0.0
+        if not self.penalizes_kl:
+            return numbers, {**statistics, "cur_kl_coeff": 0.0}
+        # 0: checkpoints of earlier versions have it from runs without a penalty.
+        weight = numbers["kl_coeff"] or self.config.kl_coeff
+        following = float(adapted_kl_coeff(weight, statistics["kl"], target=self.config.kl_target))
         return {"kl_coeff": following}, {**statistics, "cur_kl_coeff": weight}

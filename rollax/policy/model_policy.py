@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -423,9 +424,8 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        # A run stores 0 for a number that it does not use.
-        first = self.algorithm.first_numbers()
-        numbers = {name: start and (read_number(state, name, where) or start) for name, start in first.items()}
+        first = self.algorithm.first_numbers()  # also of numbers that the saved run did not use
+        numbers = {name: read_number({**first, **state}, name, where, least=-math.inf) for name in first}
         super().set_state(state)
         self.numbers = numbers
         self.learning_rng.bit_generator.state = learning_rng

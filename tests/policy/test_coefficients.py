@@ -55,6 +55,17 @@ def test_numbers_that_adapt_are_stored():
     assert learned(other, batch) == [0.5, 6.0, 6.0]
 
 
+def test_numbers_that_begin_or_end_at_zero_or_below_are_restored():
+    class Counting(PG):
+        def first_numbers(self):
+            return {"count": 0.0, "share": 1.0, "log_scale": 0.5}
+
+    policy, other = (Counting.make_policy(SEEN, CHOICES, CONFIG) for _ in range(2))
+    policy.numbers = {"count": 7.0, "share": 0.0, "log_scale": -0.5}
+    other.set_state(policy.get_state())
+    assert other.numbers == policy.numbers
+
+
 class Measured(PG):
     """It reports what its loss reads of the running statistics."""
 
