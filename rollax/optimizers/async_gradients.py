@@ -19,8 +19,8 @@ class AsyncGradientsOptimizer(Optimizer):
 
     Raises:
         PolicyError: a policy overrides `learn_on_batch`, which is not called, but not `compute_gradients`; or there are
-            remote workers, and a policy has target parameters or parts that make only every k-th step. Workers have the
-            weights, but neither the targets nor the number of updates.
+            remote workers, and a policy has target parameters, parts that make only every k-th step, or numbers that
+            adapt. Workers have the weights, but neither these nor the number of updates.
     """
 
     gives_fragments = True
@@ -38,13 +38,13 @@ class AsyncGradientsOptimizer(Optimizer):
                     fix="override compute_gradients too, or use an optimizer that calls learn_on_batch, such as A2C's",
                 )
         for policy_id, policy in self.policies.items() if self.remote else ():
-            plan = policy.plan if isinstance(policy, ModelPolicy) else UpdatePlan()
-            if plan.updated_targets is not None or any(interval > 1 for interval in plan.every.values()):
+            plan, numbers = (policy.plan, policy.numbers) if isinstance(policy, ModelPolicy) else (UpdatePlan(), {})
+            if plan.updated_targets is not None or numbers or any(interval > 1 for interval in plan.every.values()):
                 raise PolicyError(
                     "Workers cannot compute the gradients of this policy: they have its weights only.",
                     where=f"policy {policy_id!r}",
-                    got="a plan with updated_targets, or with every > 1 for a part of the model",
-                    expected="a plan without target parameters, in which all parts make every step",
+                    got="a plan with updated_targets, or with every > 1 for a part of the model, or first_numbers",
+                    expected="no numbers, and a plan without target parameters, in which all parts make every step",
                     fix="set num_workers=0, or use an optimizer that learns in the process of the trainer",
                 )
 
@@ -71,7 +71,7 @@ class AsyncGradientsOptimizer(Optimizer):
                 if stats is not None:
                     policy.apply_gradients(gradients)
                     if isinstance(policy, ModelPolicy):  # the worker's rate is as old as its weights
-                        stats = {**stats, "cur_lr": policy.reported_lr()}
+                        stats = policy.reported_after(dict(stats), 1)
                 self._note(policy_id, stats)
         self._trained_on(rollout)
         self.version += 1

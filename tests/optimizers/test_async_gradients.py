@@ -1,5 +1,7 @@
 """`AsyncGradientsOptimizer` with stand-ins: each gradient is applied once, and its worker gets the new weights."""
 
+from dataclasses import replace
+
 import pytest
 from gymnasium.spaces import Box, Discrete
 
@@ -89,11 +91,41 @@ def test_an_own_way_to_learn_is_refused():
     AsyncGradientsOptimizer(worker)
 
 
+class Counting(A3C):
+    """Has a number that counts updates."""
+
+    def first_numbers(self):
+        return {"count": 0.0}
+
+    def after_update(self, numbers, statistics):
+        return {"count": numbers["count"] + 1}, statistics
+
+
+def made(algorithm):
+    return algorithm.make_policy(Box(-1, 1, (2,)), Discrete(2), {"model": {"fcnet_hiddens": [4]}})
+
+
+def test_numbers_adapt_after_each_gradient():
+    optimizer = AsyncGradientsOptimizer(FragmentWorker())
+    policy = optimizer.policies["a"] = made(Counting)
+    policy.apply_gradients = lambda gradients: None
+    rollout = optimizer.local_worker.sample_gradients()
+    for _ in range(2):
+        optimizer._apply(replace(rollout, gradients={"a": ({}, {"entropy": 0.5})}))
+    assert policy.numbers == {"count": 2.0}
+    assert optimizer.stats["a"]["entropy"] == 0.5
+
+
 @pytest.mark.parametrize(
-    "plan", [{"every": {"value_trunk": 2}}, {"updated_targets": lambda targets, params, _: params}]
+    ("plan", "base"),
+    [
+        ({"every": {"value_trunk": 2}}, A3C),
+        ({"updated_targets": lambda targets, params, _: params}, A3C),
+        ({}, Counting),
+    ],
 )
-def test_a_policy_that_needs_more_than_its_weights_learns_in_one_process_only(plan):
-    class Planned(A3C):
+def test_a_policy_that_needs_more_than_its_weights_learns_in_one_process_only(plan, base):
+    class Planned(base):
         def learning_rates(self, lr):
             return dict.fromkeys(("policy_head", "policy_trunk", "value_head", "value_trunk"), lr)
 
@@ -101,7 +133,7 @@ def test_a_policy_that_needs_more_than_its_weights_learns_in_one_process_only(pl
             return UpdatePlan(**plan)
 
     worker = FragmentWorker()
-    worker.policies["a"] = Planned.make_policy(Box(-1, 1, (2,)), Discrete(2), {"model": {"fcnet_hiddens": [4]}})
+    worker.policies["a"] = made(Planned)
     AsyncGradientsOptimizer(worker)
     with pytest.raises(PolicyError, match="policy 'a'"):
         AsyncGradientsOptimizer(worker, pool_of(1)[0])
