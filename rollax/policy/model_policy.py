@@ -66,7 +66,7 @@ class ModelPolicy(Policy):
         self._schedules: dict[str, Schedule] = {}
         self._shapes_of_obs = ColumnShapes(self.observation_space)
         self._learned_columns = LearnedColumns(self.observation_space, self.action_space, algorithm.own_columns)
-        self.numbers: Mapping[str, float] = algorithm.first_numbers()
+        self.numbers: Mapping[str, float] = _floats(algorithm.first_numbers())
         self.running_statistics = self._checked_statistics(algorithm.make_running_statistics())
         self.exploration = self.make_exploration()
         self._exploration_state = self.exploration.initial_state()
@@ -362,7 +362,8 @@ class ModelPolicy(Policy):
         taken = {name: steps for name in ("num_gradient_steps",) if name in self.statistics}
         # None: no gradient step of this batch had the statistic.
         found = {**dict.fromkeys(self.algorithm.reported), **statistics, **taken}
-        self.numbers, statistics = self.algorithm.after_update(self.numbers, found)
+        numbers, statistics = self.algorithm.after_update(self.numbers, found)
+        self.numbers = _floats(numbers)
         return {**statistics, "cur_lr": self.reported_lr()}
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], int, Minibatches]:
@@ -452,3 +453,8 @@ class ModelPolicy(Policy):
         from rollax.policy.running_returns import RunningReturns  # loaded only where it is used
 
         return {name: one for name, one in self.running_statistics.items() if isinstance(one, RunningReturns)}
+
+
+def _floats(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an algorithm, which may be scalars of JAX: in checkpoints, arrays are state of another kind."""
+    return {name: float(number) for name, number in numbers.items()}

@@ -1,5 +1,6 @@
 """The numbers of a loss that change between updates: those that adapt, and those of a policy class."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -64,6 +65,20 @@ def test_numbers_that_begin_or_end_at_zero_or_below_are_restored():
     policy.numbers = {"count": 7.0, "share": 0.0, "log_scale": -0.5}
     other.set_state(policy.get_state())
     assert other.numbers == policy.numbers
+
+
+def test_numbers_may_be_scalars_of_jax():
+    class Halving(PG):
+        def first_numbers(self):
+            return {"weight": jnp.float32(1)}
+
+        def after_update(self, numbers, statistics):
+            return {"weight": jnp.maximum(numbers["weight"] / 2, 0.1)}, statistics
+
+    policy, other = (Halving.make_policy(SEEN, CHOICES, CONFIG) for _ in range(2))
+    policy.reported_after({}, 1)
+    other.set_state(policy.get_state())
+    assert other.numbers == {"weight": 0.5}
 
 
 class Measured(PG):
