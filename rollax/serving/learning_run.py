@@ -18,7 +18,7 @@ from rollax.rollout.worker import RolloutWorker
 from rollax.runs.experiment import merged
 from rollax.runs.interrupts import StopRequest
 from rollax.runs.loggers.table import DEFAULT_LOGGERS, make_loggers
-from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
+from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder, check_empty
 from rollax.runs.run_lock import RunLock
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 
@@ -36,7 +36,13 @@ def make_learning_trainer(
 
     The default `env` is PolicyServerEnv, or MultiAgentPolicyServerEnv with `multiagent` policies; the key `env_config`
     of `config` overrides the argument.
+
+    Raises:
+        ConfigError: the folder, which the caller has locked, has no checkpoint, and is not empty.
     """
+    found = newest(folder / CHECKPOINTS, PREFIX)
+    if found is None:
+        check_empty(folder, "--out", "", held=True)
     several = bool((config.get("multiagent") or {}).get("policies"))
     defaults = {
         "env": MultiAgentPolicyServerEnv if several else PolicyServerEnv,
@@ -45,7 +51,6 @@ def make_learning_trainer(
     settings = merged({**env_config, "run_folder": str(folder)}, config.get("env_config", {}))
     trainer = trainer_class(config={**defaults, **config, "env_config": settings})
     with cleanup_on_error(trainer.stop):
-        found = newest(folder / CHECKPOINTS, PREFIX)
         if found is not None:
             trainer.restore(found)
     return trainer
@@ -64,6 +69,8 @@ def learn_until_signal(
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
+    A new run also saves one before it trains.
+
     A second signal raises `Interrupted`. `on_ready` is called once the signal handlers are set. The learner drops
     updates that are not finite; only ten in a row end the run. At the end the lock of the run's folder is released.
     """
@@ -74,6 +81,8 @@ def learn_until_signal(
     saved, failures = trainer.iteration, 0
     with run, StopRequest(trainer.stop_waiting) as request:
         run.begin_logging(make_loggers(DEFAULT_LOGGERS, "rollax serve", trusted=True), lock.folder)
+        if trainer.recorded_in is None:  # a run that is killed from here on continues
+            run.save(trainer)
         last_save = time.monotonic()
         on_ready()
         while request.signal is None:

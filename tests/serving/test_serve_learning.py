@@ -48,7 +48,7 @@ def test_it_continues_after_a_kill(tmp_path):
     out = tmp_path / "run"
     with learning(out) as (process, address, _):
         play(address, 40)
-        until(lambda: checkpoints(out))
+        until(lambda: len(checkpoints(out)) > 1)  # the first one is that of iteration 0
         process.kill()
         process.wait()
     with learning(out) as (process, address, line):
@@ -66,9 +66,11 @@ def test_it_continues_after_a_kill(tmp_path):
 
 @pytest.mark.long
 def test_a_signal_ends_a_server_without_clients(tmp_path):
-    with learning(tmp_path / "run") as (process, _, _):
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 128 + signal.SIGINT
+    for begun in (r"run\)", r"run, from iteration \d\)"):
+        with learning(tmp_path / "run") as (process, _, line):
+            assert re.search(begun, line)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 128 + signal.SIGINT
 
 
 @pytest.mark.long
@@ -102,7 +104,7 @@ def test_a_worker_without_clients_delays_neither_learning_nor_the_end(run, tmp_p
         player = threading.Thread(target=play_until, args=(address, stop))
         player.start()
         try:
-            until(lambda: len(checkpoints(out)) >= 2, within_s=240.0)
+            until(lambda: len(checkpoints(out)) >= 3, within_s=240.0)
         finally:
             stop.set()
             player.join()
@@ -146,3 +148,11 @@ def test_a_folder_of_a_running_server_is_refused_before_the_server_starts(tmp_pa
         result = invoke("serve", *arguments, code=2)
     assert f"process {os.getpid()}" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_results_is_refused_before_the_server_starts(tmp_path):
+    (tmp_path / "result.jsonl").write_text("{}\n")
+    arguments = ["--run=DQN", "--port=0", "--set=env_config.spaces_of=CartPole-v1", f"--out={tmp_path}"]
+    assert "where:    --out" in invoke("serve", *arguments, code=2).stderr
+    assert (tmp_path / "result.jsonl").read_text() == "{}\n"
+    assert len(list(tmp_path.iterdir())) == 1
