@@ -76,6 +76,7 @@ class RolloutWorker:
         creator = creator_of(named_by_caller(env_creator))
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
+        self._closed = False
         with nullcontext() if self._env is None else cleanup_on_error(self._env.stop):
             self.callbacks = Callbacks()
             if self.config.callbacks is not None:
@@ -358,8 +359,9 @@ class RolloutWorker:
                 if self._sampler is not None:
                     self._sampler.close_recorder()
             finally:
-                if self._env is not None:
+                if self._env is not None and not self._closed:
                     self._env.stop()
+                    self._closed = True  # not after an error or an interrupt: a further call closes what is left
 
     @property
     def samples_in_background(self) -> bool:

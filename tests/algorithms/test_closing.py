@@ -15,7 +15,7 @@ class Closing(gym.Env):
 
     observation_space, action_space = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
     made, closed = 0, 0
-    fails_at = None
+    fails_at, fails = None, (2, 4)
 
     def __init__(self, config):
         if Closing.made == self.fails_at:
@@ -31,7 +31,7 @@ class Closing(gym.Env):
 
     def close(self):
         Closing.closed += 1
-        if self.number in (2, 4):
+        if self.number in self.fails:
             raise RuntimeError(f"number {self.number} does not close")
 
 
@@ -48,6 +48,14 @@ def test_others_are_closed_if_one_fails_to_close(counted):
     with pytest.raises(EnvError, match=r"RuntimeError in close\(\): number (2|4)(.|\n)*sub-environment"):
         trainer.stop()
     assert Closing.closed == made
+
+
+def test_environments_are_closed_once(counted, monkeypatch):
+    monkeypatch.setattr(Closing, "fails", ())
+    with make(Closing) as trainer:
+        trainer.evaluate(2)
+        trainer.stop()
+    assert Closing.closed == Closing.made
 
 
 def test_environments_are_closed_if_making_a_trainer_fails(counted, tmp_path, monkeypatch):
