@@ -70,7 +70,7 @@ class GroupQNetwork(nnx.Module):
     """All members' action values [B, M·N] as `policy`, and the joint value [B] of their greedy actions as `value`.
 
     If there is no joint value, `value` is the mean of the members' values. The values in `policy` are masked; `aux` has
-    the `unmasked` values.
+    the `unmasked` values. It has memory if the members' network has memory; see `run_model`.
 
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
@@ -92,8 +92,20 @@ class GroupQNetwork(nnx.Module):
         self.view, self.network, self.is_sum = view, network, is_sum
         self.mixer, self.state_encoder = mixer, state_encoder
 
-    def __call__(self, obs: Any) -> Outputs:
-        return self._outputs({"obs": obs})
+    @property
+    def memory_inputs(self) -> tuple[str, ...]:
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`; none without memory."""
+        return tuple(getattr(self.network, "memory_inputs", ()))
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory, each part [M, ...]; () without memory."""
+        return tuple(np.repeat(part[None], self.view.members, axis=0) for part in initial_state_of(self.network))
+
+    def __call__(self, obs: Any, state: State = (), **memory: Any) -> Outputs:
+        unmasked, state = self._unmasked({"obs": obs, "state_in": state, **memory})
+        values = self._masked(unmasked, obs)
+        best = self.joint(values.max(axis=-1), obs).mean(axis=-1)
+        return Outputs(values.reshape(values.shape[0], -1), best, state, {UNMASKED: unmasked})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
         """Returns each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state [B, M, ...]."""
@@ -127,30 +139,6 @@ class GroupQNetwork(nnx.Module):
             return values
         return self.mixer(values, self.state_encoder(self.view.state(obs)))[:, None]
 
-    def _outputs(self, columns: Any) -> Outputs:
-        unmasked, state = self._unmasked(columns)
-        values = self._masked(unmasked, columns["obs"])
-        best = self.joint(values.max(axis=-1), columns["obs"]).mean(axis=-1)
-        return Outputs(values.reshape(values.shape[0], -1), best, state, {UNMASKED: unmasked})
-
-
-class RecurrentGroupQNetwork(GroupQNetwork):
-    """`GroupQNetwork` of members with memory; see `run_model`."""
-
-    @property
-    def memory_inputs(self) -> tuple[str, ...]:
-        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
-        return tuple(getattr(self.network, "memory_inputs", ()))
-
-    def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The recurrent state at the start of a trajectory, each part [M, ...]."""
-        return tuple(np.repeat(part[None], self.view.members, axis=0) for part in initial_state_of(self.network))
-
-    def __call__(  # type: ignore[override]  a model with memory is another kind of model
-        self, obs: Any, state: State, **memory: Any
-    ) -> Outputs:
-        return self._outputs({"obs": obs, "state_in": state, **memory})
-
 
 def make_group_model(
     view: GroupView,
@@ -168,12 +156,11 @@ def make_group_model(
     sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
     seen, choice = view.seen_space(observation_space), action_space.spaces[0]
     network = make_model(seen, choice, view.num_actions, sizes, rngs, needs_value=False)
-    kind = RecurrentGroupQNetwork if is_recurrent(network) else GroupQNetwork
     if mixer != "qmix":
-        return kind(view, network, is_sum=mixer == "vdn")
+        return GroupQNetwork(view, network, is_sum=mixer == "vdn")
     encoder = Encoder(view.state_space(observation_space), config, rngs=rngs)
     mixing = QMixer(encoder.features, view.members, embed=embed, hypernet_hiddens=hypernet_hiddens, rngs=rngs)
-    return kind(view, network, mixing, encoder)
+    return GroupQNetwork(view, network, mixing, encoder)
 
 
 def _joined(x: Array) -> Array:

@@ -46,8 +46,8 @@ class Outputs(_Outputs):
 
 
 def is_recurrent(model: Any) -> bool:
-    """Whether a module has memory, which it declares by a method `initial_state`."""
-    return hasattr(model, "initial_state")
+    """Whether a module has memory, which it declares by a method `initial_state` that does not return ()."""
+    return hasattr(model, "initial_state") and not (isinstance(given := model.initial_state(), tuple) and not given)
 
 
 def has_critic(model: Any) -> bool:

@@ -24,7 +24,7 @@ from rollax.models.features import HIDDEN_GAIN, VALUE_GAIN
 from rollax.models.layers import ACTIVATIONS, dense
 from rollax.models.networks import Trunk
 from rollax.models.noisy_linear import NoisyLinear
-from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy, is_recurrent
+from rollax.models.outputs import Outputs, State, initial_state_of, is_noisy, is_recurrent, run_model
 from rollax.models.parametric_head import WIDTH, filled_slots
 from rollax.models.recurrent import RecurrentTrunk
 from rollax.ops.q_learning import dueling
@@ -72,7 +72,8 @@ class QNetwork(nnx.Module):
         hiddens: widths of the hidden layers of each stream.
         support: [K] the returns of the atoms; None: values are scalars.
         sigma0: σ_0 of noisy layers in the streams; None: the layers are not noisy.
-        trunk: the layers before the streams; None: a `Trunk`.
+        trunk: the layers before the streams, a `Trunk` or with memory a `RecurrentTrunk` (see `run_model`); None: a
+            `Trunk`.
     """
 
     def __init__(
@@ -99,11 +100,17 @@ class QNetwork(nnx.Module):
         self.value = Stream(features, hiddens, self.atoms, config, sigma0, rngs=rngs) if dueling else None
         self.key = dense(embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
 
-    def __call__(self, obs: Any) -> Outputs:
-        return self.outputs(self.trunk(obs), obs)
+    @property
+    def memory_inputs(self) -> tuple[str, ...]:
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`; none without memory."""
+        return getattr(self.trunk, "memory_inputs", ())
 
-    def outputs(self, hidden: Float[Array, "B F"], obs: Any, state: State = ()) -> Outputs:
-        """Returns the model's outputs from hidden features."""
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The recurrent state at the start of a trajectory; () without memory."""
+        return initial_state_of(self.trunk)
+
+    def __call__(self, obs: Any, state: State = (), **memory: Any) -> Outputs:
+        hidden, state = self.trunk(obs, state, **memory) if is_recurrent(self.trunk) else (self.trunk(obs), ())
         return _value_outputs(self._logits(hidden, obs), self.support, state)
 
     def _logits(self, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A K"]:
@@ -118,25 +125,6 @@ class QNetwork(nnx.Module):
             return outputs
         by_atom = jax.vmap(dueling, in_axes=(1, 2, None), out_axes=2)
         return by_atom(self.value(hidden)[..., None], outputs, filled_slots(obs) if self.parametric else None)
-
-
-class RecurrentQNetwork(QNetwork):
-    """`QNetwork` with memory; its `trunk` is a `RecurrentTrunk`. See `run_model`."""
-
-    @property
-    def memory_inputs(self) -> tuple[str, ...]:
-        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
-        return self.trunk.memory_inputs
-
-    def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The recurrent state at the start of a trajectory."""
-        return self.trunk.initial_state()
-
-    def __call__(  # type: ignore[override]  a model with memory is another kind of model
-        self, obs: Any, state: State, **memory: Any
-    ) -> Outputs:
-        hidden, state = self.trunk(obs, state, **memory)
-        return self.outputs(hidden, obs, state)
 
 
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
@@ -160,37 +148,28 @@ def logits_of(out: Outputs, where: str) -> Float[Array, "B A K"]:
 
 
 class CustomQNetwork(nnx.Module):
-    """A custom model in place of a `QNetwork`; the custom model's `policy` has the flattened `logits` [B, A·K]."""
+    """A custom model in place of a `QNetwork`; the custom model's `policy` has the flattened `logits` [B, A·K].
+
+    It has memory if the custom model has memory; see `run_model`.
+    """
 
     def __init__(self, network: Any, num_actions: int, support: np.ndarray | None) -> None:
         self.network, self.num_actions, self.noisy = network, num_actions, is_noisy(network)
         self.support = None if support is None else tuple(support.tolist())
 
-    def __call__(self, obs: Any) -> Outputs:
-        return self.outputs(self.network(obs))
-
-    def outputs(self, out: Outputs) -> Outputs:
-        """Returns the outputs of a `QNetwork` from the custom model's outputs."""
-        logits = out.policy.reshape(out.policy.shape[0], self.num_actions, -1)
-        return _value_outputs(logits, self.support, out.state, out.aux)
-
-
-class RecurrentCustomQNetwork(CustomQNetwork):
-    """A custom model with memory; see `run_model`."""
-
     @property
     def memory_inputs(self) -> tuple[str, ...]:
-        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`; none without memory."""
         return tuple(getattr(self.network, "memory_inputs", ()))
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The recurrent state at the start of a trajectory."""
+        """The recurrent state at the start of a trajectory; () without memory."""
         return initial_state_of(self.network)
 
-    def __call__(  # type: ignore[override]  a model with memory is another kind of model
-        self, obs: Any, state: State, **memory: Any
-    ) -> Outputs:
-        return self.outputs(self.network(obs, state, **memory))
+    def __call__(self, obs: Any, state: State = (), **memory: Any) -> Outputs:
+        out = run_model(self.network, {"obs": obs, "state_in": state, **memory})
+        logits = out.policy.reshape(out.policy.shape[0], self.num_actions, -1)
+        return _value_outputs(logits, self.support, out.state, out.aux)
 
 
 def make_q_network(
@@ -221,10 +200,10 @@ def make_q_network(
                 fix="set noisy=False for ε-greedy exploration, or build the model from NoisyLinear layers "
                 "(rollax.models.noisy_linear), with the attribute noisy = True",
             )
-        return (RecurrentCustomQNetwork if is_recurrent(network) else CustomQNetwork)(network, num_actions, support)
+        return CustomQNetwork(network, num_actions, support)
     check_parametric(observation_space, action_space)
     trunk = RecurrentTrunk(observation_space, action_space, config, rngs=rngs) if config.has_memory else None
-    return (RecurrentQNetwork if config.has_memory else QNetwork)(
+    return QNetwork(
         observation_space,
         num_actions,
         config,
