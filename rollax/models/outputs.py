@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +93,25 @@ def run_model(model: Any, columns: Any) -> Any:
         return model(columns["obs"])
     extra = {name: columns[name] for name in getattr(model, "memory_inputs", ())}
     return model(columns["obs"], columns["state_in"], **extra)
+
+
+def state_values(model: Any, columns: Any, forward: Callable[[Any, Any], Outputs], value_shape: tuple[int, ...]) -> Any:
+    """Returns state values [B, *value_shape], of the model's `critic` if there is a column `critic_obs`.
+
+    Raises PolicyError if the model returns no values.
+
+    Args:
+        columns: the columns of `run_model`, or only `critic_obs`.
+        forward: `forward(model, columns)` is one forward pass.
+    """
+    if "critic_obs" in columns:
+        return values_of_critic(model, columns["critic_obs"], value_shape)
+    values = forward(model, columns).value
+    if values is None:
+        raise PolicyError(
+            "The model returns no values.", "compute_values", f"Outputs(value=None) of {type(model).__name__}"
+        ).expected("[N] state values", "return values from the model: `Outputs(policy=..., value=...)`")
+    return values
 
 
 def values_of_critic(model: Any, critic_obs: Any, value_shape: tuple[int, ...] = ()) -> Any:

@@ -16,8 +16,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
 from rollax.core.numbers import all_finite
 from rollax.core.runtime import note_trace
-from rollax.errors import PolicyError
-from rollax.models.outputs import values_of_critic
+from rollax.models.outputs import state_values
 from rollax.policy.split_model import SplitModel
 
 if TYPE_CHECKING:
@@ -119,20 +118,8 @@ class Actor:
     def values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
         """[S] or [S, H] state values, of the model's `critic` if there is a column `critic_obs`."""
         note_trace(self)
-        model = self.split.merge(params, extra)
-        if SampleBatch.CRITIC_OBS in columns:
-            values = values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.algorithm.value_shape)
-            return values.astype(jnp.float32)
-        values = self.algorithm.forward(model, columns).value
-        if values is None:
-            raise PolicyError(
-                "The model returns no values.",
-                where="compute_values",
-                got=f"Outputs(value=None) of {type(model).__name__}",
-                expected="[N] state values",
-                fix="return values from the model: `Outputs(policy=..., value=...)`",
-            )
-        return values
+        model, algorithm = self.split.merge(params, extra), self.algorithm
+        return state_values(model, columns, algorithm.forward, algorithm.value_shape).astype(jnp.float32)
 
     @partial(jax.jit, static_argnums=(0, 1))
     def method(self, name: str, params: Columns, extra: Columns, *columns: trees.Tree) -> jax.Array:

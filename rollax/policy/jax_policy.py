@@ -19,7 +19,7 @@ from rollax.core.introspection import overrides
 from rollax.core.runtime import first_equal, trace_count
 from rollax.core.stored_values import read_count, read_dict
 from rollax.models.catalog import check_model, check_module
-from rollax.models.outputs import Outputs, is_noisy
+from rollax.models.outputs import is_noisy
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite, check_gradients, check_weights, naming_missing_columns
 from rollax.policy.devices import ActingDevice, cpu_beside_gpu
@@ -138,10 +138,6 @@ class JaxPolicy(ModelPolicy):
     @extra.setter
     def extra(self, extra: Columns) -> None:
         self.learner.variables = self.learner.variables._replace(extra=extra)
-
-    def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass of the algorithm on the columns of a batch; see `Algorithm.forward`."""
-        return self.algorithm.forward(model, self.memory.without_noise(columns))
 
     def current_model(self) -> Any:
         """The model with the current weights, in evaluation mode, for outputs outside of the loss.

@@ -21,7 +21,7 @@ from rollax.core.spaces import path_text, space_text
 from rollax.core.stored_values import generator_state, read_dict, read_number
 from rollax.errors import BatchError, ConfigError, EnvError, PolicyError
 from rollax.models.distributions import ActionDistribution
-from rollax.models.outputs import has_critic
+from rollax.models.outputs import Outputs, has_critic
 from rollax.policy.base_algorithm import BaseAlgorithm, Values
 from rollax.policy.checks import ColumnShapes, LearnedColumns, check_finite, naming_missing_columns
 from rollax.policy.exploration import Exploration
@@ -201,6 +201,10 @@ class ModelPolicy(Policy):
         if key not in self._schedules:
             self._schedules[key] = self.config.schedule(key)
         return self._schedules[key](self.timestep)
+
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """One forward pass of the algorithm on the columns of a batch; see `forward` of the algorithm."""
+        return self.algorithm.forward(model, self.memory.without_noise(columns))
 
     def get_initial_state(self) -> list[Any]:
         return [*self.memory.initial_state, *self._exploration_state]

@@ -17,7 +17,7 @@ from rollax.core import trees
 from rollax.core.introspection import overrides
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
-from rollax.models.outputs import Outputs, is_noisy, values_of_critic
+from rollax.models.outputs import is_noisy, state_values
 from rollax.policy.checks import check_finite, check_weights, checked_loss, naming_missing_columns, td_error_of
 from rollax.policy.exploration import Exploration
 from rollax.policy.model_policy import ModelPolicy
@@ -142,10 +142,6 @@ class TorchPolicy(ModelPolicy):
         needed, shape = self._needs_value(self.model), self.algorithm.value_shape
         return check_model(self.model, *spaces, width, self.device, needs_value=needed, value_shape=shape)
 
-    def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass of the algorithm on the columns of a batch; see `TorchAlgorithm.forward`."""
-        return self.algorithm.forward(model, self.memory.without_noise(columns))
-
     @torch.inference_mode()
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
@@ -222,14 +218,7 @@ class TorchPolicy(ModelPolicy):
         return to_numpy(self._act(run, to_tensors(columns, self.device)))
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
-        if SampleBatch.CRITIC_OBS in columns:
-            return values_of_critic(model, columns[SampleBatch.CRITIC_OBS], self.algorithm.value_shape).float()
-        values = self.forward(model, columns).value
-        if values is None:
-            raise PolicyError(
-                "The model returns no values.", f"policy {self.name!r}, compute_values", "Outputs(value=None)"
-            ).expected("[B] state values", "return values from the model: `Outputs(policy=..., value=...)`")
-        return values
+        return state_values(model, columns, self.forward, self.algorithm.value_shape).float()
 
     @naming_missing_columns
     @torch.no_grad()
