@@ -31,33 +31,30 @@ class ScaledObservations:
     changed.
 
     Attributes:
-        paths: the paths of the parts of the observation that are features.
-        spaces: the space of each part.
+        parts: `(path, space)` of each part of the observation that is a feature.
     """
 
-    paths: tuple[Path, ...]
-    spaces: tuple[spaces.Space, ...]
+    parts: tuple[tuple[Path, spaces.Space], ...]
 
     @classmethod
     def of(cls, space: spaces.Space) -> ScaledObservations:
         """Returns the instance for an observation space; raises SpaceError if the space has no features."""
-        paths, parts = zip(*feature_leaves(space), strict=True)
-        return cls(paths, parts)
+        return cls(tuple(feature_leaves(space)))
 
     @property
     def size(self) -> int:
         """The number of Box elements in one observation."""
-        return sum(math.prod(part.shape) for part in self.spaces if isinstance(part, spaces.Box))
+        return sum(math.prod(part.shape) for _, part in self.parts if isinstance(part, spaces.Box))
 
     @property
     def space(self) -> spaces.Space:
         """The space of the result of `scaled`."""
-        return spaces.Dict({str(place): _scaled_space(part) for place, part in enumerate(self.spaces)})
+        return spaces.Dict({str(place): _scaled_space(part) for place, (_, part) in enumerate(self.parts)})
 
     def numbers(self, obs: Any) -> np.ndarray:
         """Returns the Box elements of columns of N observations as [N, size] float32."""
-        columns = [np.asarray(at(obs, path)) for path, part in self._parts if isinstance(part, spaces.Box)]
-        rows = len(np.asarray(at(obs, self.paths[0])))
+        columns = [np.asarray(at(obs, path)) for path, part in self.parts if isinstance(part, spaces.Box)]
+        rows = len(np.asarray(at(obs, self.parts[0][0])))
         flat = [column.reshape(rows, -1).astype(np.float32) for column in columns]
         return np.concatenate([np.empty((rows, 0), np.float32), *flat], axis=1)
 
@@ -69,7 +66,7 @@ class ScaledObservations:
             moments: `mean` and `deviation` of the Box elements, [size].
         """
         columns, start = {}, 0
-        for place, (path, part) in enumerate(self._parts):
+        for place, (path, part) in enumerate(self.parts):
             column = at(obs, path)
             if isinstance(part, spaces.Box):
                 own = slice(start, start := start + math.prod(part.shape))
@@ -79,10 +76,6 @@ class ScaledObservations:
                 column = column if layout is None else layout.to_channels_last(column)
             columns[str(place)] = column
         return columns
-
-    @property
-    def _parts(self) -> list[tuple[Path, spaces.Space]]:
-        return list(zip(self.paths, self.spaces, strict=True))
 
 
 def _scaled_space(part: spaces.Space) -> spaces.Space:
