@@ -76,11 +76,8 @@ class MaskChecks:
         if not allowed.all():
             row, action = np.argwhere(~allowed)[0].tolist()
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
-            raise EnvError(
-                "The action mask allows no action.",
-                f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
-                "no entry above 0",
-            ).expected("at least one 1", "leave one action valid, or end the episode")
+            where = f"policy {policy_id!r}, row {row} of {len(mask)}{several}"
+            raise EnvError.no_valid_action(where, "no entry above 0")
 
 
 def _check_space(space: Space, width: int, action_space: Space) -> None:
