@@ -12,6 +12,8 @@ from rollax.batch import DEFAULT_POLICY
 from rollax.core import atomic_files
 from rollax.errors import ConfigError, RollaxError
 from rollax.rollout.policy_runner import PolicyRunner
+from rollax.serving.export.onnx_model import policy_to_onnx
+from rollax.serving.export.stablehlo_model import policy_to_stablehlo
 
 Format = Literal["onnx", "stablehlo"]
 
@@ -45,18 +47,8 @@ def export_policy(
         raise ConfigError.unknown("format", to, get_args(Format), "to")
     target = atomic_files.absolute(out, ConfigError)
     runner = policy if isinstance(policy, PolicyRunner) else load_policy(policy, policy_id, **options)
-    _write(target, _serialized(runner, to))
+    _write(target, policy_to_onnx(runner) if to == "onnx" else policy_to_stablehlo(runner))
     return target
-
-
-def _serialized(runner: PolicyRunner, to: Format) -> bytes:
-    if to == "onnx":
-        from rollax.serving.export.onnx_model import policy_to_onnx
-
-        return policy_to_onnx(runner)
-    from rollax.serving.export.stablehlo_model import policy_to_stablehlo
-
-    return policy_to_stablehlo(runner)
 
 
 def _write(target: Path, content: bytes) -> None:

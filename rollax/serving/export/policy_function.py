@@ -85,7 +85,7 @@ class PolicyFunction:
         self._wide = wide
         self._clip = runner.filter.clip
         self._scales = {path: (leaf.mean, leaf.deviation) for path, leaf in runner.filter.leaves.items()}
-        self._boxes, self._clip_rewards = runner.action_map.boxes, runner.reward_map.clip_rewards
+        self._boxes, self._reward_map = runner.action_map.boxes, runner.reward_map
         self.obs = self._tensors(OBS, policy.observation_space)
         self.inputs: list[Tensor] = [*self.obs.values(), *self._memory_inputs()]
         states = policy.memory.initial_state
@@ -193,7 +193,7 @@ class PolicyFunction:
             if tensor.name.startswith(STATE_IN):
                 arrays[SampleBatch.STATE_IN, int(tensor.name.removeprefix(f"{STATE_IN}_"))] = array
             elif tensor.name == PREV_REWARD:
-                arrays[SampleBatch.PREV_REWARDS,] = self._rewards(array)
+                arrays[SampleBatch.PREV_REWARDS,] = self._reward_map(array)
             elif tensor.initial is not None:
                 box = self._boxes.get(tensor.path)
                 column = _narrow(array) if box is None else _to_policy(box, array)
@@ -211,11 +211,6 @@ class PolicyFunction:
             box = None if tensor.name.startswith(STATE_OUT) else self._boxes.get(tensor.path)
             outputs.append(array if box is None else _to_env(box, array, tensor.dtype))
         return outputs
-
-    def _rewards(self, rewards: Any) -> Any:
-        if self._clip_rewards is True:
-            return jnp.sign(rewards)
-        return jnp.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
 
 @contextlib.contextmanager
