@@ -124,7 +124,7 @@ class TrainingBackend(Backend):
 
     def submit(self, episodes: list[Episode]) -> Submitted:
         # All checks come first, because the episodes of a refused submission may be sent again, one by one.
-        too_old, taken = [], []
+        too_old = []
         for number, episode in enumerate(episodes):
             self._episodes.check_declared(episode.agents, f"episodes[{number}]")
             learning = {agent: self._policies_of(agent) for agent in episode.agents}
@@ -134,16 +134,13 @@ class TrainingBackend(Backend):
             too_old.append(self._is_too_old(episode, learning))
         for episode, is_too_old in zip(episodes, too_old, strict=True):
             if is_too_old:
-                steps = max(len(trajectory.rewards) for trajectory in episode.agents.values())
-                self.worker.note_dropped(steps)
+                self.worker.note_dropped(max(len(trajectory.rewards) for trajectory in episode.agents.values()))
             else:
-                taken.append(episode)
-        for episode in taken:
-            self._play(episode)
+                self._play(episode)
         with self._lock:
             self._counts["episodes_submitted"] += len(episodes)
-            self._counts["episodes_too_old"] += len(episodes) - len(taken)
-        return Submitted(accepted=len(taken), too_old=len(episodes) - len(taken), version=self.version)
+            self._counts["episodes_too_old"] += sum(too_old)
+        return Submitted(accepted=len(episodes) - sum(too_old), too_old=sum(too_old), version=self.version)
 
     def weights(self, policy_id: str) -> bytes:
         from rollax.serving.weights import policy_to_bytes
@@ -275,15 +272,12 @@ class TrainingBackend(Backend):
 
     def _end(self, episode_id: str, episode: Episode, ending: Mapping[str, _Step], *, closes: bool) -> None:
         """Ends agents; if `closes`, the episode ends with the last of these agents."""
-        for terminated in (True, False):
-            agents = {a: step.obs for a, step in ending.items() if episode.agents[a].terminated is terminated}
-            others = any(episode.agents[agent].terminated is not terminated for agent in ending)
-            if not agents:
-                continue
-            if closes and not (others and terminated):
-                self._episodes.end(episode_id, agents, not terminated)
-            else:
-                self._episodes.end_agents(episode_id, agents, not terminated)
+        terminated = {agent: step.obs for agent, step in ending.items() if episode.agents[agent].terminated}
+        truncated = {agent: step.obs for agent, step in ending.items() if agent not in terminated}
+        for agents, others, is_truncated in ((terminated, truncated, False), (truncated, {}, True)):
+            if agents:
+                end = self._episodes.end if closes and not others else self._episodes.end_agents
+                end(episode_id, agents, is_truncated)
 
     def _count(self, reward: float, steps: int) -> None:
         with self._lock:
