@@ -61,8 +61,7 @@ class PendingActions:
         request = PendingRequest(client, sessions, agents, single=single, key=key)
         self._sessions.begin_waiting(agents)
         self._requests.add(request)
-        if key is not None:
-            sessions[0].remember(key, request)
+        sessions[0].remember(key, request)
         return request
 
     def release(self, request: PendingRequest) -> None:
@@ -122,8 +121,7 @@ class PendingActions:
         response: Response = messages.Actions(actions, result.version)
         if request.single:
             response = messages.Action(actions[request.sessions[0].id], result.version)
-        if request.key is not None:
-            request.sessions[0].remember(request.key, response)
+        request.sessions[0].remember(request.key, response)
         request.finish(response)
 
 

@@ -179,10 +179,8 @@ class Service:
     def _request_actions(
         self, observations: Mapping[str, Any], key: Key | None, client: Hashable, *, single: bool
     ) -> Result:
-        if key is not None:
-            known = self.sessions.response_to(next(iter(observations)), key)
-            if known is not None:
-                return known
+        if (known := self.sessions.response_to(next(iter(observations)), key)) is not None:
+            return known
         sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
         request = self._pending.begin(client, sessions, agents, single=single, key=key)
@@ -269,16 +267,13 @@ class Service:
     def _once(self, request: Any, execute: Callable[[Session], None]) -> messages.Done:
         """Executes a quick request of one episode, unless it was executed before."""
         key = self._key(request)
-        if key is not None:
-            known = self.sessions.response_to(request.episode_id, key)
-            if known is not None:
-                return known
+        if (known := self.sessions.response_to(request.episode_id, key)) is not None:
+            return known
         session = self.sessions.running(request.episode_id)
         execute(session)
         session.last_response = self._clock()
         done = messages.Done()
-        if key is not None:
-            session.remember(key, done)
+        session.remember(key, done)
         return done
 
     def _in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:

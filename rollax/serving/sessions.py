@@ -49,8 +49,10 @@ class Session:
     acted: bool = False
     responses: OrderedDict[Key, Any] | None = None
 
-    def remember(self, key: Key, response: Any) -> None:
-        """Stores the response, or the pending request, that a repetition of the request gets."""
+    def remember(self, key: Key | None, response: Any) -> None:
+        """Stores the response, or the pending request, that a repetition of the request gets; None: it has no id."""
+        if key is None:
+            return
         if self.responses is None:
             self.responses = OrderedDict()
         self.responses[key] = response
@@ -145,8 +147,10 @@ class Sessions:
         self.expired += how == EXPIRED
         self.ended += how == ENDED
 
-    def response_to(self, episode_id: str, key: Key) -> Any:
-        """The response, or the pending request, of a repeated request; None for a new one."""
+    def response_to(self, episode_id: str, key: Key | None) -> Any:
+        """The response, or the pending request, of a repeated request; None for a new one, or one without an id."""
+        if key is None:
+            return None
         session = self._running.get(episode_id)
         if session is not None:
             return None if session.responses is None else session.responses.get(key)
