@@ -89,7 +89,7 @@ class HttpApp:
         self.metrics = metrics.Metrics()
         self.address = ""
         self._addresses: Counter[str] = Counter()
-        self.rates = Rates(self.limits.requests_per_s, self.limits.requests_per_s)
+        self._rates = Rates(self.limits.requests_per_s, self.limits.requests_per_s)
         self._files: dict[tuple[str, str], tuple[bytes, asyncio.Future[bytes]]] = {}
         self._nonce = secrets.token_hex(4)
         gets: dict[str, _Answer] = {
@@ -167,8 +167,11 @@ class HttpApp:
     def check(self, headers: Headers, client: str) -> None:
         """Raises RequestError if the head of a request shows that it is not allowed."""
         self.access.check(headers, client)
-        wait = self.rates.take(client)
-        if wait:
+        self.check_rate(client)
+
+    def check_rate(self, client: str) -> None:
+        """Counts a request; raises RequestError (429) if there are too many from its address."""
+        if wait := self._rates.take(client):
             fix = "send it again after the seconds of Retry-After, or raise requests_per_s of the server's limits"
             raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait, fix=fix)
 

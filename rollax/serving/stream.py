@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
-from rollax.errors import RequestError
 from rollax.serving.codec import JSON, VERBS, Codec, failure
 from rollax.serving.protocol import QUERIES, ErrorResponse, StreamError
 from rollax.serving.security import SUBPROTOCOL, Headers, headers_of
@@ -70,9 +69,7 @@ class _Messages:
         started = time.perf_counter()
         number, verb = None, "other"
         try:
-            wait = self._app.rates.take(self._address)
-            if wait:
-                raise RequestError("Too many requests from this address.", status=429, retry_after_s=wait)
+            self._app.check_rate(self._address)
             request = codec.decode(None, data)
             number, verb = request.id, VERBS[type(request)]
             if verb in QUERIES:
