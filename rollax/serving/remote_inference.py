@@ -33,9 +33,8 @@ class RemoteInference:
     def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
         self._converter()
         # The client makes the id, so that a repeated request does not start a second episode.
-        body: dict[str, Any] = {"episode_id": uuid.uuid4().hex if episode_id is None else episode_id}
-        if not training_enabled:
-            body["training_enabled"] = False
+        episode_id = uuid.uuid4().hex if episode_id is None else episode_id
+        body = {"episode_id": episode_id, "training_enabled": bool(training_enabled)}
         with reading_answer(self._calls.address.text, "start_episode"):
             return _text(self._calls.call("start_episode", body)["episode_id"])
 
@@ -65,12 +64,11 @@ class RemoteInference:
         self._calls.call("log_returns", body)
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
-        body = {"episode_id": episode_id, "observations": observations}
-        self._calls.call("end_agents", {**body, "truncated": True} if truncated else body)
+        body = {"episode_id": episode_id, "observations": observations, "truncated": bool(truncated)}
+        self._calls.call("end_agents", body)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
-        body = {"episode_id": episode_id, "obs": obs}
-        self._calls.call("end_episode", {**body, "truncated": True} if truncated else body)
+        self._calls.call("end_episode", {"episode_id": episode_id, "obs": obs, "truncated": bool(truncated)})
 
     def close(self) -> None:
         """Does nothing: the client closes the connections."""
