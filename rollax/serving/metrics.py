@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,9 +21,9 @@ class Metrics:
     """Counts requests by verb and status, and their latencies; all calls come from the event loop's thread."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[str, int], int] = {}
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
+        self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._total = 0
         self._totals: deque[tuple[float, int]] = deque()
@@ -33,13 +33,8 @@ class Metrics:
 
     def observe(self, verb: str, status: int, seconds: float) -> None:
         """Counts a request that was answered `seconds` after it arrived."""
-        key = (verb, status)
-        self._requests[key] = self._requests.get(key, 0) + 1
-        buckets = self._buckets.get(verb)
-        if buckets is None:
-            buckets = self._buckets[verb] = [0] * (len(BUCKETS) + 1)
-            self._seconds[verb] = 0.0
-        buckets[bisect_left(BUCKETS, seconds)] += 1
+        self._requests[verb, status] += 1
+        self._buckets[verb][bisect_left(BUCKETS, seconds)] += 1
         self._seconds[verb] += seconds
         self._recent.append(seconds)
         self._total += 1
