@@ -69,13 +69,14 @@ class Graph:
         """A constant, or weights with a name; equal small constants are stored once."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes()) if name is None and array.size <= 64 else None
-        if key is None or key not in self._known:
+        if key in self._known:
+            name = self._known[key]
+        else:
             name = name or f"constant_{next(self._number)}"
             self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-            if key is None:
-                return Value(name, array.dtype, array.shape, array.shape)
-            self._known[key] = name
-        return Value(self._known[key], array.dtype, array.shape, array.shape)
+            if key is not None:
+                self._known[key] = name
+        return Value(name, array.dtype, array.shape, array.shape)
 
     def integers(self, numbers: Sequence[int]) -> str:
         """The name of a constant vector of integers, such as a node's `axes`."""

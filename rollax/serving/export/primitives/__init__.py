@@ -15,4 +15,5 @@ def convert(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
     """Adds the nodes of an equation and returns its results; raises PolicyError for a primitive without a converter."""
     if equation.primitive not in CONVERTERS:
         raise refuse(equation)
-    return CONVERTERS[equation.primitive](graph, equation, inputs)
+    results = CONVERTERS[equation.primitive](graph, equation, inputs)
+    return [graph.cast(value, out.dtype) for value, out in zip(results, equation.outputs, strict=True)]

@@ -12,11 +12,13 @@ from rollax.serving.export.graph import Graph, Value
 from rollax.serving.export.inlining import Equation
 
 Converter = Callable[[Graph, Equation, list[Value]], list[Value]]
+"""Adds the nodes of an equation for its operands; `convert` casts the results to the types that JAX gives them."""
+
 _BOOL = np.dtype(bool)
 
 _SAME_NAMES = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
-    *("neg", "round", "sign", "sin", "sinh", "sqrt", "tan", "tanh"),
+    *("neg", "sign", "sin", "sinh", "sqrt", "tan", "tanh"),
 )
 _UNARY = {**{name: name.capitalize() for name in _SAME_NAMES}, "logistic": "Sigmoid"}
 _BINARY = {name: name.capitalize() for name in ("add", "sub", "mul", "div", "pow", "max", "min")} | {"add_any": "Add"}
@@ -54,24 +56,32 @@ def _longest(*sizes: Any) -> Any:
     return next((size for size in sizes if size != 1), 1)
 
 
-def _unary(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    if equation.primitive == "round" and int(equation.params["rounding_method"]) != 1:
+def _by_formula(formula: Callable[..., Value]) -> Converter:
+    """The converter for a formula of the graph and of the operands, in types that runtimes compute with."""
+
+    def converter(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+        return [formula(graph, *map(graph.computable, inputs))]
+
+    return converter
+
+
+def _by_node(op: str, **options: Any) -> Converter:
+    """The converter for one node, whose operands get the type of the first."""
+
+    def formula(graph: Graph, first: Value, *others: Value) -> Value:
+        return combined(graph, op, first, *(graph.cast(other, first.dtype) for other in others), **options)
+
+    return _by_formula(formula)
+
+
+def _round(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    if int(equation.params["rounding_method"]) != 1:
         raise refuse(equation, "rounding half away from zero")
-    value = graph.computable(inputs[0])
-    return [graph.cast(combined(graph, _UNARY[equation.primitive], value), inputs[0].dtype)]
+    return _by_node("Round")(graph, equation, inputs)
 
 
-def _binary(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    left, right = map(graph.computable, inputs)
-    result = combined(graph, _BINARY[equation.primitive], left, graph.cast(right, left.dtype))
-    return [graph.cast(result, inputs[0].dtype)]
-
-
-def _compared(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    left, right = map(graph.computable, inputs)
-    if equation.primitive == "ne":
-        return [combined(graph, "Not", combined(graph, "Equal", left, right, dtype=bool))]
-    return [combined(graph, _COMPARED[equation.primitive], left, right, dtype=bool)]
+def _different(graph: Graph, left: Value, right: Value) -> Value:
+    return combined(graph, "Not", combined(graph, "Equal", left, right, dtype=bool))
 
 
 def _logical(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -97,9 +107,8 @@ def _select(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
     return [result]
 
 
-def _clamp(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    low, value, high = map(graph.computable, inputs)
-    return [graph.cast(combined(graph, "Min", combined(graph, "Max", value, low), high), inputs[1].dtype)]
+def _clamp(graph: Graph, low: Value, value: Value, high: Value) -> Value:
+    return combined(graph, "Min", combined(graph, "Max", value, low), high)
 
 
 def _converted(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -110,7 +119,7 @@ def _converted(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Va
         limits = np.iinfo(dtype)
         value = combined(graph, "Max", number, scalar(graph, limits.min, number))
         value = combined(graph, "Min", value, scalar(graph, limits.max, number))
-    return [graph.cast(value, dtype)]
+    return [value]
 
 
 def _same(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -119,56 +128,41 @@ def _same(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
 
 def _integer_pow(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value, power = graph.computable(inputs[0]), equation.params["y"]
-    if 2 <= power <= 4:
-        square = combined(graph, "Mul", value, value)
-        result = square if power == 2 else combined(graph, "Mul", square, value if power == 3 else square)
-    else:
-        result = combined(graph, "Pow", value, scalar(graph, power, value))
-    return [graph.cast(result, inputs[0].dtype)]
+    if not 2 <= power <= 4:
+        return [combined(graph, "Pow", value, scalar(graph, power, value))]
+    square = combined(graph, "Mul", value, value)
+    return [square if power == 2 else combined(graph, "Mul", square, value if power == 3 else square)]
 
 
-def _is_finite(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    value = graph.computable(inputs[0])
-    odd = combined(
-        graph, "Or", combined(graph, "IsNaN", value, dtype=bool), combined(graph, "IsInf", value, dtype=bool)
-    )
-    return [combined(graph, "Not", odd)]
+def _is_finite(graph: Graph, value: Value) -> Value:
+    odd = (combined(graph, op, value, dtype=bool) for op in ("IsNaN", "IsInf"))
+    return combined(graph, "Not", combined(graph, "Or", *odd))
 
 
-def _remainder(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    left, right = map(graph.computable, inputs)
-    return [graph.cast(combined(graph, "Mod", left, right, fmod=1), inputs[0].dtype)]
-
-
-def _by_formula(formula: Callable[[Graph, Value, Value], Value]) -> Converter:
-    """The converter for a formula of a value and the number 1."""
-
-    def convert(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-        value = graph.computable(inputs[0])
-        return [graph.cast(formula(graph, value, scalar(graph, 1, value)), inputs[0].dtype)]
-
-    return convert
+def _one(graph: Graph, like: Value) -> Value:
+    return scalar(graph, 1, like)
 
 
 ELEMENTWISE: dict[str, Converter] = {
-    **dict.fromkeys(_UNARY, _unary),
-    **dict.fromkeys(_BINARY, _binary),
-    **dict.fromkeys((*_COMPARED, "ne"), _compared),
+    **{name: _by_node(op) for name, op in (_UNARY | _BINARY).items()},
+    **{name: _by_node(op, dtype=bool) for name, op in _COMPARED.items()},
     **dict.fromkeys((*_LOGICAL, "not"), _logical),
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "optimization_barrier", "device_put", "name"), _same),
     **dict.fromkeys(("reduce_precision", "sharding_constraint"), _same),
+    "round": _round,
+    "ne": _by_formula(_different),
     "select_n": _select,
-    "clamp": _clamp,
+    "clamp": _by_formula(_clamp),
     "convert_element_type": _converted,
     "integer_pow": _integer_pow,
-    "is_finite": _is_finite,
-    "rem": _remainder,
-    "square": _by_formula(lambda graph, x, one: combined(graph, "Mul", x, x)),
-    "rsqrt": _by_formula(lambda graph, x, one: combined(graph, "Div", one, combined(graph, "Sqrt", x))),
-    "expm1": _by_formula(lambda graph, x, one: combined(graph, "Sub", combined(graph, "Exp", x), one)),
-    "log1p": _by_formula(lambda graph, x, one: combined(graph, "Log", combined(graph, "Add", x, one))),
-    "erfc": _by_formula(lambda graph, x, one: combined(graph, "Sub", one, combined(graph, "Erf", x))),
+    "is_finite": _by_formula(_is_finite),
+    "rem": _by_node("Mod", fmod=1),
+    "square": _by_formula(lambda graph, x: combined(graph, "Mul", x, x)),
+    "rsqrt": _by_formula(lambda graph, x: combined(graph, "Div", _one(graph, x), combined(graph, "Sqrt", x))),
+    "expm1": _by_formula(lambda graph, x: combined(graph, "Sub", combined(graph, "Exp", x), _one(graph, x))),
+    "log1p": _by_formula(lambda graph, x: combined(graph, "Log", combined(graph, "Add", x, _one(graph, x)))),
+    "erfc": _by_formula(lambda graph, x: combined(graph, "Sub", _one(graph, x), combined(graph, "Erf", x))),
     "exp2": _by_formula(
-        lambda graph, x, one: combined(graph, "Exp", combined(graph, "Mul", x, scalar(graph, np.log(2), x)))
+        lambda graph, x: combined(graph, "Exp", combined(graph, "Mul", x, scalar(graph, np.log(2), x)))
     ),
 }

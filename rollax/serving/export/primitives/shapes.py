@@ -89,17 +89,16 @@ def _top(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     order = {"axis": axis, "largest": int(not sorts), "sorted": 1}
     best, places = graph.nodes("TopK", [graph.full(value), count], 2, **order)
     first, *others = equation.outputs
-    results = [graph.cast(made(best, value, first.shape), first.dtype)]
+    largest = made(best, value, first.shape)
     if not sorts:
-        indices = made(places, graph.constant(np.int64(0)), others[0].shape)
-        return [*results, graph.cast(indices, others[0].dtype)]
+        return [largest, made(places, graph.constant(np.int64(0)), others[0].shape)]
     rows = [graph.node("GatherElements", graph.full(other), places, axis=axis) for other in inputs[1:]]
-    return [*results, *(made(row, other, other.full) for row, other in zip(rows, inputs[1:], strict=True))]
+    return [largest, *(made(row, other, other.full) for row, other in zip(rows, inputs[1:], strict=True))]
 
 
 def _dim(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     name = graph.reshaped(graph.dim(dims_of([equation.params["dim"]])[0]), ())
-    return [graph.cast(Value(name, np.dtype(np.int64), (), ()), equation.outputs[0].dtype)]
+    return [Value(name, np.dtype(np.int64), (), ())]
 
 
 def _split(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -116,7 +115,7 @@ def _pad(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
         raise refuse(equation, "between the elements")
     pads = graph.integers([*before, *after])
     name = graph.node("Pad", graph.full(value), pads, graph.cast(padding, value.dtype).name)
-    return [graph.cast(made(name, value, equation.outputs[0].shape), inputs[0].dtype)]
+    return [made(name, value, equation.outputs[0].shape)]
 
 
 def _reverse(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -138,7 +137,7 @@ def _iota(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     shape[axis] = -1
     name = graph.node("Reshape", graph.node("Range", *scalars), graph.integers(shape))
     place = tuple(size if i == axis else 1 for i in range(len(full)))
-    return [graph.cast(Value(name, np.dtype(np.int64), place, full), dtype)]
+    return [Value(name, np.dtype(np.int64), place, full)]
 
 
 def _dynamic_slice(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:

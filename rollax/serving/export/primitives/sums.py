@@ -17,35 +17,34 @@ _REDUCED |= {"reduce_or": "ReduceMax", "reduce_and": "ReduceMin"}  # of booleans
 
 
 def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    name, axes, dtype = equation.primitive, list(equation.params["axes"]), inputs[0].dtype
+    name, axes = equation.primitive, list(equation.params["axes"])
     if not axes:
         return inputs
-    if dtype != np.bool_ and name in ("reduce_or", "reduce_and"):
+    if inputs[0].dtype != np.bool_ and name in ("reduce_or", "reduce_and"):
         raise refuse(equation, "of integers")
     value = graph.computable(inputs[0])
     if name == "reduce_sum":
         result = graph.node("ReduceSum", graph.full(value), graph.integers(axes), keepdims=0)
     else:
         result = graph.node(_REDUCED[name], graph.full(value), axes=axes, keepdims=0)
-    return [graph.cast(made(result, value, equation.outputs[0].shape), dtype)]
+    return [made(result, value, equation.outputs[0].shape)]
 
 
 def _best(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value = graph.computable(inputs[0])
     op = "ArgMax" if equation.primitive == "argmax" else "ArgMin"
     name = graph.node(op, graph.full(value), axis=equation.params["axes"][0], keepdims=0)
-    result = made(name, Value(name, np.dtype(np.int64), (), ()), equation.outputs[0].shape)
-    return [graph.cast(result, equation.params["index_dtype"])]
+    return [made(name, Value(name, np.dtype(np.int64), (), ()), equation.outputs[0].shape)]
 
 
 def _running_sum(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value, axis = graph.computable(inputs[0]), graph.constant(np.int64(equation.params["axis"])).name
     name = graph.node("CumSum", graph.full(value), axis, reverse=int(equation.params["reverse"]))
-    return [graph.cast(made(name, value, equation.outputs[0].shape), inputs[0].dtype)]
+    return [made(name, value, equation.outputs[0].shape)]
 
 
 def _product(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
-    (summed, batched), out = equation.params["dimension_numbers"], equation.outputs[0]
+    summed, batched = equation.params["dimension_numbers"]
     left, right = map(graph.computable, inputs)
     right = graph.cast(right, left.dtype)
     ranks = len(left.full), len(right.full)
@@ -63,7 +62,7 @@ def _product(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
         result = [*(of_left[i] for i in batched[0]), *free_left, *free_right]
         text = f"{''.join(of_left)},{''.join(of_right)}->{''.join(result)}"
         name = graph.node("Einsum", graph.full(left), graph.full(right), equation=text)
-    return [graph.cast(made(name, left, out.shape), out.dtype)]
+    return [made(name, left, equation.outputs[0].shape)]
 
 
 def _convolution(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -114,7 +113,7 @@ def _pooled(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
     result = made(_permuted(graph, name, [order.index(i) for i in range(rank)]), value, equation.outputs[0].shape)
     if not largest:
         result = combined(graph, "Mul", result, graph.constant(np.array(np.prod(window), value.dtype)))
-    return [graph.cast(result, inputs[0].dtype)]
+    return [result]
 
 
 SUMS: dict[str, Converter] = {
