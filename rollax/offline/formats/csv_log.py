@@ -93,23 +93,22 @@ class CsvReader(FormatReader):
             known: set[str] = set()
             current, continues = "", False
             for line, row in self._rows(path):
-                broken = isinstance(row, DatasetError)
-                episode = current if broken else f"{number}:{row[self._episode]}" if self._episode else str(number)
-                if broken:
+                if isinstance(row, DatasetError):
                     self.skip(row)
-                if broken or episode != current:
-                    yield from self._finished(rows, current, path, continues=continues, cut=broken)
-                    # The line that was skipped may be the beginning of the next episode.
-                    rows, continues = {}, broken or (continues and not rows)
-                if broken:
+                    yield from self._finished(rows, current, path, continues=continues, cut=True)
+                    rows, continues = {}, True  # the skipped line may be the beginning of the next episode
                     continue
-                if episode != current and episode in known:
-                    got = f"episode {row[self._episode or '']!r} again"
-                    raise DatasetError("The rows of an episode are not contiguous.", f"{path}, line {line}", got).fix(
-                        "sort the rows by episode, and within it by time"
-                    )
-                current = episode
-                known.add(episode)
+                episode = f"{number}:{row[self._episode]}" if self._episode else str(number)
+                if episode != current:
+                    yield from self._finished(rows, current, path, continues=continues)
+                    rows, continues = {}, continues and not rows
+                    if episode in known:
+                        what, got = "The rows of an episode are not contiguous.", row[self._episode or ""]
+                        raise DatasetError(what, f"{path}, line {line}", f"episode {got!r} again").fix(
+                            "sort the rows by episode, and within it by time"
+                        )
+                    current = episode
+                    known.add(episode)
                 rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
             yield from self._finished(rows, current, path, continues=continues)
 
