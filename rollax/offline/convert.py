@@ -57,21 +57,22 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
         reading = "convert(open_dataset(path), out)"
         raise ConfigError.is_not("The data", "a DatasetReader", "convert(reader, out)", reader).fix(reading)
     path = Path(out)
+    if to not in TARGETS:
+        raise ConfigError.unknown("format to write", to, TARGETS, "to")
+    known = _SETTINGS[to]
     for name in settings:
-        if name not in _SETTINGS.get(to, settings):
-            known, what = _SETTINGS[to], f"The format {to} does not have this setting."
+        if name not in known:
+            what = f"The format {to} does not have this setting."
             raise ConfigError(what, "settings of convert", name).expected(
                 f"some of {list(known)}", nearest(name, known) if known else "leave it out"
             )
     if to == "rollax":
         return _to_rollax(reader, path, settings)
-    if to in ("minari", "minari_arrow"):
-        from rollax.offline.formats.minari_format import write_minari
-
-        return write_minari(reader, path, storage="hdf5" if to == "minari" else "arrow", **settings)
     if to == "json_lines":
         return _to_json_lines(reader, path)
-    raise ConfigError.unknown("format to write", to, TARGETS, "to")
+    from rollax.offline.formats.minari_format import write_minari
+
+    return write_minari(reader, path, storage="hdf5" if to == "minari" else "arrow", **settings)
 
 
 def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
