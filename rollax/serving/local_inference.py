@@ -131,8 +131,7 @@ class LocalInference:
             infos = {agent_id: plain_info(plain(part), f"{where}, {agent_id!r}") for agent_id, part in infos.items()}
             where = f"reward of {episode_id!r}"
             amounts = {
-                agent_id: check_finite_number(amount.item() if _is_numpy_scalar(amount) else amount, "reward", where)
-                for agent_id, amount in rewards.items()
+                agent_id: check_finite_number(plain(amount), "reward", where) for agent_id, amount in rewards.items()
             }
             # A reward of 0 and an info for agents that have not acted or have ended are ignored.
             agents = {
@@ -307,7 +306,3 @@ class LocalInference:
 def _seed(seed: int | None, number: int) -> int | None:
     """The seed of policy `number`, so that policies draw different random numbers."""
     return seed if seed is None or not number else int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-
-
-def _is_numpy_scalar(value: Any) -> bool:
-    return isinstance(value, np.generic | np.ndarray) and value.ndim == 0
