@@ -50,7 +50,6 @@ class HttpConnection(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes over the transport."""
         super().connection_made(transport)
         self.parser = _Parser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
@@ -62,7 +61,6 @@ class HttpConnection(HttpToolsProtocol):
         self._unsent = (0, time.monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drops the connection."""
         super().connection_lost(exc)
         self.app.left(self._address)  # type: ignore[attr-defined]
 
@@ -102,7 +100,6 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head, self._head_size, self._size = True, 0, 0
 
     def on_url(self, url: bytes) -> None:
-        """Adds a part of the URL."""
         super().on_url(url)
         self._count_head(len(url))
 
@@ -175,7 +172,6 @@ class StreamConnection(WebSocketsSansIOProtocol):
     on_message: Callable[[bytes, Codec], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes over the transport."""
         super().connection_made(transport)
         self.app_state = {"connection": self}  # uvicorn copies it into the scope
         self._since: float | None = None
@@ -207,7 +203,6 @@ class StreamConnection(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """Executes a message."""
         data, self.frames, self._since = bytes(self.frames[0]), [], None
         if self.on_message is None or self.close_sent or self.transport.is_closing():
             return

@@ -51,7 +51,6 @@ class LearningCurve:
         self._started = self._clock() - passed
 
     def add(self, reward: float, length: int) -> None:
-        """Adds an episode."""
         self._rewards.append(reward)
         self._lengths.append(length)
         self.episodes += 1

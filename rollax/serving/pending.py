@@ -78,7 +78,6 @@ class PendingActions:
             first.responses.pop(request.key, None)
 
     def fail(self, error: RequestError) -> None:
-        """Fails all requests."""
         for request in list(self._requests):
             self._resolve(request, error)
 

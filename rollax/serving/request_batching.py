@@ -81,7 +81,6 @@ class RequestBatcher:
         self._waiting.clear()
 
     def add(self, parts: list[Part], on_done: OnDone) -> None:
-        """Adds a request."""
         alone = not self._waiting and sum(part.rows for part in parts) >= _FILLS_A_PASS
         self._waiting.append((parts, on_done))
         if alone:  # waiting for other requests would cost a turn of the event loop

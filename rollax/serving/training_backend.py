@@ -168,7 +168,6 @@ class TrainingBackend(Backend):
     # The policies of agents.
 
     def _runner(self, agent_id: Hashable) -> PolicyRunner:
-        """The policy of an agent."""
         if self._only is not None or agent_id is None:
             return self._only or next(iter(self.worker.runners.values()))
         return self._runner_of(str(agent_id))

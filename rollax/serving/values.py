@@ -78,11 +78,8 @@ def _reader(space: Space, path: Path, largest: float | None, bounded: bool) -> C
             for value in values:
                 if not isinstance(value, list | tuple) or len(value) != len(readers):
                     got = f"{len(value)} parts" if isinstance(value, list | tuple) else _shown(value)
-                    what, expected = (
-                        "The length of the value is not that of its space.",
-                        f"a list of {len(readers)} parts",
-                    )
-                    raise _misfit(what, where(0) + place, got, expected)
+                    what = "The length of the value is not that of its space."
+                    raise _misfit(what, where(0) + place, got, f"a list of {len(readers)} parts")
             return tuple(read([value[i] for value in values], where) for i, read in enumerate(readers))
 
         return read_tuples

@@ -58,7 +58,6 @@ class LimitedParquet:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
         return self._file.schema_arrow.names
 
     @property
