@@ -171,10 +171,9 @@ class EpisodeTable(Table):
         """Ends the running episodes of these sub-environments."""
         env_index = env_index[self["id"][env_index] >= 0]  # an episode without agents is not counted
         ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
-        counts, custom_metrics = self._end_episodes(env_index, ids, rewards, lengths)
+        self._end_episodes(ids, env_index, rewards, lengths)
         trains = self["trains"][env_index]
         self["id"][env_index], self["whole"][env_index] = -1, True
-        self._keep_metrics((ids, env_index, rewards, lengths), counts, custom_metrics)
         ids, lengths = ids[trains], lengths[trains]
         if len(ids):
             self._finished.append(ids)
@@ -204,21 +203,16 @@ class EpisodeTable(Table):
         lengths[segments.first] += before["length"]
         self.next_id += len(begun)
         self["begun"][:envs] += last - segments.first
-        columns = ids[ended], segments.env_index[ended], rewards[ended], lengths[ended]
-        counts, custom_metrics = self._end_episodes(columns[1], columns[0], *columns[2:])
+        if len(ended):
+            over, of_each = ids[ended], np.tile(policies, len(ended))
+            self._ended.add_trajectories(over.repeat(len(policies)), of_each, returns[ended].ravel())
+            self._end_episodes(over, segments.env_index[ended], rewards[ended], lengths[ended])
         self["id"][:envs] = np.where(np.isin(last, ended), -1, ids[last])
         self["reward"][:envs], self["length"][:envs] = rewards[last], lengths[last]
-        if len(ended):
-            self._ended.add_trajectories(
-                columns[0].repeat(len(policies)), np.tile(policies, len(ended)), returns[ended].ravel()
-            )
-            self._keep_metrics(columns, counts, custom_metrics)
         return ids
 
-    def _end_episodes(
-        self, env_index: np.ndarray, ids: np.ndarray, rewards: np.ndarray, lengths: np.ndarray
-    ) -> tuple[np.ndarray, dict[int, dict[str, float]]]:
-        """Calls callbacks for [K] ended episodes; returns which of them count, and their custom metrics by id."""
+    def _end_episodes(self, ids: np.ndarray, env_index: np.ndarray, rewards: np.ndarray, lengths: np.ndarray) -> None:
+        """Calls callbacks for [K] ended episodes, and keeps the metrics of those that count."""
         counts = self.ending(env_index)
         custom_metrics: dict[int, dict[str, float]] = {}
         if self._on_end or self._keeps_past or self._running:
@@ -227,18 +221,10 @@ class EpisodeTable(Table):
                 self["id"][index], self["reward"][index], self["length"][index] = episode_id, reward, length
                 if noted := self._end_episode(index, counted):
                     custom_metrics[episode_id] = noted
-        return counts, custom_metrics
-
-    def _keep_metrics(
-        self, columns: tuple[np.ndarray, ...], counts: np.ndarray, custom_metrics: dict[int, dict[str, float]]
-    ) -> None:
-        """Keeps the metrics of [K] ended episodes: their ids, sub-environments, rewards and lengths."""
-        ids, env_index, rewards, lengths = (column[counts] for column in columns)
-        self._ended.add(ids, env_index, rewards, lengths, custom_metrics)
-        if not counts.all():
-            self._ended.drop_trajectories(columns[0][~counts])
+        self._ended.add(ids[counts], env_index[counts], rewards[counts], lengths[counts], custom_metrics)
+        self._ended.drop_trajectories(ids[~counts])
         if self.left is not None:
-            np.subtract.at(self.left, env_index % len(self.left), 1)
+            np.subtract.at(self.left, env_index[counts] % len(self.left), 1)
 
     def _end_episode(self, index: int, counted: bool) -> dict[str, float]:
         """Ends the `Episode` of a sub-environment, if there is one; returns its custom metrics."""

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict
 
-_KEPT_POLLS = 100_000
-_Columns = tuple[np.ndarray, ...]
+_MOST_KEPT = 1_000_000
 
 
 @dataclass(slots=True)  # not frozen, because construction would take three times as long
@@ -45,25 +44,25 @@ def _from_columns(*columns: list[Any]) -> EpisodeList:
 
 
 class FinishedEpisodes:
-    """The episodes and trajectories that have ended, until their metrics are taken.
+    """The episodes that have ended, and the returns of trajectories, until the metrics of their episodes are taken.
 
-    If metrics are never taken, only the episodes and trajectories of the latest 100,000 polls or blocks with an end are
-    kept.
+    If metrics are never taken, only the latest 1,000,000 episodes are kept.
     """
 
     def __init__(self) -> None:
-        self._trajectories: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
-        self._episodes: deque[tuple[_Columns, dict[int, dict[str, float]]]] = deque(maxlen=_KEPT_POLLS)
+        # Episode id -> number of a policy -> returns, of episodes that have not ended yet.
+        self._returns: dict[int, dict[int, list[float]]] = {}
+        self._ended: deque[tuple[float, int, dict[int, list[float]], dict[str, float], int]] = deque(maxlen=_MOST_KEPT)
 
     def add_trajectories(self, ids: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
         """Adds [K] trajectories: the ids of their episodes, the numbers of their policies, and their returns."""
-        self._trajectories.append((ids, policies, rewards))
+        for episode_id, number, reward in zip(ids.tolist(), policies.tolist(), rewards.tolist(), strict=True):
+            self._returns.setdefault(episode_id, {}).setdefault(number, []).append(reward)
 
     def drop_trajectories(self, ids: np.ndarray) -> None:
         """Drops the trajectories of episodes that are dropped or do not count."""
-        ended = [(columns, ~np.isin(columns[0], ids)) for columns in self._trajectories]
-        kept = (tuple(column[over] for column in columns) for columns, over in ended)
-        self._trajectories = deque(kept, maxlen=_KEPT_POLLS)
+        for episode_id in ids.tolist():
+            self._returns.pop(episode_id, None)
 
     def add(
         self,
@@ -74,33 +73,18 @@ class FinishedEpisodes:
         custom_metrics: dict[int, dict[str, float]],
     ) -> None:
         """Adds [K] episodes; `custom_metrics` is episode id -> metrics, for episodes that have any."""
-        self._episodes.append(((ids, env_index, rewards, lengths), custom_metrics))
+        columns = (column.tolist() for column in (ids, env_index, rewards, lengths))
+        for episode_id, index, reward, length in zip(*columns, strict=True):
+            returns, custom = self._returns.pop(episode_id, {}), custom_metrics.get(episode_id, {})
+            self._ended.append((reward, length, returns, custom, index))
 
     def take(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
         """Removes the episodes and returns their metrics; `policy_ids` are indexed by the numbers of policies."""
-        by_episode: dict[int, dict[str, list[float]]] = {}
-        trajectories, episodes = _joined(self._trajectories), _joined(columns for columns, _ in self._episodes)
-        still: deque[_Columns] = deque(maxlen=_KEPT_POLLS)
-        if trajectories:  # those that end before their episode are kept until it ends
-            ended = np.isin(trajectories[0], episodes[0] if episodes else ())
-            if not ended.all():
-                still.append(tuple(column[~ended] for column in trajectories))
-            trajectories = tuple(column[ended] for column in trajectories)
-        for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
-            policy_rewards = by_episode.setdefault(episode_id, {})
-            policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
-        custom = {id_: metrics for _, of_poll in self._episodes for id_, metrics in of_poll.items()}
-        metrics = [
-            EpisodeMetrics(reward, length, by_episode.get(episode_id, {}), custom.get(episode_id, {}), index)
-            for episode_id, index, reward, length in zip(*(column.tolist() for column in episodes), strict=True)
+        ended, self._ended = self._ended, deque(maxlen=_MOST_KEPT)
+        return [
+            EpisodeMetrics(reward, length, {str(policy_ids[n]): own for n, own in returns.items()}, custom, index)
+            for reward, length, returns, custom, index in ended
         ]
-        self._trajectories, self._episodes = still, deque(maxlen=_KEPT_POLLS)
-        return metrics
-
-
-def _joined(polls: Iterable[_Columns]) -> _Columns:
-    """The columns of all polls, one after another; () without polls."""
-    return tuple(map(np.concatenate, zip(*polls, strict=True)))
 
 
 class EpisodeWindow:

@@ -56,8 +56,8 @@ class TestAcrossProcesses:
 
 
 class TestFinishedEpisodes:
-    def test_those_of_the_latest_polls_are_kept(self, monkeypatch):
-        monkeypatch.setattr(metrics_module, "_KEPT_POLLS", 2)
+    def test_the_latest_are_kept(self, monkeypatch):
+        monkeypatch.setattr(metrics_module, "_MOST_KEPT", 2)
         finished, one = FinishedEpisodes(), np.ones(1, int)
         for number in range(5):
             finished.add_trajectories(number * one, 0 * one, number * one)
