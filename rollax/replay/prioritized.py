@@ -82,8 +82,9 @@ class PrioritizedReplay(UniformReplay):
 
     def get_priorities(self) -> dict[str, Any]:
         """The priorities only, for a buffer whose rows are stored elsewhere."""
-        priorities = self._tree.leaves[: self._rows.links.filled].copy()
-        return {"priorities": priorities, "largest_priority": self._largest, "alpha": self.alpha}
+        filled = self._rows.links.filled
+        priorities = {"priorities": self._tree.leaves[:filled].copy()} if filled else {}
+        return {**priorities, "largest_priority": self._largest, "alpha": self.alpha}
 
     def check_priorities(self, state: Mapping[str, Any]) -> None:
         """Raises the CheckpointError of `set_priorities` for this state; nothing is changed."""
@@ -99,10 +100,7 @@ class PrioritizedReplay(UniformReplay):
         self._restore_priorities(priorities)
 
     def get_state(self) -> dict[str, Any]:
-        state = super().get_state()
-        if state:
-            state["priorities"] = self._tree.leaves[: self._rows.links.filled].copy()
-        return {**state, "largest_priority": self._largest, "alpha": self.alpha}
+        return {**super().get_state(), **self.get_priorities()}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         super().check_state(state)

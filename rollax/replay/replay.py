@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,53 @@ from rollax.core import trees
 from rollax.errors import BatchError, ConfigError
 from rollax.policy.replayed import SINGLE_ROWS, Draw
 from rollax.policy.sequence_draw import SequenceDraw
-from rollax.replay.readable import ReadableRows
 from rollax.replay.sequences import sequences_from
+
+
+class Indexed(Protocol):
+    """Numbers by slot: an array, or an object that computes them when they are read."""
+
+    def __getitem__(self, slots: NDArray, /) -> NDArray: ...
+
+
+class ReadableLinks(Protocol):
+    """How slots follow each other; see `Links`."""
+
+    @property
+    def filled(self) -> int: ...
+    @property
+    def number(self) -> Indexed: ...
+    @property
+    def preceding(self) -> Indexed: ...
+    @property
+    def following(self) -> Indexed: ...
+    @property
+    def observed(self) -> Indexed: ...
+    @property
+    def terminated(self) -> Indexed: ...
+    @property
+    def truncated(self) -> Indexed: ...
+    def indices(self, slots: NDArray) -> NDArray[np.int64]: ...
+
+
+class ReadableRows(Protocol):
+    """Columns by slot; see `StoredRows`."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def links(self) -> ReadableLinks: ...
+    @property
+    def rewards(self) -> Indexed: ...
+    @property
+    def bytes_per_slot(self) -> int: ...
+    def read(self, name: str, slots: NDArray[np.integer]) -> trees.Tree: ...
 
 
 class Replay(ABC):
     """Draws transitions of n steps, or sequences of rows, by default all with equal probability.
 
-    A subclass sets `_rows`.
+    A subclass sets `_rows`, which are in memory or elsewhere.
 
     Args:
         capacity: slots of rows and of observations without an action.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,9 @@ from rollax.batch import SampleBatch
 from rollax.batch.n_step import dtype_of_returns, n_step_windows
 from rollax.core import trees
 from rollax.policy.sequence_draw import SequenceDraw
-from rollax.replay.readable import ReadableLinks, ReadableRows
+
+if TYPE_CHECKING:
+    from rollax.replay.replay import ReadableLinks, ReadableRows
 
 _NOT_DRAWN_BY = -1
 
