@@ -73,7 +73,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         if not self.remote:
             return self._serial_step()
         self._begin()
-        try:
+        with self._learning():
             stored = 0
             while stored < max(len(self.remote), 1):
                 self._wait()
@@ -84,10 +84,6 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
                 self._feed()
                 self._broadcast_newest()
                 self._request_fragments()
-        finally:
-            self._learner.rest()
-        self._learner.check()
-        self._broadcast_newest()  # the caller may set other weights before the next step
         return dict(self.stats)
 
     def stop(self) -> None:
@@ -156,7 +152,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         return dict(self.stats)
 
     def _begin(self) -> None:
-        """Resumes the learner and the workers; the first time, and after a restore, weights are broadcast."""
+        """Requests fragments from the workers; the first time, and after a restore, weights are broadcast."""
         self.local_worker.set_timestep(self.steps)
         if not self._begun:
             self._broadcast()
@@ -165,7 +161,6 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         self._recount_requested()
         self._paused = self.remote.short_of(self.config.max_requests_in_flight_per_worker)
         self._request_fragments()
-        self._learner.resume()
 
     def _recount_requested(self) -> None:
         """Counts the updates of requested draws again, as an interrupted step may have dropped or not counted some."""

@@ -54,15 +54,10 @@ class AsyncSamplesOptimizer(LearnsInThread):
             self._broadcast()
         for index in self.remote.short_of(self.config.max_requests_in_flight_per_worker):
             self.remote.request(index, "sample_fragment")
-        learner.resume()
-        try:
+        with self._learning():
             while learner.updates == before:
                 learner.check()
                 self._exchange(learner)
-        finally:
-            learner.rest()
-        learner.check()
-        self._broadcast_newest()  # the caller may set other weights before the next step
         return dict(self.stats)
 
     def begin_exactly(self) -> None:

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rollax.optimizers.optimizer import Optimizer
@@ -117,7 +118,7 @@ class LearnerThread:
 
 
 class LearnsInThread(Optimizer):
-    """An optimizer with a learner thread, which is paused between two steps; `step` broadcasts the thread's weights."""
+    """An optimizer with a learner thread, which is paused between two steps."""
 
     pauses_between_steps = False
     _learner: LearnerThread
@@ -131,6 +132,17 @@ class LearnsInThread(Optimizer):
 
     def stop(self) -> None:
         self._learner.stop()
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Context of a step during which the thread learns; the newest weights are broadcast at its end."""
+        self._learner.resume()
+        try:
+            yield
+        finally:
+            self._learner.rest()
+        self._learner.check()
+        self._broadcast_newest()  # the caller may set other weights before the next step
 
     def _hand_over_weights(self) -> None:
         """Called in the learner thread: the current weights will be broadcast."""
