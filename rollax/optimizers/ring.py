@@ -136,7 +136,7 @@ class Ring:
             over = rows.terminated[here, place]
             discount = jnp.where(running, jnp.where(over, 0.0, discount * self.gamma), discount)
             running &= ~(over | rows.truncated[here, place])
-        obs, new_obs = self._observed(rows, step, last, place)
+        obs, new_obs = self.observed(rows, step, last, place)
         return {
             SampleBatch.OBS: obs,
             SampleBatch.ACTIONS: jax.tree.map(lambda leaf: leaf[step % self.steps, place], rows.actions),
@@ -161,11 +161,8 @@ class Ring:
         spread = (step.astype(jnp.uint32) * jnp.uint32(2654435769)) % count
         return jnp.where(step >= first, step, first + spread.astype(step.dtype))
 
-    def observed(self, rows: Rows, step: jax.Array, place: jax.Array) -> tuple[Any, Any]:
-        """The observations before and after B steps; traced by JAX."""
-        return self._observed(rows, step, step, place)
-
-    def _observed(self, rows: Rows, step: Any, last: Any, place: Any) -> tuple[Any, Any]:
+    def observed(self, rows: Rows, step: Any, last: Any, place: Any) -> tuple[Any, Any]:
+        """The observations before the first and after the last step of B windows; traced by JAX."""
         at = last % self.steps
         over = rows.terminated[at, place] | rows.truncated[at, place]
         return self.observations.read(rows.observations, step, last, over, place)

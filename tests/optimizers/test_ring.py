@@ -103,7 +103,7 @@ def test_an_episode_that_has_ended_keeps_its_last_observation_in_a_restart(make)
     steps = steps._replace(truncated=jnp.asarray(over), new_obs=steps.new_obs.at[3, 0].set(103))
     rows = ring.cut(filled(ring, steps), jnp.int32(4))
     rows = filled(ring, steps_of([16, 32], first=50, places=2), 4, rows)
-    _, after = ring.observed(rows, jnp.int32([3, 3]), jnp.int32([0, 1]))
+    _, after = ring.observed(rows, *[jnp.int32([3, 3])] * 2, jnp.int32([0, 1]))
     assert np.asarray(after).tolist() == [103, 4]
 
 
