@@ -102,16 +102,13 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def _learn_from(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
-        drawn = self._drawn(policy_id, buffer, count)
-        stats = self.policies[policy_id].learn_on_batch(drawn) or {}
+        policy, draw = self.policies[policy_id], self.draws[policy_id]
+        rows = count * draw.units(self.rows_of_update(policy))
+        drawn = buffer.sample(rows, self._rng, beta=self.config.prioritized_replay_beta, draw=draw)
+        stats = policy.learn_on_batch(drawn) or {}
         if SampleBatch.TD_ERROR in stats:
             buffer.update_priorities(drawn[SampleBatch.INDICES], stats[SampleBatch.TD_ERROR])
         return stats
-
-    def _drawn(self, policy_id: str, buffer: Replay | MixedReplay, count: int) -> SampleBatch:
-        draw = self.draws[policy_id]
-        count *= draw.units(self.rows_of_update(self.policies[policy_id]))
-        return buffer.sample(count, self._rng, beta=self.config.prioritized_replay_beta, draw=draw)
 
     def report(self) -> dict[str, Any]:
         """The drawable transitions by policy, and the updates made so far."""
