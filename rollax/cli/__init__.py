@@ -22,7 +22,6 @@ from rollax.cli import (
     doctor,
     estimate,
     explain,
-    resume,
     serve,
     share,
     train,
@@ -38,7 +37,7 @@ from rollax.runs.interrupts import no_lost_interrupts
 app = typer.Typer(name="rollax", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("train", cls=EachOptionOnce)(train.train)
 app.command("tune", cls=EachOptionOnce)(tune.tune)
-app.command("resume", cls=EachOptionOnce)(resume.resume)
+app.command("resume", cls=EachOptionOnce)(train.resume)
 app.command("check", cls=EachOptionOnce)(commands.check)
 app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)
 app.command("estimate", cls=EachOptionOnce)(estimate.estimate)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollax.errors import ConfigError
+
+_QUANTITIES = {
+    "stop_reward": "episode_reward_mean",
+    "stop_evaluation_reward": "evaluation_reward_mean",
+    "stop_timesteps": "timesteps_total",
+    "stop_iterations": "training_iteration",
+    "stop_time": "time_total_s",
+    "stop_plateau": "iterations_without_improvement",
+}
+"""Option -> the quantity of a result that it limits."""
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
@@ -51,6 +61,14 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"{key} is given twice.", where="--set", got=text, fix="leave one of them out")
         inside[last] = _value(value, "--set", text)
     return decode_config(config, trust="code fields")
+
+
+def parse_stop(options: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the stop conditions among options by name; None is not set. ConfigError for a wrong value."""
+    from rollax.runs.stopping import checked_stop
+
+    flags = {quantity: f"--{option.replace('_', '-')}" for option, quantity in _QUANTITIES.items()}
+    return checked_stop({quantity: options.get(option) for option, quantity in _QUANTITIES.items()}, flags)
 
 
 def parse_loggers(texts: Iterable[str]) -> list[dict[str, Any]]:

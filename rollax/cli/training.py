@@ -25,9 +25,8 @@ from rollax.cli.console import (
 )
 from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
 from rollax.cli.many_runs import check_halving, check_sweep, refuse_many, seeds_from, train_many
-from rollax.cli.parsing import parse_config, parse_loggers, parse_settings
+from rollax.cli.parsing import parse_config, parse_loggers, parse_settings, parse_stop
 from rollax.cli.planned_runs import PlannedRun
-from rollax.cli.training_options import stop_of_options
 from rollax.config.json_form import decode_config
 from rollax.config.presets import preset
 from rollax.config.trainer import config_of_values
@@ -104,21 +103,13 @@ def _experiment_of(options: Mapping[str, Any]) -> tuple[Experiment, dict[str, An
     data = _given_once("input", data[0] if data and len(data) == 1 else data, given)
     online = _given_once("then_online", True if options["then_online"] else None, given)
     given |= {key: value for key, value in (("input", data), ("then_online", online)) if value is not None}
-    stop = stop_of_options(
-        options["stop_reward"],
-        options["stop_evaluation_reward"],
-        options["stop_timesteps"],
-        options["stop_iterations"],
-        options["stop_time"],
-        options["stop_plateau"],
-    )
     file, trust_code = options["file"], options["trust_code"]
     experiment = override(
         Experiment() if file is None else read_experiment(file, trust_code=trust_code),
         run=options["run"],
         env=_given_once("env", options["env"], given),
         config=given if (seed := _given_once("seed", options["seed"], given)) is None else {**given, "seed": seed},
-        stop=stop,
+        stop=parse_stop(options),
         preset=options["preset"],
     )
     if options["resume"] is not None and options["preset"] is None:

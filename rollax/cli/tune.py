@@ -19,15 +19,8 @@ from rollax.cli.console import (
     new_folder,
     readable_errors,
 )
-from rollax.cli.parsing import parse_pairs, parse_settings
-from rollax.cli.training_options import (
-    QuietOption,
-    SettingsOption,
-    StopIterations,
-    StopTime,
-    StopTimesteps,
-    stop_of_options,
-)
+from rollax.cli.parsing import parse_pairs, parse_settings, parse_stop
+from rollax.cli.train import QuietOption, SettingsOption, StopIterations, StopTime, StopTimesteps
 from rollax.core.importing import named_by_caller
 from rollax.errors import ConfigError
 
@@ -118,6 +111,7 @@ def tune(
     traceback: TracebackOption = False,
 ) -> None:
     """Search for good settings of an algorithm, and write the best ones as an experiment file."""
+    stop = {"stop_timesteps": stop_timesteps, "stop_iterations": stop_iterations, "stop_time": stop_time}
     with readable_errors(traceback, imports):
         if (run is None) == (resume is None):
             got = f"{run}, --resume={resume}"
@@ -142,7 +136,7 @@ def tune(
                 resume if resume is not None else named_by_caller(run),
                 None if env is None else named_by_caller(env),
                 parse_settings(settings or ()),
-                stop=stop_of_options(None, None, stop_timesteps, stop_iterations, stop_time, None),
+                stop=parse_stop(stop),
                 search=parse_pairs(search, "--search") if search else None,
                 trials=trials,
                 time_s=time,
