@@ -29,7 +29,8 @@ from rollax.cli.console import (
     show_error,
 )
 from rollax.cli.parsing import parse_config, parse_json
-from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError, text_of
+from rollax.core.atomic_files import named_write_errors
+from rollax.errors import ConfigError, EnvError, SpaceError, text_of
 
 NOT_FIT = 1
 
@@ -215,11 +216,8 @@ def plot(
         for label, (_, unread) in results.items():
             if unread:
                 print(f"{label}: {unread} lines could not be read and were left out", file=sys.stderr)
-        try:
+        with named_write_errors("The picture", out):
             draw_curves({label: lines for label, (lines, _) in results.items()}, out)
-        except OSError as error:
-            fix = "pass --out in a folder that you may write to"
-            raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error
         print(shown_path(out))
 
 

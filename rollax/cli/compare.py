@@ -11,7 +11,8 @@ import typer
 
 from rollax.cli.completion import complete_run
 from rollax.cli.console import TracebackOption, readable_errors
-from rollax.errors import ConfigError, RollaxError
+from rollax.core.atomic_files import named_write_errors
+from rollax.errors import ConfigError
 
 
 def compare(
@@ -44,11 +45,8 @@ def compare(
         print(f"\nScores are the last {quantity} of each run.")
         if over_all := aggregate(groups, quantity, references):
             print(f"\n{over_all}\n")
-        try:
+        with named_write_errors("The picture", out):
             draw(groups, drawn_by(groups), out)
-        except OSError as error:
-            fix = "pass --out in a folder that you may write to"
-            raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error
         print(shown_path(out))
 
 

@@ -9,7 +9,8 @@ import typer
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.parsing import parse_config
-from rollax.errors import ConfigError, RollaxError
+from rollax.core.atomic_files import named_write_errors
+from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollax.offline.dataset import DatasetReader
@@ -98,11 +99,8 @@ def plot(
 
     with readable_errors(traceback):
         reader = _opened(sources, format, settings)
-        try:
+        with named_write_errors("The picture", out):
             draw_dataset(reader, out, ", ".join(sources))
-        except OSError as error:
-            fix = "pass --out in a folder that you may write to"
-            raise RollaxError("The picture was not written.", where=str(out), got=str(error), fix=fix) from error
         print(shown_path(out))
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from rollax.cli.console import command_name
 from rollax.config.json_form import encode_values, requires_trust
-from rollax.core.atomic_files import replace_file
-from rollax.errors import RollaxError
+from rollax.core.atomic_files import named_write_errors, replace_file
 from rollax.many.sweep import Setting
 from rollax.runs.comparison import QUANTITIES, Group, experiment_of, table
 from rollax.runs.display import shown_path
@@ -121,10 +120,8 @@ def write_stopped(
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file of a sweep; RollaxError if the disk fails."""
-    try:
+    with named_write_errors("A file of the runs", path):
         replace_file(path, text.encode())
-    except OSError as error:
-        raise RollaxError.not_written("A file of the runs", path, error) from error
 
 
 def _group(standing: Standing, experiment: Experiment) -> Group:

@@ -120,6 +120,15 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+@contextmanager
+def named_write_errors(thing: str, path: Path) -> Iterator[None]:
+    """Converts an OSError of the block to a RollaxError, which says that `thing` was not written, and where."""
+    try:
+        yield
+    except OSError as error:
+        raise RollaxError.not_written(thing, path, error) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)

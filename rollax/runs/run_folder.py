@@ -7,13 +7,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollax.core import storage
-from rollax.core.atomic_files import read_regular, replace_file
+from rollax.core.atomic_files import named_write_errors, read_regular, replace_file
 from rollax.core.cleanup import cleanup_on_error
 from rollax.core.storage import parsed_json
 from rollax.errors import CheckpointError, ConfigError, RollaxError, text_of
@@ -44,7 +44,7 @@ SCORE = "best.json"
 CANDIDATE = "candidate"
 """The folder of a model that is evaluated while training goes on."""
 PREFIX = "checkpoint_"
-_WHERE = "fit(out=...)"
+_WHERE, _WHAT = "fit(out=...)", "A file of the run"
 LOOKS_AT_TRAINING = 10
 """Iterations between two comparisons of the training reward with the best one.
 
@@ -133,7 +133,7 @@ class RunFolder:
         """Writes one result line and flushes the file."""
         self._check_there()
         line = _line(result)  # outside the block: its errors are not errors of the disk
-        with _named_errors(self.path / RESULTS_NAME):
+        with named_write_errors(_WHAT, self.path / RESULTS_NAME):
             self._last_line = self._results.tell()
             self._results.write(line)
             self._results.flush()
@@ -142,7 +142,7 @@ class RunFolder:
         """Replaces the last result line by the completed result; if the disk is full, the line stays."""
         self._check_there()
         path, line = self.path / RESULTS_NAME, _line(result)
-        with _named_errors(path):
+        with named_write_errors(_WHAT, path):
             with path.open("rb") as file:
                 earlier = file.read(self._last_line)
             replace_file(path, earlier + line)
@@ -189,7 +189,7 @@ class RunFolder:
             self._best = _saved(trainer, best) if candidate is None else _moved(candidate, best)
             self._best_score = score
             noted = {"checkpoint": self._best.name, "by": self._best_by, "score": score}
-            with _named_errors(self.path / SCORE):
+            with named_write_errors(_WHAT, self.path / SCORE):
                 replace_file(self.path / SCORE, (to_json(noted) + "\n").encode())
             _keep_newest(best, 1)
         if candidate is not None:
@@ -229,9 +229,9 @@ class RunFolder:
             if (self.path / CANDIDATE).exists():  # of a run that was killed while it evaluated
                 storage.remove_directory(self.path / CANDIDATE)
             _remove_results_after(self.path, continues_after)
-        with _named_errors(self.path / CONFIG):
+        with named_write_errors(_WHAT, self.path / CONFIG):
             replace_file(self.path / CONFIG, (to_json(experiment, indent=2) + "\n").encode())
-        with _named_errors(results):  # opened last, because nothing would close it if the rest failed
+        with named_write_errors(_WHAT, results):  # opened last, because nothing would close it if the rest failed
             return results.open("ab")
 
     def _find_best(self) -> None:
@@ -334,7 +334,7 @@ def check_empty(path: Path, where: str, go_on: str, *, held: bool = False) -> No
         refuse_used(path, where)
     if not os.path.exists(path):
         return
-    with _named_errors(path):
+    with named_write_errors(_WHAT, path):
         if path.is_dir() and {LOCK_NAME}.issuperset(os.listdir(path)):
             return
     found, more = "is not empty" if path.is_dir() else "is a file", ""
@@ -371,17 +371,8 @@ def _line(result: Mapping[str, Any]) -> bytes:
 def _remove_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and an incomplete last line."""
     kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
-    with _named_errors(folder / RESULTS_NAME):
+    with named_write_errors(_WHAT, folder / RESULTS_NAME):
         replace_file(folder / RESULTS_NAME, b"".join(map(_line, kept)))
-
-
-@contextmanager
-def _named_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        fix = "free some space on the disk, or choose another folder"
-        raise RollaxError("A file of the run was not written.", where=str(file), got=str(error), fix=fix) from error
 
 
 def _saved(trainer: Trainer, folder: Path) -> Path:
@@ -397,7 +388,7 @@ def _moved(checkpoint: Path, folder: Path) -> Path:
     """Moves a checkpoint into a folder, unless the folder already has the same checkpoint."""
     moved = folder / checkpoint.name
     if not moved.exists():
-        with _named_errors(folder):
+        with named_write_errors(_WHAT, folder):
             folder.mkdir(exist_ok=True)
             checkpoint.replace(moved)
     return moved

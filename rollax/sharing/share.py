@@ -13,7 +13,7 @@ from typing import Any
 
 from rollax.algorithms.registry import run_name
 from rollax.algorithms.trainer import Trainer
-from rollax.core.atomic_files import absolute, make_parents, new_folder, read_regular
+from rollax.core.atomic_files import absolute, make_parents, named_write_errors, new_folder, read_regular
 from rollax.core.importing import path_of
 from rollax.core.storage import MANIFEST, read_manifest
 from rollax.env.recording import encoder
@@ -213,12 +213,10 @@ def _delivered(folder: Path, place: str, private: bool) -> str:
 
 def _moved(folder: Path, target: Path) -> None:
     """Copies a folder; the copy gets its name when it is complete."""
-    try:
+    with named_write_errors("The run", target):
         make_parents(target.parent)
         with new_folder(target) as temporary:
             shutil.copytree(folder, temporary, dirs_exist_ok=True)
-    except OSError as error:
-        raise RollaxError.not_written("The run", str(target), error) from error
 
 
 def _copy_folder(source: Path, folder: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rollax.core.atomic_files import read_regular, replace_file
+from rollax.core.atomic_files import named_write_errors, read_regular, replace_file
 from rollax.core.importing import path_of
 from rollax.core.storage import parsed_json
 from rollax.errors import ConfigError, RollaxError, page, text_of
@@ -76,10 +76,8 @@ class LoggerGroup:
             for result in results if logs_earlier else ():
                 guarded.call(logger.log, *_numbers_and_step(result))
         if ids or before:
-            try:
+            with named_write_errors("The file of ids of loggers", run.folder / IDS_NAME):
                 replace_file(run.folder / IDS_NAME, to_json(ids, indent=2).encode())
-            except OSError as error:
-                raise RollaxError.not_written("The file of ids of loggers", run.folder / IDS_NAME, error) from error
         self._new_media(run.folder / MEDIA)  # marks the files of the earlier part of the run, which are logged already
 
     def log(self, result: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rollax.errors import RollaxError
+from rollax.core.atomic_files import named_write_errors
 from rollax.runs.loggers.logger import LoggedRun, Logger, Outcome
 
 EVENTS = "events.out.tfevents.*"
@@ -31,7 +31,7 @@ class TensorBoardLogger(Logger):
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Adds the numbers; a call at least 10 s after the last write also writes them to the file."""
-        with self._named_errors():
+        with named_write_errors("The TensorBoard log", self._folder / EVENTS):
             writer = self._open()
             from tensorboardX.summary import scalar
 
@@ -42,7 +42,7 @@ class TensorBoardLogger(Logger):
     def media(self, name: str, path: Path, step: int) -> None:
         if path.suffix.lower() not in _PICTURES:
             return
-        with self._named_errors():
+        with named_write_errors("The TensorBoard log", self._folder / EVENTS):
             writer = self._open()
             from PIL import Image
             from tensorboardX.proto import summary_pb2
@@ -75,13 +75,6 @@ class TensorBoardLogger(Logger):
         if time.monotonic() - self._flushed > _FLUSH_S:
             writer.flush()
             self._flushed = time.monotonic()
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RollaxError.not_written("The TensorBoard log", self._folder / EVENTS, error) from error
 
 
 @contextmanager

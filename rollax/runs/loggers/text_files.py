@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
-from rollax.core.atomic_files import replace_file
-from rollax.errors import RollaxError
+from rollax.core.atomic_files import named_write_errors, replace_file
 from rollax.runs.loggers.logger import LoggedRun, Logger
 
 CSV_NAME, JSON_LINES_NAME = "progress.csv", "metrics.jsonl"
+_WHAT = "The file of a logger"
 
 
 class CsvLogger(Logger):
@@ -23,12 +22,12 @@ class CsvLogger(Logger):
         self._path = run.folder / CSV_NAME
         self._columns = ["step"]
         self._row: dict[str, float] = {}
-        with _named_errors(self._path):
+        with named_write_errors(_WHAT, self._path):
             self._rewrite([])
         return True
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        with _named_errors(self._path):
+        with named_write_errors(_WHAT, self._path):
             if step == self._row.get("step"):  # one row for each step
                 with self._path.open("r+b") as file:
                     file.truncate(self._row_at)
@@ -57,7 +56,7 @@ class JsonLinesLogger(Logger):
 
     def begin(self, run: LoggedRun) -> bool:
         self._path = run.folder / JSON_LINES_NAME
-        with _named_errors(self._path):
+        with named_write_errors(_WHAT, self._path):
             replace_file(self._path, b"")
         return True
 
@@ -68,13 +67,5 @@ class JsonLinesLogger(Logger):
         self._append({"step": step, "name": name, "file": str(path)})
 
     def _append(self, line: Mapping[str, float | str]) -> None:
-        with _named_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+        with named_write_errors(_WHAT, self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-
-
-@contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RollaxError.not_written("The file of a logger", path, error) from error
