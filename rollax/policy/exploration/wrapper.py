@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rollax.policy.exploration import Exploration
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards the choice of actions to `inner`; a subclass appends `own_numbers` columns to the noise of `inner`."""
+    """Forwards actions and state to `inner`; a subclass appends `own_numbers` columns to the noise of `inner`."""
 
     own_numbers = 0
 
@@ -48,3 +48,9 @@ class ExplorationWrapper(Exploration):
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return self.inner.fetches(outputs, actions)
+
+    def get_state(self) -> dict[str, Any]:
+        return self.inner.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.set_state(state)

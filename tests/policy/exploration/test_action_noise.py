@@ -138,6 +138,22 @@ def test_noise_state_advances_in_random_steps():
     np.testing.assert_allclose(actions.reshape(3, 2), after[0])
 
 
+def test_the_state_is_that_of_the_inner_exploration():
+    class Shrinking(Deterministic):
+        width = 1.0
+
+        def get_state(self):
+            return {"width": self.width}
+
+        def set_state(self, state):
+            self.width = state["width"]
+
+    one, other = (RandomAtFirst(Shrinking(SHAPE), BOX, 10) for _ in range(2))
+    one.inner.width = 0.5
+    other.set_state(one.get_state())
+    assert other.inner.width == 0.5
+
+
 def test_probabilities_of_random_actions():
     exploration = RandomAtFirst(FromDistribution(Categorical(4, 0)), spaces.Discrete(4), 10)
     outputs = np.array([[0.0, MASKED_LOGIT, 0.0, np.log(2)]], np.float32)
