@@ -89,7 +89,8 @@ class TorchPolicy(ModelPolicy):
             device=self.device,
             count_rows=self._count_rows,
             compiled=compiled,
-            keeps_padding=compiled and not norms,  # padding would count in batch statistics
+            # Padding are rows of the same epoch: as in JAX, batch statistics are those of a whole minibatch.
+            keeps_padding=compiled or bool(with_running_statistics(self.model)),
         )
 
     @property

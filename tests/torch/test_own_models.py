@@ -218,17 +218,21 @@ class TestOutputs:
 
 
 class TestBatchNorm:
-    def test_a_minibatch_of_one_row_uses_the_running_statistics(self):
-        """17 rows are minibatches of 8, 8 and 1: two of three steps change the statistics."""
+    def test_a_last_minibatch_is_filled_up_with_other_rows(self):
+        """17 rows are minibatches of 8, 8 and 1: the last one has statistics of 8 rows too."""
         policy, other = (make(model={"custom_model": Stateful}, num_sgd_iter=1) for _ in range(2))
         batch = experience(policy, 17)
         policy.learn_on_batch(batch)
         assert policy.learner.num_updates == 3
-        assert policy.get_weights()["norm.num_batches_tracked"] == 2
+        assert policy.get_weights()["norm.num_batches_tracked"] == 3
         other.learn_on_batch(batch)
         same(policy.get_weights(), other.get_weights())
-        policy.learn_on_batch(batch)
-        assert policy.get_weights()["norm.num_batches_tracked"] == 4
+
+    def test_the_gradient_of_one_row_uses_the_running_statistics(self):
+        policy = make(model={"custom_model": Stateful})
+        gradients, _ = policy.compute_gradients(experience(policy, 1))
+        assert "policy.weight" in gradients
+        assert "norm.num_batches_tracked" not in gradients
 
     def test_single_rows_alone_are_refused(self):
         with pytest.raises(ConfigError, match=r"minibatches of 1 row, and the layers \['norm'\](.|\n)*LayerNorm"):
