@@ -166,9 +166,10 @@ class DictRows:
     def beginning(self, obs: dict, infos: dict) -> Rows:
         """The rows of sub-environments after a reset: every agent in `obs` begins a trajectory."""
         rows = RowBuilder(self.name)
+        cut = any(self._sub_envs[env_id].running for env_id in obs)
         for env_id in obs:
             self._end_episode(env_id)
-        if len(obs) == len(self._sub_envs):  # slots are given as at the very beginning, in a restored run too
+        if cut and len(obs) == len(self._sub_envs):  # after an exact save, slots are given as in the restored run
             self._free, self._slot_count = [[] for _ in self._sub_envs], 0
         for env_id, by_agent in obs.items():
             if not by_agent:

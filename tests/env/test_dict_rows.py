@@ -64,6 +64,22 @@ def test_agents_keep_their_slots_and_a_reset_of_all_gives_those_of_the_beginning
     assert rows_of.beginning({0: agents, 1: agents}, {}).slots.tolist() == [0, 1, 2, 3]
 
 
+def test_agents_that_appear_in_episodes_keep_their_slots_where_all_end_together():
+    rows_of, both = DictRows("Lockstep", 2), {"a": 1, "b": 2}
+    on, over = {ALL: False}, {ALL: True}
+
+    def begin():
+        return rows_of.beginning({0: {"a": 1}, 1: {"a": 1}}, {}).slots.tolist()
+
+    def appear(env_id):
+        return rows_of.outcome({env_id: both}, {}, {env_id: on}, {env_id: on}, {}, {}).slots.tolist()
+
+    assert [begin(), appear(0), appear(1)] == [[0, 1], [0, 2], [1, 3]]
+    rows_of.outcome({0: both, 1: both}, {}, {0: over, 1: over}, {0: on, 1: on}, {}, {})
+    assert [begin(), appear(1), appear(0)] == [[0, 1], [1, 3], [0, 2]]
+    assert [begin(), appear(1), appear(0)] == [[0, 1], [1, 2], [0, 3]]  # episodes are cut: as at the very beginning
+
+
 def test_infos_are_in_the_rows_of_their_agents():
     rows_of = DictRows("Infos", 1)
     rows_of.beginning({0: {"a": 1, "b": 2}}, {})
