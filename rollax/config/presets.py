@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from rollax.errors import ConfigError, corrected
+from rollax.errors import ConfigError
 
 _LAYERS = {"fcnet_hiddens": (256, 256)}
 _SHARED_LAYERS = {**_LAYERS, "vf_share_layers": True}
@@ -98,8 +98,5 @@ def preset(name: str, algorithm: str) -> dict[str, Any]:
 def _entry(table: Mapping[str, Any], name: str, what: str, argument: str) -> Any:
     found = {known.casefold(): value for known, value in table.items()}.get(str(name).casefold())
     if found is None:
-        near = corrected(str(name), table)
-        raise ConfigError(f"Unknown {what}.", f"preset({argument}=...)", name).expected(
-            f"one of {', '.join(table)}", "use one of these" if near is None else f"did you mean {near!r}?"
-        )
+        raise ConfigError.unknown(what, name, table, f"preset({argument}=...)")
     return found

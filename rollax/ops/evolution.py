@@ -16,7 +16,7 @@ import optax
 from numpy.typing import ArrayLike, NDArray
 
 from rollax.core.numbers import is_finite, is_whole
-from rollax.errors import ConfigError, NonFiniteError, ShapeError, nearest
+from rollax.errors import ConfigError, NonFiniteError, ShapeError
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
 Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -98,9 +98,7 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
         ConfigError: there is no such shaping.
     """
     if shaping not in get_args(Shaping):
-        known = get_args(Shaping)
-        expected, fix = ", ".join(known), nearest(shaping, known)
-        raise ConfigError("Unknown shaping.", where="es_weights", got=shaping, expected=expected, fix=fix)
+        raise ConfigError.unknown("shaping", shaping, get_args(Shaping), "es_weights")
     both = _both_sides(returns)
     if shaping in ("centered_rank", "centered_sign_rank"):
         shaped = centered_ranks(both)

@@ -123,9 +123,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
     policy_ids = tuple(policies) if shared.policies is None else tuple(dict.fromkeys(shared.policies))
     for policy_id in policy_ids:
         if policy_id not in policies:
-            raise ConfigError("Unknown policy in shared_variables.", f"{key}, policies", policy_id).expected(
-                f"ids from {sorted(policies)}", nearest(policy_id, policies)
-            )
+            raise ConfigError.unknown("policy in shared_variables", policy_id, policies, f"{key}, policies")
     if len(policy_ids) < 2:
         raise ConfigError("Fewer than two policies share variables.", f"{key}, policies", policy_ids).expected(
             "at least two policies", "list at least two policies, or leave the entry out"
