@@ -1,4 +1,4 @@
-"""Settings of JAX and glibc that must be made before JAX starts, and how often JAX has compiled a function."""
+"""Settings of JAX and glibc that must be made before JAX starts; static arguments, and how often JAX has compiled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import logging
 import os
 import platform
 import sys
+from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from rollax.errors import ConfigError, RollaxError
@@ -101,6 +103,25 @@ def _keep_memory() -> None:
     libc = ctypes.CDLL(None)
     for parameter, amount in _KEPT_BYTES.items():
         libc.mallopt(parameter, amount)
+
+
+class StaticArgument:
+    """The base of frozen dataclasses that are static arguments of compiled functions.
+
+    The hash, which each call needs, is computed once. A copy is the object itself. A subclass repeats
+    `__hash__ = StaticArgument.__hash__`, because `dataclass` would write another one.
+    """
+
+    @cached_property
+    def _hash(self) -> int:
+        of_fields: Any = self
+        return hash(tuple(getattr(self, field.name) for field in fields(of_fields)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
 
 _T = TypeVar("_T")

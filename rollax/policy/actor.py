@@ -15,7 +15,7 @@ import numpy as np
 from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
 from rollax.core.numbers import all_finite
-from rollax.core.runtime import note_trace
+from rollax.core.runtime import StaticArgument, note_trace
 from rollax.models.outputs import state_values
 from rollax.policy.split_model import SplitModel
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Actor:
+class Actor(StaticArgument):
     """Acts with the model of an algorithm. An actor has no arrays: equal actors share compiled functions.
 
     `params` and `extra` are the model's arrays. `columns` are inputs of `run_model`, padded to S rows. Methods named
@@ -42,15 +42,7 @@ class Actor:
     wanted: frozenset[str] | None
     noisy: bool = False
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.algorithm, self.split, self.wanted, self.noisy))
-
-    def __hash__(self) -> int:
-        return self._hash  # computed once: each compiled call needs it
-
-    def __deepcopy__(self, memo: Any) -> Actor:
-        return self
+    __hash__ = StaticArgument.__hash__
 
     def actions(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -14,7 +14,7 @@ import optax
 from jax import lax
 
 from rollax.batch import Columns
-from rollax.core.runtime import note_trace
+from rollax.core.runtime import StaticArgument, note_trace
 from rollax.policy.checks import misshapen_statistic
 from rollax.policy.devices import Devices, OneFetch
 from rollax.policy.update_plan import UpdatePlan, part_of, rate_of
@@ -74,21 +74,13 @@ def means_of_last_epoch(
 
 
 @dataclass(frozen=True)
-class GradientSteps:
+class GradientSteps(StaticArgument):
     """Compiled functions of `Variables`. An object has no arrays: equal objects share compiled functions."""
 
     objective: Objective
     devices: Devices = field(default_factory=Devices)
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.objective, self.devices))
-
-    def __hash__(self) -> int:
-        return self._hash  # computed once: each compiled call needs it
-
-    def __deepcopy__(self, memo: Any) -> GradientSteps:
-        return self
+    __hash__ = StaticArgument.__hash__
 
     @partial(jax.jit, static_argnums=0)
     def first_state(self, params: Columns) -> Any:

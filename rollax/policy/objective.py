@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from rollax.batch import Columns, SampleBatch
-from rollax.core.runtime import note_trace
+from rollax.core.runtime import StaticArgument, note_trace
 from rollax.policy.checks import checked_loss, td_error_of
 from rollax.policy.gradient_transforms import checked_optimizer, clipped
 from rollax.policy.split_model import SplitModel
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AlgorithmObjective:
+class AlgorithmObjective(StaticArgument):
     """An algorithm's loss and optimizer, for `GradientSteps`. It has no arrays: equal ones share compiled functions.
 
     Attributes:
@@ -36,23 +36,14 @@ class AlgorithmObjective:
     split: SplitModel
     state_parts: int | None
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.algorithm, self.split, self.state_parts))
-
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = StaticArgument.__hash__
 
     @property
     def plan(self) -> UpdatePlan:
         return self.algorithm.plan
 
-    @property
-    def optimizer(self) -> Any:
-        return self._optimizer
-
     @cached_property
-    def _optimizer(self) -> Any:
+    def optimizer(self) -> Any:
         algorithm = self.algorithm
         optimizer = checked_optimizer(algorithm.make_optimizer(), algorithm.label)
         each_part = isinstance(algorithm.learning_rates(0.0), Mapping)
