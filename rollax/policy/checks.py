@@ -91,7 +91,8 @@ class ColumnShapes:
         return Misfit(path, leaf, got, shape, whole, of_kind)
 
 
-_NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper())
+_NAMES = frozenset(value for key, value in vars(SampleBatch).items() if key.isupper()) - {SampleBatch.TARGET}
+"""The columns that a batch may have; targets are computed for the loss."""
 _OF_SEQUENCES = {
     SampleBatch.STATE_IN: "leave state_in out of `reads`: the loss of a model with memory has it anyway, one row "
     "for each sequence",

@@ -19,7 +19,7 @@ def rows(count: int, **columns: Any) -> SampleBatch:
 
 def test_names_of_the_columns():
     names = {name: getattr(SampleBatch, name) for name in dir(SampleBatch) if name.isupper()}
-    assert len(names) == 34
+    assert len(names) == 35
     assert all(value == name.lower() for name, value in names.items())
 
 

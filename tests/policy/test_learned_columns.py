@@ -186,13 +186,19 @@ def test_columns_that_own_postprocessing_changes():
 
 def test_keys_of_other_dicts_are_not_columns():
     class Looks(Own):
-        def loss(self, model, out, batch, mask, coefficients):
-            return {}["obs"], {}
+        key = "obs"
 
-    policy = Looks.make_policy(SEEN, CHOICES, PPO_CONFIG)
-    with pytest.raises(KeyError, match="^'obs'") as error:
-        policy.learn_on_batch(SampleBatch(sampled(policy)))
-    assert not isinstance(error.value, MissingColumnError)
+        def loss_columns(self, batch, rng):
+            return {**super().loss_columns(batch, rng), "target": numbers()}
+
+        def loss(self, model, out, batch, mask, coefficients):
+            return {}[self.key], {}
+
+    for algorithm in (Looks, type("LooksForTarget", (Looks,), {"key": "target"})):
+        policy = algorithm.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        with pytest.raises(KeyError, match=f"^'{algorithm.key}'") as error:
+            policy.learn_on_batch(SampleBatch(sampled(policy)))
+        assert not isinstance(error.value, MissingColumnError)
 
 
 def test_columns_of_an_own_loss():
