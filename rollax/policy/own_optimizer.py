@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,29 @@ _FIRST_STEPS = 8  # some of them may be 0, in a warm-up or while gradients are a
 
 
 def check_own_optimizer(objective: AlgorithmObjective, params: Columns) -> None:
-    """Raises PolicyError for an optimizer that steps against the gradient, or moves parts whose step is not due."""
+    """Raises PolicyError for an optimizer that steps against the gradient, or moves parts whose step is not due.
+
+    An optimizer with its own learning rate, such as `optax.adam(lr)`, would increase the loss, because updates subtract
+    `lr` times its steps.
+    """
     first, total = _first_steps(objective, params)
-    _check_direction(total, objective.algorithm.label)
-    _check_waiting(first, objective.plan.every, objective.algorithm.label)
+    where, every = f"{objective.algorithm.label}, make_optimizer", objective.plan.every
+    if total < 0:
+        raise PolicyError(
+            "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
+            where=where,
+            got="steps against the gradient, as those of optax.adam(lr)",
+            expected="an optimizer without a learning rate; updates subtract lr times its steps",
+            fix="return optax.scale_by_adam() or the like, and set the config key lr",
+        )
+    if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
+        raise PolicyError(
+            "The optimizer moves parts of the model in gradient steps that the plan skips for these parts.",
+            where=where,
+            got=f"a first step of {moved}, and a plan with every={dict(every)}",
+            expected="an optimizer for each part, which moves it only in the steps of the plan",
+            fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
+        )
 
 
 @partial(jax.jit, static_argnums=0)
@@ -39,31 +57,3 @@ def _first_steps(objective: AlgorithmObjective, params: Columns) -> tuple[Column
 
     _, (steps, sums) = lax.scan(step, optimizer.init(zeros), length=_FIRST_STEPS)
     return jax.tree.map(lambda of_each: of_each[0], steps), sums.sum()
-
-
-def _check_direction(steps: Any, where: str) -> None:
-    """Raises PolicyError if `steps`, the sum of the first steps, is negative: the steps are against the gradient.
-
-    An optimizer with its own learning rate, such as `optax.adam(lr)`, would increase the loss, because updates subtract
-    `lr` times its steps.
-    """
-    if steps < 0:
-        raise PolicyError(
-            "The optimizer reverses the sign of the gradient, so updates would increase the loss.",
-            where=f"{where}, make_optimizer",
-            got="steps against the gradient, as those of optax.adam(lr)",
-            expected="an optimizer without a learning rate; updates subtract lr times its steps",
-            fix="return optax.scale_by_adam() or the like, and set the config key lr",
-        )
-
-
-def _check_waiting(first: Any, every: Mapping[str, int], where: str) -> None:
-    """Raises PolicyError if the first step of an optimizer moves a part with k > 1 in `every`, which is not due yet."""
-    if moved := sorted({part_of(n) for n, step in first.items() if every.get(part_of(n), 1) > 1 and step.any()}):
-        raise PolicyError(
-            "The optimizer moves parts of the model in gradient steps that the plan skips for these parts.",
-            where=f"{where}, make_optimizer",
-            got=f"a first step of {moved}, and a plan with every={dict(every)}",
-            expected="an optimizer for each part, which moves it only in the steps of the plan",
-            fix="return by_part(optimizers, self.plan.every), of rollax.policy.gradient_transforms",
-        )
