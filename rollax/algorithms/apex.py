@@ -38,12 +38,9 @@ class ApexPolicy(JaxPolicy):
     """
 
     def make_exploration(self) -> Exploration:
-        return self.algorithm.exploration_of(lambda: self.exploration_scale)
-
-    @property
-    def exploration_scale(self) -> float:
-        config = self.config
-        return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
+        base, alpha = self.config.worker_epsilon, self.config.worker_epsilon_alpha
+        # The index of the worker is set later.
+        return self.algorithm.exploration_of(lambda: worker_scale(base, alpha, self.worker_index, self.num_workers))
 
     def _describe(self, model: Any) -> None:
         super()._describe(model)

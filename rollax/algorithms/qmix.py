@@ -90,8 +90,9 @@ class QMIX(ReplayLearning):
         return GroupView.of(self.observation_space, self.action_space, config.state_key, config.agent_ids)
 
     @property
-    def _first_action(self) -> int:
-        return int(self.action_space[0].start)  # type: ignore[index]  a Tuple: GroupView checks it
+    def choice(self) -> spaces.Discrete:
+        """The action space of each member."""
+        return self.action_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
@@ -100,14 +101,13 @@ class QMIX(ReplayLearning):
     @cached_property
     def masks(self) -> GroupMaskChecks:
         if self.config.model.custom_model is None:
-            observed, acts = self.observation_space[0], self.action_space[0]  # type: ignore[index]  Tuples, as above
+            observed: Any = self.observation_space[0]  # type: ignore[index]  a Tuple too
             fix = "move the mask to the top level of each member's observation"
-            refuse_nested_masks(observed, acts, "observation space of a member", fix)
+            refuse_nested_masks(observed, self.choice, "observation space of a member", fix)
         return GroupMaskChecks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
 
     def make_exploration(self) -> Exploration:
-        space = self.action_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
-        return GroupExploration(EpsilonGreedy(space, self.config.epsilon()), self.view.members)
+        return GroupExploration(EpsilonGreedy(self.choice, self.config.epsilon()), self.view.members)
 
     def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
         config = self.config
@@ -147,7 +147,7 @@ class QMIX(ReplayLearning):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[SampleBatch.TARGET]
-        actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
+        actions = by_member(batch[SampleBatch.ACTIONS]) - int(self.choice.start)
         # Unmasked, because a recorded action may be one that the action mask forbids.
         values = out.aux.get(UNMASKED, out.policy).reshape(*actions.shape, -1).astype(jnp.float32)
         learned = self.learned_rows(batch, mask)
