@@ -37,7 +37,8 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     also = f"; also wrong: {', '.join(others)}{more}" if others else ""
     where = f"config key '{keys[0]}' ({config_class.__name__})"
     if first[0].field is None:
-        return _unknown_key(config_class, first[0], where, also)
+        fix = _meant(config_class, first[0].owner, first[0].name) + also
+        return ConfigError(f"Unknown config key '{first[0].name}'.", where=where, got=first[0].value, fix=fix)
     field, value = first[0].field, first[0].value
     scheduled = first[0].name + SCHEDULE
     if scheduled in first[0].owner.model_fields and (callable(value) or isinstance(value, list | tuple)):
@@ -82,11 +83,6 @@ def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
     if field is not None and expected.startswith(("greater", "less")):
         expected = range_text(field, name) or expected
     return _Mistake(key, name, field, owner, details["input"], expected)
-
-
-def _unknown_key(config_class: type[BaseModel], mistake: _Mistake, where: str, also: str) -> ConfigError:
-    fix = _meant(config_class, mistake.owner, mistake.name) + also
-    return ConfigError(f"Unknown config key '{mistake.name}'.", where=where, got=mistake.value, fix=fix)
 
 
 def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> str:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.models.config import ModelConfig
@@ -53,17 +52,3 @@ class CentralCritic(nnx.Module):
         x = jnp.concatenate([which.astype(jnp.float32), own, others], axis=-1)
         values = self.head(self.mlp(x))
         return values if self.value_shape else jnp.squeeze(values, axis=-1)
-
-
-def with_critic(
-    model: Any,
-    critic_space: spaces.Space,
-    config: ModelConfig,
-    *,
-    rngs: nnx.Rngs,
-    value_shape: tuple[int, ...] = (),
-) -> Any:
-    """Returns the model with a `critic` for `critic_space`: the model's own `critic`, or else a `CentralCritic`."""
-    if not hasattr(model, "critic"):
-        model.critic = CentralCritic(critic_space, config, rngs=rngs, value_shape=value_shape)
-    return model

@@ -75,9 +75,11 @@ class Algorithm(BaseAlgorithm):
         # The actor's own values are not used, so they need no layers.
         actor = sizes.model_copy(update={"vf_share_layers": True})
         model = make_model(*spaces, width, actor, rngs, needs_value=False, value_shape=shape)
-        from rollax.models.centralized_critic import with_critic  # loaded only where it is used
+        if not hasattr(model, "critic"):
+            from rollax.models.centralized_critic import CentralCritic  # loaded only where it is used
 
-        return with_critic(model, critic_space, sizes, rngs=rngs, value_shape=shape)
+            model.critic = CentralCritic(critic_space, sizes, rngs=rngs, value_shape=shape)
+        return model
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """Returns an optimizer without learning rate and clipping: by default Adam, one per part in `learning_rates`.

@@ -210,16 +210,12 @@ class JaxPolicy(ModelPolicy):
         return self.compute_actions(obs_batch, explore=False)[0] if actions is None else actions
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        if overrides(type(self.exploration), Exploration, "after_fragment"):
-            self._adapt_exploration(fragment)
-        return super().postprocess_rows(fragment)
-
-    def _adapt_exploration(self, fragment: Fragment) -> None:
         def outputs_of(params: Columns) -> np.ndarray:
             columns = {SampleBatch.OBS: fragment[SampleBatch.OBS], **self.memory.of(fragment)}
             return self._outputs(params, trees.index(columns, slice(_ROWS_FOR_EXPLORATION)))[0]
 
         self.exploration.after_fragment(fragment, self.params, outputs_of, self.timestep)
+        return super().postprocess_rows(fragment)
 
     def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
         return self._outputs(self.params, columns)

@@ -285,13 +285,11 @@ class ModelPolicy(Policy):
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
-        return {SampleBatch.ACTION_LOGP: self._checked_logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions)}
-
-    def _checked_logp(self, inputs: np.ndarray, actions: Any) -> np.ndarray:
         rows = trees.length(actions)
-        logp = np.array(self._logp(*trees.pad((inputs, actions), acting_bucket(rows))))[:rows]
+        padded = trees.pad((fetches[SampleBatch.ACTION_DIST_INPUTS], actions), acting_bucket(rows))
+        logp = np.array(self._logp(*padded))[:rows]
         check_finite(logp, self.name, self.timestep)
-        return logp
+        return {SampleBatch.ACTION_LOGP: logp}
 
     @abstractmethod
     def _logp(self, inputs: np.ndarray, actions: Any) -> Any:
