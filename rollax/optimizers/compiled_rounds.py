@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,12 +14,14 @@ from jax import lax
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core.introspection import overrides
+from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import ACTION_MASK, choices
 from rollax.policy.exploration import Exploration
 from rollax.policy.gradient_steps import Variables, means_of_last_epoch
 from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.running_returns import RunningReturns
 from rollax.rollout.callbacks import Callbacks
-from rollax.rollout.compiled_policy import PolicyColumns, Statistics, why_statistics_only_on_host
+from rollax.rollout.compiled_policy import PolicyColumns, Statistics
 from rollax.rollout.compiled_sampler import Carry, CompiledSampler
 from rollax.rollout.compiled_sampler import Rows as Played
 from rollax.rollout.simulator_sampler import SimulatorSampler
@@ -152,7 +154,7 @@ class CompiledRounds(ABC):
         """
         self.made = 0
         carry, variables = self.devices.by_row(self.sampler.begun()), self.policy.learner.everywhere()
-        statistics = self.compiled.statistics.current(self.sampler.trajectories_of(self.policy_id))
+        statistics = self.compiled.statistics(self.sampler.trajectories_of(self.policy_id))
         statistics = self.devices.everywhere(statistics)
         padded = [*rounds, *[rounds[-1]] * (at_once - len(rounds))]
         stacked = jax.tree.map(lambda *parts: np.stack(parts), *padded)
@@ -213,9 +215,11 @@ class CompiledRounds(ABC):
         self, variables: Variables, stored: Any, statistics: Statistics, played: Played, drawn: Round, taken: jax.Array
     ) -> tuple[Statistics, tuple[Variables, Any, Learned, jax.Array]]:
         """The running statistics after a round, and the result of `traced_learning` with coefficients from them."""
-        own, (terminated, truncated) = self.compiled.statistics, self.traced_flags(played)
-        statistics = own.seen(statistics, self.traced_rewards(played), terminated | truncated)
-        coefficients = {**drawn.coefficients, **own.coefficients(statistics)}
+        terminated, truncated = self.traced_flags(played)
+        statistics = self.compiled.add_rewards(statistics, self.traced_rewards(played), terminated | truncated)
+        coefficients = dict(drawn.coefficients)
+        if statistics:  # as in `ModelPolicy.coefficients_of_statistics`
+            coefficients["running_statistics"] = {name: one.summary() for name, one in statistics.items()}
         learned = self.traced_learning(variables, stored, played, drawn.learning, coefficients, taken)
         return self.devices.replicated(statistics), learned
 
@@ -341,4 +345,12 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (overrides(type(worker.callbacks), Callbacks, "on_sample_end"), "callback on_sample_end"),
     )
     found = next((reason for applies, reason in reasons if applies), "")
-    return found or why_statistics_only_on_host(policy.running_statistics)
+    return found or _why_statistics_only_on_host(policy.running_statistics)
+
+
+def _why_statistics_only_on_host(moments: Mapping[str, RunningMoments]) -> str:
+    """Why running statistics cannot be updated on the device; empty if they can."""
+    for name, one in moments.items():
+        if type(one) is not RunningReturns or one.column != SampleBatch.REWARDS:
+            return f"running statistics {name!r}, which are not of sampled rewards"
+    return ""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.core import trees
-from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import Path, walk
 from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.jax_env import Outcome
@@ -76,36 +75,6 @@ class Played(NamedTuple):
         return self.terminateds | self.truncateds
 
 
-class _Memory:
-    """A `SlotMemory` as functions that JAX traces; it has no columns if the policy has no memory.
-
-    Args:
-        runner: the policy.
-        rows: N, the number of trajectories that run at the same time.
-    Attributes:
-        initial: [N, ...] the columns at the start of trajectories.
-    """
-
-    def __init__(self, runner: PolicyRunner, rows: int) -> None:
-        self._runner = runner
-        initial, stored = initial_memory(runner)
-        self._stored = {name: initial[name] for name in stored}
-        self.initial: Inputs = trees.tree_map(lambda row: jnp.repeat(jnp.asarray(row)[None], rows, axis=0), initial)
-
-    def after(self, actions: trees.Tree, states: Sequence[Any], rewards: Any) -> Inputs:
-        """The columns after N decisions and the rewards that followed, if the trajectories continue."""
-        after = {
-            SampleBatch.STATE_IN: tuple(states),
-            SampleBatch.PREV_ACTIONS: self._runner.action_map.received(actions),
-            SampleBatch.PREV_REWARDS: self._runner.reward_map(rewards),
-        }
-        return trees.tree_map(lambda column, part: part.astype(column.dtype), self.initial, after)
-
-    def on_host(self, columns: Inputs) -> Inputs:
-        """Selects the columns to store, in NumPy with the dtypes of the host: JAX has no int64."""
-        return trees.tree_map(lambda row, column: column.astype(row.dtype, copy=False), self._stored, columns)
-
-
 class CompiledFilter:
     """An `ObservationFilter` as functions that JAX traces; they have no effect if the filter has no leaves.
 
@@ -155,48 +124,6 @@ class CompiledFilter:
         return walk(cast, self._space, obs)
 
 
-class CompiledStatistics:
-    """Running statistics as functions that JAX traces, where `why_statistics_only_on_host` is empty.
-
-    Within a compiled call the statistics are float32. After it, the statistics on the host add up the same rewards in
-    float64.
-
-    Args:
-        moments: the statistics on the host.
-        slots: [R] the slots of the trajectories that run at the same time.
-    """
-
-    def __init__(self, moments: Mapping[str, RunningMoments], slots: NDArray[np.integer]) -> None:
-        self._returns = {name: one for name, one in moments.items() if isinstance(one, RunningReturns)}
-        self._slots = slots
-
-    def current(self, trajectories: NDArray[np.integer]) -> Statistics:
-        """The statistics on the host; `trajectories` [R] are the ids of the running trajectories."""
-        return {name: TracedReturns.of(one, self._slots, trajectories) for name, one in self._returns.items()}
-
-    # Traced by JAX.
-
-    def seen(self, statistics: Statistics, rewards: jax.Array, over: jax.Array) -> Statistics:
-        """The statistics after T steps with [R, T] rewards, where [R, T] `over` is true at the ends of episodes."""
-        returns = self._returns
-        return {
-            name: one.with_rewards(rewards, over & returns[name].episodic, returns[name].gamma)
-            for name, one in statistics.items()
-        }
-
-    def coefficients(self, statistics: Statistics) -> dict[str, Any]:
-        """As `ModelPolicy.coefficients_of_statistics`."""
-        return {"running_statistics": {name: one.summary() for name, one in statistics.items()}} if statistics else {}
-
-
-def why_statistics_only_on_host(moments: Mapping[str, RunningMoments]) -> str:
-    """Why running statistics cannot be updated on the device; empty if they can."""
-    for name, one in moments.items():
-        if type(one) is not RunningReturns or one.column != SampleBatch.REWARDS:
-            return f"running statistics {name!r}, which are not of sampled rewards"
-    return ""
-
-
 class CompiledPolicy:
     """One policy of a `CompiledSampler`.
 
@@ -207,7 +134,6 @@ class CompiledPolicy:
     Attributes:
         inputs: the inputs of the next forward pass.
         places: [k] the positions of the policy's agents among all agents of the environment.
-        statistics: the running statistics of the policy.
     """
 
     def __init__(self, runner: PolicyRunner, env: JaxBaseEnv, agents: Sequence[str]) -> None:
@@ -218,18 +144,31 @@ class CompiledPolicy:
         self._env, self._rows = env, env.num_envs * len(agents)
         self._slots = (np.arange(env.num_envs)[:, None] * len(env.agents) + self.places).ravel()
         self._filter = CompiledFilter(runner.filter, self.policy.observation_space)
-        self.statistics = CompiledStatistics(self.policy.running_statistics, self._slots)
-        self._memory = _Memory(runner, self._rows)
+        moments = self.policy.running_statistics.items()
+        self._returns = {name: one for name, one in moments if isinstance(one, RunningReturns)}
+        initial, stored = initial_memory(runner)
+        self._stored_memory = {name: initial[name] for name in stored}
+        # The memory at the start of trajectories, [N · k, ...]; no columns if the policy has no memory.
+        self._memory: Inputs = trees.tree_map(
+            lambda row: jnp.repeat(jnp.asarray(row)[None], self._rows, axis=0), initial
+        )
         self.inputs: Inputs = {}
 
     def begin(self, rows: Rows, learns: bool) -> None:
         """Takes the first observations of all sub-environments; `learns`: whether the filter learns from them."""
         obs = self.runner.filter(rows.observations(self._slots, self.policy.observation_space), learns)
-        self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory.initial}
+        self.inputs = {SampleBatch.OBS: jax.tree.map(jnp.asarray, obs), **self._memory}
 
     def carry(self) -> PolicyCarry:
         """The carry at the start of a compiled call."""
         return PolicyCarry(self.inputs, self._filter.moments())
+
+    def statistics(self, trajectories: NDArray[np.integer]) -> Statistics:
+        """The running statistics, float32 inside of a compiled call; `trajectories` [R] are the running ones.
+
+        After the call, `add_to_returns` adds the same rewards to the statistics on the host, in float64.
+        """
+        return {name: TracedReturns.of(one, self._slots, trajectories) for name, one in self._returns.items()}
 
     def draw_noise(self, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The random numbers for the actions of `steps` steps."""
@@ -263,14 +202,30 @@ class CompiledPolicy:
         rewards, over = outcome.reward[:, self.places].reshape(-1), jnp.repeat(over, len(self.agents))
         if learns:
             moments = self._filter.seen(moments, following, jnp.ones_like(over))
-        new_memory = self._memory.after(decided.actions, decided.states, rewards)
-        new_inputs = {SampleBatch.OBS: self._filter(moments, following), **new_memory}
+        new_inputs = {SampleBatch.OBS: self._filter(moments, following), **self._memory_after(decided, rewards)}
         if learns:
             moments = self._filter.seen(moments, first, over)
-        first_inputs = {SampleBatch.OBS: self._filter(moments, first), **self._memory.initial}
+        first_inputs = {SampleBatch.OBS: self._filter(moments, first), **self._memory}
         unfiltered = (following, first) if self._filter.active else None
         row = PolicyColumns(inputs, decided.actions, decided.packed, new_inputs, unfiltered)
         return PolicyCarry(replaced(new_inputs, over, first_inputs), moments), row
+
+    def _memory_after(self, decided: Decisions, rewards: jax.Array) -> Inputs:
+        """The memory after decisions and the rewards that followed, if the trajectories continue."""
+        after = {
+            SampleBatch.STATE_IN: decided.states,
+            SampleBatch.PREV_ACTIONS: self.runner.action_map.received(decided.actions),
+            SampleBatch.PREV_REWARDS: self.runner.reward_map(rewards),
+        }
+        return trees.tree_map(lambda column, part: part.astype(column.dtype), self._memory, after)
+
+    def add_rewards(self, statistics: Statistics, rewards: jax.Array, over: jax.Array) -> Statistics:
+        """The statistics after T steps with [R, T] rewards, where [R, T] `over` is true at the ends of episodes."""
+        returns = self._returns
+        return {
+            name: one.with_rewards(rewards, over & returns[name].episodic, returns[name].gamma)
+            for name, one in statistics.items()
+        }
 
     # On the host.
 
@@ -291,7 +246,11 @@ class CompiledPolicy:
         def on_host(inputs: Inputs) -> Inputs:
             obs = inputs[SampleBatch.OBS]
             obs = checked(obs) if columns.unfiltered is None else self._filter.on_host(obs)
-            return {SampleBatch.OBS: obs, **self._memory.on_host(inputs)}
+            # The stored parts of the memory, with the dtypes of the host: JAX has no int64.
+            memory = trees.tree_map(
+                lambda row, column: column.astype(row.dtype, copy=False), self._stored_memory, inputs
+            )
+            return {SampleBatch.OBS: obs, **memory}
 
         if columns.unfiltered is not None:
             following, begun = map(checked, columns.unfiltered)
