@@ -1,4 +1,4 @@
-"""Maps policy actions to environment actions, checks discrete actions, and maps rewards."""
+"""Maps policy actions to environment actions, and rewards."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.core import trees
-from rollax.core.space_codec import outside
 from rollax.core.spaces import Path, at, leaves, walk
 from rollax.core.trees import Tree, namespace
-from rollax.errors import PolicyError, ShapeError, text_of
-from rollax.policy.policy import Policy
+from rollax.errors import ShapeError
 
 
 class ActionMap:
@@ -135,42 +133,6 @@ class BoxMap:
                 "The actions have", "a Box of the action space", array.shape, ("N", *self.box.shape)
             ).fix("return one action per row, each with the shape of the space")
         return array
-
-
-class ActionRanges:
-    """Checks the Discrete, MultiDiscrete and MultiBinary leaves of a policy's actions, for all rows at once."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._whole = [(path, leaf) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)]
-
-    def check(self, actions: Tree) -> None:
-        """Raises a PolicyError for the first action outside the space."""
-        try:
-            outside = self._outside(actions)
-        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
-            what = "The actions do not have the structure of the action space."
-            raise PolicyError(what, self._policy.label, f"{type(error).__name__}: {text_of(error)}").expected(
-                str(self._policy.action_space),
-                "return (actions, state_outs, extra_fetches), one action per observation",
-            ) from error
-        if outside is not None:
-            row, got, leaf = outside
-            raise PolicyError.not_in_space("An action", f"{self._policy.label}, row {row}", got, leaf).fix(
-                "return integers within the action space, one per observation"
-            )
-
-    def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:
-        """The row of the first action outside the space, the action, and the leaf of the space; None if all fit."""
-        for path, leaf in self._whole:
-            column = at(actions, path)
-            if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
-                return 0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf
-            wrong = outside(leaf, column)
-            if np.count_nonzero(wrong):
-                row = int(np.argwhere(wrong)[0][0])
-                return row, column[row], leaf
-        return None
 
 
 class RewardMap:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box
 
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
@@ -13,9 +15,10 @@ from rollax.core import spaces, trees
 from rollax.core.introspection import accepted
 from rollax.core.other_names import OtherNamesOfRunner, naming_arguments
 from rollax.core.running_statistics import RunningStatistics
-from rollax.errors import NonFiniteError, PolicyError
+from rollax.core.space_codec import outside
+from rollax.errors import NonFiniteError, PolicyError, text_of
 from rollax.policy.policy import Policy
-from rollax.rollout.actions import ActionMap, ActionRanges, RewardMap
+from rollax.rollout.actions import ActionMap, RewardMap
 from rollax.rollout.filters import ObservationFilter
 
 _STORED_IF_READ = frozenset({SampleBatch.T, SampleBatch.SLOT, SampleBatch.AGENT_ID, SampleBatch.INFOS})
@@ -61,7 +64,7 @@ class PolicyRunner(OtherNamesOfRunner):
         )
         self._accepted = accepted(policy.compute_actions) if policy.arguments is None else policy.arguments
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
-        self._ranges = ActionRanges(policy)
+        self._choices = [(path, leaf) for path, leaf in spaces.leaves(policy.action_space) if not isinstance(leaf, Box)]
         self.columns = policy.sampled_columns
         self.stores_more = True
         self.store(frozenset())
@@ -129,7 +132,7 @@ class PolicyRunner(OtherNamesOfRunner):
             actions = self.action_columns(actions)
         rows = trees.length(obs)
         self.check_actions(actions, rows)
-        self._ranges.check(actions)
+        self._check_choices(actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
@@ -244,6 +247,31 @@ class PolicyRunner(OtherNamesOfRunner):
                 raise NonFiniteError.not_finite(
                     "The action", f"policy {self.policy.name!r}, row {row} of {rows}", leaf[row]
                 ).fix("look for NaN in the weights and the observations")
+
+    def _check_choices(self, actions: trees.Tree) -> None:
+        """Raises a PolicyError for the first action outside the space, in leaves that are no Box; all rows at once."""
+        try:
+            found = self._outside(actions)
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            what, got = "The actions do not have the structure of the action space.", type(error).__name__
+            raise self._refuse(what, f"{got}: {text_of(error)}", str(self.policy.action_space)) from error
+        if found is not None:
+            row, got, leaf = found
+            raise PolicyError.not_in_space("An action", f"{self.policy.label}, row {row}", got, leaf).fix(
+                "return integers within the action space, one per observation"
+            )
+
+    def _outside(self, actions: trees.Tree) -> tuple[int, object, Space] | None:
+        """The row of the first action outside the space, the action, and the leaf of the space; None if all fit."""
+        for path, leaf in self._choices:
+            column = spaces.at(actions, path)
+            if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
+                return 0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf
+            wrong = outside(leaf, column)
+            if np.count_nonzero(wrong):
+                row = int(np.argwhere(wrong)[0][0])
+                return row, column[row], leaf
+        return None
 
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
         return PolicyError(what, self.policy.label, got).expected(
