@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rollax.errors import ConfigError
-from rollax.rollout.remote_workers import RemoteWorkers
 from rollax.rollout.worker import RolloutWorker
 
+if TYPE_CHECKING:
+    from rollax.optimizers.optimizer import Optimizer
 
-def check_exact(local: RolloutWorker, remote: RemoteWorkers, *, streams: bool) -> None:
-    """Raises ConfigError if a restored run would sample differently from the continued one.
 
-    Args:
-        local: the worker of this process.
-        remote: the workers that sample; empty if the local one does.
-        streams: whether samples of remote workers arrive between the steps of the optimizer.
-    """
-    if remote.sample_in_background if remote else local.samples_in_background:
+def check_exact(optimizer: Optimizer) -> None:
+    """Raises ConfigError if a restored run would sample differently from the continued one."""
+    local, remote = optimizer.local_worker, optimizer.remote
+    if optimizer.samples_in_background:
         raise inexact(
             got="sample_async: a thread that samples during learning",
             expected="sample_async=False: otherwise timing decides what a run learns from",
         )
-    if remote and streams:
+    if remote and not optimizer.pauses_between_steps:
         raise inexact(
             got=f"num_workers={len(remote)}, whose samples arrive during learning",
             expected="num_workers=0 for this algorithm: with workers, timing decides what a run learns from",

@@ -189,7 +189,7 @@ class Optimizer(ABC):
         """
         from rollax.optimizers.exact import check_exact  # loaded only where it is used
 
-        check_exact(self.local_worker, self.remote, streams=not self.pauses_between_steps)
+        check_exact(self)
 
     def rest(self) -> None:  # noqa: B027  most have no thread
         """Waits until no thread learns; after an interrupted step, a learner thread may still run."""
@@ -250,12 +250,13 @@ class Optimizer(ABC):
             (statistics.set_state if rollout.whole_filters else statistics.merge)(state)
 
     @property
-    def _samples_in_background(self) -> bool:
+    def samples_in_background(self) -> bool:
+        """Whether the workers that sample do so in background threads."""
         return self.remote.sample_in_background if self.remote else self.local_worker.samples_in_background
 
     def _check_waits(self) -> None:
         """Raises WaitEndedError if `waits` is false; called while no samples arrive from workers in the background."""
-        if not self.waits and self._samples_in_background:
+        if not self.waits and self.samples_in_background:
             raise WaitEndedError
 
     def _awaited(self, sample: Callable[[], Found | None]) -> Found:

@@ -73,7 +73,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         while due > 0:
             self._update(min(due, _MOST_UPDATES))
             due -= _MOST_UPDATES
-            if self._samples_in_background:
+            if self.samples_in_background:
                 break  # due updates stay due; new samples are stored first
         return dict(self.stats)
 

@@ -92,7 +92,7 @@ class SyncSamplesOptimizer(Optimizer):
 
     def _is_new(self, rollout: Rollout) -> bool:
         """Whether a fragment is used; a fragment that was requested for an earlier step may be too old."""
-        is_new = not (self._samples_in_background and self.local_worker.is_too_old(rollout.version))
+        is_new = not (self.samples_in_background and self.local_worker.is_too_old(rollout.version))
         if not is_new:
             self._sampled(rollout)
             self.timings.dropped_steps += rollout.env_steps
