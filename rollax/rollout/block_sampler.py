@@ -117,7 +117,7 @@ class BlockSampler(Sampler):
 
     def _begin_in(self, env_index: np.ndarray) -> None:
         """Begins an episode in each of these sub-environments."""
-        self.episodes.begin(env_index)
+        self.episodes.begin(env_index, several_agents=False)
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(env_index)
         self._numbers[env_index, 0] = np.arange(first, self.next_trajectory)
         self._returns[env_index] = 0.0

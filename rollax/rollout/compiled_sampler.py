@@ -199,7 +199,7 @@ class CompiledSampler(Sampler):
         self._begin_episodes(self._everyone)
 
     def _begin_episodes(self, env_index: np.ndarray) -> None:
-        self.episodes.begin(env_index)
+        self.episodes.begin(env_index, several_agents=False)
         shape = len(env_index), len(self.env.agents)
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + shape[0] * shape[1]
         self._trajectories[env_index] = np.arange(first, self.next_trajectory).reshape(shape)

@@ -100,18 +100,23 @@ class EpisodeTable(Table):
         env_index: np.ndarray,
         trains: np.ndarray | None = None,
         resumed: np.ndarray = NO_ENVS,
+        *,
+        several_agents: bool = True,
     ) -> None:
         """Begins an episode in each of these sub-environments where none is running.
 
         Args:
-            env_index: one entry per starting trajectory; several agents may start in a sub-environment.
+            env_index: one entry per starting trajectory.
             trains: false if the episode is not trained on; None: all are.
             resumed: sub-environments whose episodes begin in the middle.
+            several_agents: whether a sub-environment may occur more than once.
         """
         if trains is not None or not self._all_train:
             self["trains"][env_index] = True if trains is None else trains
             self._all_train = bool(self["trains"].all())
-        new = np.unique(env_index[self["id"][env_index] < 0])
+        new = env_index[self["id"][env_index] < 0]
+        if several_agents:
+            new = np.unique(new)
         self["id"][new] = np.arange(self.next_id, self.next_id + len(new))
         self.next_id += len(new)
         self["begun"][new] += 1

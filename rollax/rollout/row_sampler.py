@@ -258,7 +258,8 @@ class RowSampler(Sampler):
         """Begins trajectories, and episodes where none runs; returns each row's policy, None for a single policy."""
         first, self.next_trajectory = self.next_trajectory, self.next_trajectory + len(starting)
         slots = rows.slots[starting]
-        self.episodes.begin(rows.env_index[starting], picked(rows.trains, starting), rows.resumed_envs)
+        trains, several_agents = picked(rows.trains, starting), bool(rows.agents)
+        self.episodes.begin(rows.env_index[starting], trains, rows.resumed_envs, several_agents=several_agents)
         self._slots.begin(rows, starting, first, self.episodes)
         if policies is not None:
             policies[starting] = self._slots["policy"][slots]

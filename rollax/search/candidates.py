@@ -186,7 +186,7 @@ class CandidatePlayer:
 
     def _note_starts(self, rows: Rows, starting: NDArray) -> None:
         slots = rows.env_index[starting]
-        self._episodes.begin(slots[self._plays[slots]])
+        self._episodes.begin(slots[self._plays[slots]], several_agents=False)
 
     def _act(self, rows: Rows) -> None:
         """Acts for the rows that wait for an action, each with the parameters of its slot."""

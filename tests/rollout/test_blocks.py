@@ -70,7 +70,7 @@ class TestSegments:
 class TestTable:
     def make(self, **settings) -> EpisodeTable:
         table = EpisodeTable(2, first_id=5, **settings)
-        table.begin(np.arange(2))  # ids 5 and 6
+        table.begin(np.arange(2), several_agents=False)  # ids 5 and 6
         table["reward"][:2], table["length"][:2] = (0.5, 100.0), (3, 0)
         return table
 
@@ -115,7 +115,7 @@ class TestTable:
         ends = np.array([[NO, True], [True, True], [NO, True]])
         outcomes = Outcomes(np.ones((3, 2, 1)), ends, np.zeros_like(ends), ends)
         segments, table = Segments.of(outcomes), EpisodeTable(2)
-        table.begin(np.arange(2))
+        table.begin(np.arange(2), several_agents=False)
         table.record_block(outcomes, segments, np.zeros(1, int), segments.sums(outcomes.rewards, np.zeros((2, 1))))
         assert [one.env_index for one in table.take_metrics(["x"])] == [1, 0, 1, 1]
 
