@@ -20,11 +20,16 @@ from rollax.cli.completion import complete_env, complete_run
 from rollax.cli.console import (
     CheckpointArgument,
     EnvOption,
+    EnvSeedOption,
+    EpisodesOption,
     ImportOption,
+    PictureOption,
     RunOption,
     TracebackOption,
     TrustOption,
+    VideoOption,
     evaluation_line,
+    passed,
     readable_errors,
     show_error,
 )
@@ -78,12 +83,10 @@ def check(
 
 def evaluate(
     checkpoint: CheckpointArgument,
-    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 10,
-    video: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
-    ] = None,
+    episodes: EpisodesOption = 10,
+    video: VideoOption = None,
     env: EnvOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
+    seed: EnvSeedOption = None,
     run: RunOption = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
@@ -92,7 +95,7 @@ def evaluate(
 ) -> None:
     """Run a trained policy greedily and report its rewards."""
     with readable_errors(traceback, imports):
-        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        changes = passed(env=env, seed=seed)
         play_greedily(checkpoint, episodes, video, quiet=quiet, run=run, trust_code=trust_code, **changes)
 
 
@@ -114,7 +117,7 @@ def play_greedily(checkpoint: Path, episodes: int, video: Path | None, *, quiet:
 def record(
     checkpoint: CheckpointArgument,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for the files.")],
-    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 100,
+    episodes: EpisodesOption = 100,
     greedy: Annotated[bool, typer.Option("--greedy", help="Act greedily, instead of exploring.")] = False,
     infos: Annotated[bool, typer.Option("--infos", help="Write the info dicts too.")] = False,
     env: EnvOption = None,
@@ -128,7 +131,7 @@ def record(
     from rollax.runs.display import shown_path
 
     with readable_errors(traceback, imports):
-        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
+        changes = passed(env=env, seed=seed)
         with open_trainer(checkpoint, run=run, trust_code=trust_code, learn=False, **changes) as trainer:
             results = trainer.record(episodes, out, explore=not greedy, infos=infos)
             print(evaluation_line(results))
@@ -151,12 +154,8 @@ def export(
     from rollax.serving.export.export_policy import export_policy
 
     with readable_errors(traceback, imports):
-        options: dict[str, Any] = {"trust_code": trust_code}
-        if policy_id is not None:
-            options["policy_id"] = policy_id
-        if run is not None:
-            options["trainer_class"] = trainer_class_named(run)
-        print(shown_path(export_policy(checkpoint, to, out=out, **options)))  # type: ignore[arg-type]  checked there
+        options = passed(policy_id=policy_id, trainer_class=None if run is None else trainer_class_named(run))
+        print(shown_path(export_policy(checkpoint, to, out=out, trust_code=trust_code, **options)))  # type: ignore[arg-type]  checked there
 
 
 def list_known(
@@ -202,9 +201,7 @@ def plot(
         list[Path],
         typer.Argument(metavar="RUN", help="Run folders, or result.jsonl files.", autocompletion=complete_run),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
-    ] = Path("curves.png"),
+    out: PictureOption = Path("curves.png"),
     traceback: TracebackOption = False,
 ) -> None:
     """Plot the reward of one or more runs over environment steps."""

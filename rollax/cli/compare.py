@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rollax.cli.completion import complete_run
-from rollax.cli.console import TracebackOption, readable_errors
+from rollax.cli.console import PictureOption, TracebackOption, readable_errors
 from rollax.core.atomic_files import named_write_errors
 from rollax.errors import ConfigError
 
@@ -20,9 +20,7 @@ def compare(
         list[Path],
         typer.Argument(metavar="RUN", help="Run folders, or folders of several seeds.", autocompletion=complete_run),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
-    ] = Path("compare.png"),
+    out: PictureOption = Path("compare.png"),
     reference: Annotated[
         list[str] | None,
         typer.Option(

@@ -83,6 +83,18 @@ RunOption = Annotated[
     ),
 ]
 
+EpisodesOption = Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")]
+VideoOption = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
+]
+EnvSeedOption = Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")]
+PictureOption = Annotated[Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")]
+
+
+def passed(**options: Any) -> dict[str, Any]:
+    """Returns the options that were passed: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
 
 def whole_number(text: str) -> int:
     """Returns the whole number in the text of an option, such as 100000, 100_000 or 1e5."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
+from rollax.cli.console import EachOptionOnce, PictureOption, TracebackOption, readable_errors
 from rollax.cli.parsing import parse_config
 from rollax.core.atomic_files import named_write_errors
 from rollax.errors import ConfigError
@@ -86,9 +86,7 @@ def convert(
 @app.command("plot", cls=EachOptionOnce)
 def plot(
     sources: Sources,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture to write, in the format of its suffix.")
-    ] = Path("data.png"),
+    out: PictureOption = Path("data.png"),
     format: FormatOption = "auto",  # noqa: A002
     settings: SettingsOption = "{}",
     traceback: TracebackOption = False,

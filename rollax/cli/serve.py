@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.completion import complete_run, complete_setting
-from rollax.cli.console import SIGNALLED, ImportOption, TracebackOption, TrustOption, new_folder, readable_errors
-from rollax.cli.parsing import parse_config, parse_settings
+from rollax.cli.console import (
+    SIGNALLED,
+    ImportOption,
+    TracebackOption,
+    TrustOption,
+    new_folder,
+    passed,
+    readable_errors,
+)
+from rollax.cli.parsing import parse_config, parse_json, parse_settings
 from rollax.core.importing import ImportPath, import_object, named_by_caller
 from rollax.errors import ConfigError
 
@@ -119,7 +127,7 @@ def serve(
             "allowed_origins": allow_origin or (),
             "allowed_hosts": allow_host or (),
         }
-        limits = _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout)
+        limits = passed(max_episodes=max_episodes, idle_timeout_s=idle_timeout)
         if checkpoint is None:
             _refuse_given(
                 "The option is for a served checkpoint, but none is given.",
@@ -201,24 +209,18 @@ def _serve_and_learn(
         return learn_until_signal(trainer, lock, checkpoint_frequency_s, announce)
 
 
-_QUOTED = """write --policy-mapping='{"agent0": "first", "agent1": "second"}', quoted for the shell"""
+_EXPECTED, _EXAMPLE = "an object of agent ids and policy ids", '{"agent0": "first", "agent1": "second"}'
 
 
 def _mapping(text: str) -> Any:
     """The policy mapping of an option: a dict, or a function."""
-    from rollax.core.storage import parsed_json
-
     if not text.lstrip().startswith("{"):
         return import_object(ImportPath(text), "--policy-mapping")
-    try:
-        table = parsed_json(text)
-    except (ValueError, RecursionError) as error:
-        what = f"The option is not valid JSON: {error}."
-        raise ConfigError(what, where="--policy-mapping", got=text, fix=_QUOTED) from error
+    table = parse_json(text, "--policy-mapping", _EXPECTED, _EXAMPLE)
     if not all(isinstance(policy_id, str) for policy_id in table.values()):
         raise ConfigError(
             "The policy mapping is not a JSON object with policy ids as values.", "--policy-mapping", text
-        ).expected("an object of agent ids and policy ids", _QUOTED)
+        ).expected(_EXPECTED, f"write --policy-mapping='{_EXAMPLE}', quoted for the shell")
     return table
 
 
@@ -248,7 +250,3 @@ def _refuse_given(what: str, **options: Any) -> None:
                 "--preset, --config, --set, --out and --checkpoint-frequency-s",
                 "leave one of them out; to continue a run that learns, pass --run=... --out=RUN_FOLDER",
             )
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.checkpoints import open_trainer
+from rollax.cli.commands import play_greedily
 from rollax.cli.completion import complete_run
 from rollax.cli.console import (
     CheckpointArgument,
     EnvOption,
+    EnvSeedOption,
     ImportOption,
     RunOption,
     TracebackOption,
     TrustOption,
-    evaluation_line,
+    VideoOption,
+    passed,
     readable_errors,
 )
 from rollax.errors import CheckpointError, ConfigError
@@ -61,9 +64,7 @@ def share(
     from rollax.sharing.share import share_run
 
     with readable_errors(traceback, imports):
-        options: dict[str, Any] = {} if env is None else {"env": env}
-        if trainer is not None:
-            options["trainer_class"] = trainer_class_named(trainer)
+        options = passed(env=env, trainer_class=None if trainer is None else trainer_class_named(trainer))
         place, score = share_run(
             run, to, episodes=episodes, seed=seed, video=video, private=private, trust_code=trust_code, **options
         )
@@ -87,21 +88,18 @@ def fetch(
 def play(
     source: SourceArgument,
     episodes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of episodes; by default 5.")] = None,
-    video: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
-    ] = None,
+    video: VideoOption = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Play the episodes of the shared score, and exit with 1 if the score differs."),
     ] = False,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
+    seed: EnvSeedOption = None,
     env: EnvOption = None,
     run: RunOption = None,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Play a shared policy greedily, without trust in its author."""
-    from rollax.runs.display import shown_path, title_of
     from rollax.sharing.contents import newest_in
     from rollax.sharing.needs import ENV, TRAINER
     from rollax.sharing.score import read_score
@@ -109,9 +107,9 @@ def play(
 
     with readable_errors(traceback, imports), fetched(source) as folder:
         stated, checkpoint = read_score(folder), newest_in(folder)
-        changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        given = [ENV] * (env is not None) + [TRAINER] * (":" in (run or ""))
-        _refuse_missing_code(source, checkpoint, given)
+        changes = passed(env=env, seed=seed)
+        named = [ENV] * (env is not None) + [TRAINER] * (":" in (run or ""))
+        _refuse_missing_code(source, checkpoint, named)
         if verify:
             for name, value in {"seed": seed, "episodes": episodes, "video": video}.items():
                 if value is not None:
@@ -119,22 +117,16 @@ def play(
                     raise ConfigError.no_effect(f"--{name}", why, "rollax play", str(value), "no such option")
             _verify(source, stated, checkpoint, run, changes)
             return
-        with open_trainer(checkpoint, run=run, trust_code=False, learn=False, **changes) as trainer:
-            results = trainer.evaluate(episodes or 5, record_dir=None if video is None else str(video))
-            print(title_of(trainer.name, trainer.config.env))
-            for number, reward in enumerate(results["episode_rewards"], start=1):
-                print(f"episode {number}  reward {reward:.2f}")
-            print(evaluation_line(results))
-            if stated is not None:
-                print(f"stated: mean reward {stated} over {len(stated.rewards)}")
-            print(*(f"video {shown_path(Path(path))}\n" for path in results.get("videos", ())), sep="", end="")
+        play_greedily(checkpoint, episodes or 5, video, run=run, trust_code=False, **changes)
+        if stated is not None:
+            print(f"stated: mean reward {stated} over {len(stated.rewards)}")
 
 
-def _refuse_missing_code(source: str, checkpoint: Path, given: Iterable[str]) -> None:
-    """Raises CheckpointError if the run needs code of its author besides what the caller has `given`."""
+def _refuse_missing_code(source: str, checkpoint: Path, named: Iterable[str]) -> None:
+    """Raises CheckpointError if the run needs code of its author besides what the caller has `named`."""
     from rollax.sharing.needs import code_in
 
-    if not (missing := code_in(checkpoint).without(*given)):
+    if not (missing := code_in(checkpoint).without(*named)):
         return
     fix = f"pass it by {shlex.join(missing.options)}, if you have this code and trust it"
     if not missing.is_named_by_options:

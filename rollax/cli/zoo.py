@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollax.cli import commands
 from rollax.cli.console import (
     EachOptionOnce,
+    EnvSeedOption,
+    EpisodesOption,
     TracebackOption,
     TrustOption,
+    VideoOption,
     command_name,
     folders_of,
     new_folder,
+    passed,
     readable_errors,
 )
 from rollax.cli.train import train
@@ -131,11 +135,9 @@ def play(
             help="A run folder or checkpoint; by default the newest run of `rollax zoo train` for the entry.",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of episodes.")] = 10,
-    video: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a video of each episode into this folder.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the environments.")] = None,
+    episodes: EpisodesOption = 10,
+    video: VideoOption = None,
+    seed: EnvSeedOption = None,
     trust_code: TrustOption = False,
     traceback: TracebackOption = False,
 ) -> None:
@@ -150,7 +152,7 @@ def play(
             run = _newest_run(entry)
             print(f"run {shown_path(run)}")
         # Code that a run names is not trusted; code that an entry of rollax itself names is.
-        changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+        changes = passed(seed=seed)
         if is_installed(entry.path):
             changes |= {"env": entry.experiment.env, "env_wrappers": entry.config.get("env_wrappers", ())}
         commands.play_greedily(run, episodes, video, run=None, trust_code=trust_code, **changes)
