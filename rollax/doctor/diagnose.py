@@ -20,7 +20,7 @@ from rollax.errors import CheckpointError, ConfigError, RollaxError
 from rollax.runs.comparison import experiment_of
 from rollax.runs.display import shown_path, title_of
 from rollax.runs.results import read_results
-from rollax.runs.rules.finding import SEVERITIES, Finding, Severity, findings_of, name_of, worst
+from rollax.runs.rules.finding import SEVERITIES, Finding, Severity, findings_of, name_of
 from rollax.runs.rules.statistics import RunStatistics
 from rollax.runs.rules.table import RULES
 from rollax.runs.run_folder import BEST, newest_saved
@@ -52,7 +52,7 @@ class Diagnosis:
     @property
     def worst(self) -> Severity | None:
         """The worst severity; None without findings."""
-        return worst(self.findings)
+        return self.findings[0].severity if self.findings else None
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -113,7 +113,7 @@ def diagnose(
         experiment["env"],
         experiment["config"],
         results,
-        stop=experiment.get("stop"),
+        stop=experiment.get("stop") or {},
         ended=_has_ended(folder),
         has_best=(folder / BEST).exists(),
         action_spaces=_action_spaces(folder),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollax.batch import DEFAULT_POLICY
@@ -75,9 +75,3 @@ def findings_of(rules: Iterable[Rule], run: RunStatistics) -> list[Finding]:
     """Returns what the rules find in a run, the worst first."""
     found = [dataclasses.replace(finding, rule=name_of(rule)) for rule in rules for finding in rule(run)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def worst(findings: Sequence[Finding]) -> Severity | None:
-    """Returns the worst severity; None without findings."""
-    found = {finding.severity for finding in findings}
-    return next((severity for severity in SEVERITIES if severity in found), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ class Series(NamedTuple):
         return f"iteration {first}" if first == last else f"iterations {first} to {last}"
 
 
+@dataclass(eq=False)
 class RunStatistics:
     """The results of a run so far, with its settings.
 
@@ -53,22 +55,15 @@ class RunStatistics:
         action_spaces: policy id -> action space, as far as they are known.
     """
 
-    def __init__(
-        self,
-        algorithm: str,
-        env: str | None,
-        config: Mapping[str, Any],
-        results: Sequence[Mapping[str, Any]],
-        *,
-        stop: Mapping[str, float] | None = None,
-        ended: bool = True,
-        has_best: bool | None = None,
-        action_spaces: Mapping[str, Space] | None = None,
-    ) -> None:
-        self.algorithm, self.env, self.config, self.results = algorithm, env, config, results
-        self.stop = {} if stop is None else stop
-        self.ended, self.has_best = ended, has_best
-        self.action_spaces = {} if action_spaces is None else action_spaces
+    algorithm: str
+    env: str | None
+    config: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]]
+    _: KW_ONLY
+    stop: Mapping[str, float] = field(default_factory=dict)
+    ended: bool = True
+    has_best: bool | None = None
+    action_spaces: Mapping[str, Space] = field(default_factory=dict)
 
     def series(self, *path: str) -> Series:
         """Returns the numbers at a path in the nested results."""

@@ -3,7 +3,7 @@
 import pytest
 from gymnasium import spaces
 
-from rollax.runs.rules.finding import Finding, findings_of, name_of, worst
+from rollax.runs.rules.finding import Finding, findings_of, name_of
 from rollax.runs.rules.table import RULES
 from tests.runs.rules.runs import each_case, made
 
@@ -246,8 +246,6 @@ def test_rules_say_nothing_about_a_run_without_numbers():
 def test_the_worst_findings_come_first():
     found = findings_of(RULES, made(40, {"kl": 0.2, "cur_lr": 0.0}, score=20.0))
     assert [finding.severity for finding in found] == ["problem", "warning", "note"]
-    assert worst(found) == "problem"
-    assert worst([]) is None
 
 
 def test_a_finding_names_its_policy_unless_there_is_one_only():
