@@ -14,6 +14,7 @@ from rollax.core import trees
 from rollax.doctor.activations import hidden_activations
 from rollax.doctor.values import predicted_values
 from rollax.errors import RollaxError
+from rollax.ops.advantages import discounted_returns
 from rollax.rollout.worker import RolloutWorker
 from rollax.rollout.worker_set import worker_arguments
 
@@ -109,25 +110,19 @@ def _played(worker: RolloutWorker, name: str, segments: list[Fragment]) -> Playe
     ends = np.cumsum([len(segment) for segment in segments]) - 1
     rows = Fragment(columns, ends, after)
     values = predicted_values(runner.policy, rows)
-    truncated = np.array([bool(segment[SampleBatch.TRUNCATEDS][-1]) for segment in segments])
-    returns, weights = np.empty(len(rows)), np.zeros(len(rows))
+    truncated = rows[SampleBatch.TRUNCATEDS][rows.ends].astype(bool)
+    lengths = np.diff(rows.ends, prepend=-1)
     last = predicted_values(runner.policy, rows, after=True) if truncated.any() else None
-    for number, (start, end) in enumerate(zip(rows.starts, rows.ends + 1, strict=True)):
-        total = float(last[number]) if truncated[number] and last is not None else 0.0
-        for row in range(end - 1, start - 1, -1):
-            total = float(rows[SampleBatch.REWARDS][row]) + gamma * total
-            returns[row] = total
-        if truncated[number]:
-            weights[start:end] = gamma ** np.arange(end - start, 0, -1)
+    remaining = np.repeat(rows.ends, lengths) - np.arange(len(rows)) + 1
     actions = rows[SampleBatch.ACTIONS]
     return Played(
         obs=rows[SampleBatch.OBS],
         actions=actions,
         env_actions=runner.action_map(actions),
-        returns=returns,
-        weight_of_end=weights,
+        returns=discounted_returns(rows, last, gamma=gamma).astype(np.float64),
+        weight_of_end=np.where(np.repeat(truncated, lengths), gamma**remaining, 0.0),
         values=values,
-        lengths=np.diff(rows.ends, prepend=-1),
+        lengths=lengths,
         truncated=truncated,
         activations=hidden_activations(runner.policy, rows),
     )

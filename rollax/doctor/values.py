@@ -28,12 +28,10 @@ def predicted_values(policy: Policy, rows: Fragment, *, after: bool = False) -> 
         return None
     algorithm, obs = policy.algorithm, rows.after[SampleBatch.OBS] if after else rows[SampleBatch.OBS]
     if SampleBatch.ADVANTAGES in algorithm.reads and SampleBatch.VALUE_TARGETS in algorithm.reads:
-        memory = rows.after if after else {}
         if SampleBatch.CRITIC_OBS in rows.after:
             return None
-        values = policy.compute_values(
-            obs, {key: memory[key] for key in memory if key != SampleBatch.OBS} if after else {}
-        )
+        memory = {key: column for key, column in rows.after.items() if after and key != SampleBatch.OBS}
+        values = policy.compute_values(obs, memory)
         return None if values.ndim > 1 else np.asarray(values, np.float64)
     if isinstance(algorithm, ActionValues):
         outputs = np.concatenate([policy.model_outputs(part)[0] for part in _parts(obs)])
