@@ -57,7 +57,9 @@ def with_given_actions(
     if logps and SampleBatch.ACTION_LOGP in fetches:
         known = np.fromiter(logps, np.int64, len(logps))
         logp = np.array(fetches[SampleBatch.ACTION_LOGP])
-        most = MOST_LOGP_CHANGE if SampleBatch.ACTION_LOGP in current else np.inf
-        logp[known] = np.clip(list(logps.values()), logp[known] - most, logp[known] + most)
+        sent = np.fromiter(logps.values(), np.float64, len(logps))
+        if SampleBatch.ACTION_LOGP in current:
+            sent = np.clip(sent, logp[known] - MOST_LOGP_CHANGE, logp[known] + MOST_LOGP_CHANGE)
+        logp[known] = sent
         fetches[SampleBatch.ACTION_LOGP] = logp
     return actions, fetches

@@ -30,8 +30,8 @@ class Knowing(Unknowing):
 )
 def test_bounds_are_relative_to_the_current_log_probability(kind, expected):
     runner = PolicyRunner.of(kind(OBS, CHOICES), TrainerConfig(), NoFilter(OBS))
-    own = {"action_logp": np.full(3, -1, np.float32)}
+    own = {"action_logp": np.array([-1, -np.inf, -1], np.float32)}
     actions, fetches = with_given_actions(runner, np.zeros(3, int), own, np.array([1, 2]), [2, 1], {1: 3.0, 2: -12.0})
     assert actions.tolist() == [0, 2, 1]
     assert fetches["action_logp"].tolist() == expected
-    assert own["action_logp"].tolist() == [-1, -1, -1]
+    assert own["action_logp"].tolist() == [-1, -np.inf, -1]
