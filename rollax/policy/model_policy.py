@@ -427,7 +427,7 @@ class ModelPolicy(Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
-        first = self.algorithm.first_numbers()  # also of numbers that the saved run did not use
+        first = _floats(self.algorithm.first_numbers())  # also of numbers that the saved run did not use
         numbers = {name: read_number({**first, **state}, name, where, least=-math.inf) for name in first}
         super().set_state(state)
         self.numbers = numbers
