@@ -50,7 +50,10 @@ def _call_each(name: str) -> Callable[..., None]:
     changed = list(_HOOKS[name].parameters)[-1]
 
     def method(self: SeveralCallbacks, **arguments: Any) -> None:
-        for part in self.parts[name]:
+        for index in range(len(self.parts[name])):
+            # An earlier part may have added a policy, so that the trainer has made its callbacks again.
+            callbacks: Any = arguments["trainer"].worker.callbacks if name == "on_train_result" else self
+            part = callbacks.parts[name][index]
             check_returned(part, name, getattr(part, name)(**arguments), arguments[changed])
 
     return method

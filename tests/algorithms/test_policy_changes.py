@@ -157,6 +157,22 @@ class Adds(Callbacks):
 
 
 @pytest.mark.long
+def test_callbacks_after_one_that_adds_a_policy_keep_what_they_count():
+    class Counts(Callbacks):
+        seen = 0
+
+        def on_train_result(self, *, trainer, result):
+            self.seen += 1
+            result["counted"] = self.seen
+
+        on_save, on_restore = Adds.on_save, Adds.on_restore
+
+    with PPOTrainer(TwoAgents, {**ON_POLICY, "callbacks": [Adds, Counts]}) as trainer:
+        results = [trainer.train() for _ in range(3)]
+    assert [(result["seen"], result["counted"]) for result in results] == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.long
 def test_callbacks_add_policies_in_a_run_and_keep_their_state(tmp_path):
     with PPOTrainer(TwoAgents, {**ON_POLICY, "callbacks": Adds}) as trainer:
         done = trainer.fit({"training_iteration": 4}, tmp_path / "run", evaluate=False, progress="none")
