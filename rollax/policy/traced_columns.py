@@ -1,11 +1,14 @@
-"""`TracedColumns`: algorithms that compute advantages and value targets inside compiled functions."""
+"""Algorithms that compute advantages and value targets inside compiled functions.
+
+They have a method `traced_columns(steps)`, traced by JAX. It returns columns [R, T] for the loss, beyond those that
+were sampled: what `prepare`, `postprocess` and `loss_columns` compute together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from rollax.batch import Columns
 from rollax.policy.base_algorithm import BaseAlgorithm
 
 ON_HOST = ("prepare", "postprocess", "add_advantages", "loss_columns")
@@ -28,17 +31,6 @@ class Steps(NamedTuple):
     next_values: Any
     terminated: Any
     over: Any
-
-
-class TracedColumns(Protocol):
-    """An algorithm whose advantages and value targets can be computed on the device.
-
-    Its `traced_columns` computes what `prepare`, `postprocess` and `loss_columns` compute together.
-    """
-
-    def traced_columns(self, steps: Steps) -> Columns:
-        """Columns [R, T] for the loss, beyond those that were sampled; traced by JAX."""
-        ...
 
 
 def why_only_on_host(algorithm: Any) -> str:
