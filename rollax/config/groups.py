@@ -19,10 +19,7 @@ from rollax.config.trainer import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.config import MOST_LAYERS, Width
 
-OWN_NETWORKS = {
-    "model.vf_share_layers": "this algorithm has networks of its own",
-    "model.free_log_std": "this algorithm has networks of its own",
-}
+OWN_NETWORKS = {("model.vf_share_layers", "model.free_log_std"): "this algorithm has networks of its own"}
 
 
 class CentralizedCriticFields(FieldGroup):
