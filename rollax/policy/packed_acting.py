@@ -18,6 +18,7 @@ from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite
+from rollax.policy.split_model import vector_parts
 from rollax.policy.update_plan import acting_bucket
 
 _MOST_PARAMETERS = 1 << 15
@@ -193,20 +194,13 @@ def _act(
     noise_seed: Any = None,
 ) -> tuple[Any, jax.Array]:
     """Actions and fetched columns. If `shape` is not None, `obs` joins observations of this shape with noise."""
-    params = params if isinstance(params, Mapping) else _split(actor, params)
+    if not isinstance(params, Mapping):
+        params = vector_parts({name: array.shape for name, array in sorted(actor.split.params.items())}, params)
     if shape is not None:
-        width = int(np.prod(shape, dtype=np.int64))
+        width = math.prod(shape)
         obs, noise = obs[:, :width].reshape(-1, *shape), obs[:, width:] if explore else None
     actions, fetched, _ = actor.traced_actions(params, extra, {SampleBatch.OBS: obs}, noise, noise_seed)
     return actions, fetched
-
-
-def _split(actor: Actor, joined: jax.Array) -> Columns:
-    params, start = {}, 0
-    for name, array in sorted(actor.split.params.items()):
-        stop = start + int(np.prod(array.shape, dtype=np.int64))
-        params[name], start = joined[start:stop].reshape(array.shape), stop
-    return params
 
 
 def _together(actions: jax.Array, fetched: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -153,6 +154,16 @@ def _typed(value: Any) -> jax.Array:
     # A weak type, as in `nnx.Param(jnp.array(1.0))`, would become a strong type, and the change would recompile.
     array = jnp.asarray(value)
     return jnp.asarray(array, array.dtype)
+
+
+def vector_parts(shapes: Mapping[str, tuple[int, ...]], vector: Any) -> dict[str, Any]:
+    """Returns name -> array of these shapes, from a vector that contains the arrays one after another."""
+    parts, start = {}, 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        parts[name] = vector[start : start + size].reshape(shape)
+        start += size
+    return parts
 
 
 def arrays_in(value: Any) -> dict[str, np.ndarray]:

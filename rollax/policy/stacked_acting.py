@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rollax.batch import Columns, SampleBatch
 from rollax.core import trees
 from rollax.policy.devices import Copies
+from rollax.policy.split_model import vector_parts
 
 BLOCK = 16
 """The number of slots of one compiled call."""
@@ -99,13 +100,3 @@ class StackedActing:
     def _put_into_block(self, params: Any, place: jax.Array, vector: jax.Array) -> Any:
         own = vector_parts(self._shapes, vector)
         return {name: leaf.at[place].set(own[name]) for name, leaf in params.items()}
-
-
-def vector_parts(shapes: Mapping[str, tuple[int, ...]], vector: Any) -> dict[str, Any]:
-    """Returns name -> array of these shapes, from a vector that contains the arrays one after another."""
-    parts, start = {}, 0
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        parts[name] = vector[start : start + size].reshape(shape)
-        start += size
-    return parts

@@ -25,7 +25,8 @@ from rollax.policy.exploration import Exploration, FromDistribution, greedy
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.size_checks import check_layers
-from rollax.policy.stacked_acting import BLOCK, StackedActing, vector_parts
+from rollax.policy.split_model import vector_parts
+from rollax.policy.stacked_acting import BLOCK, StackedActing
 
 
 class GreedyActions(FromDistribution):
