@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.replay_learning import ReplayLearning
@@ -81,7 +81,19 @@ class QMIX(ReplayLearning):
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
 
     def check_spaces(self) -> None:
-        _check_state(self.config, self.view, self.observation_space)
+        # A misspelt state key is refused, because the members would then see the state; the default key may be absent.
+        key = self.config.state_key
+        if key in (self.view.state_key, QMIXConfig.model_fields["state_key"].default, None):
+            return
+        member = self.observation_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
+        keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
+        raise ConfigError(
+            "The observations of the members have no global state under this key.",
+            where="config key 'state_key'",
+            got=key,
+            expected=f"one of {keys}" if keys else f"members that observe a Dict, not {member}",
+            fix="correct the key, or set it to None: the state is then what all members observe",
+        )
 
     @cached_property
     def view(self) -> GroupView:
@@ -211,18 +223,3 @@ class VDNTrainer(QMIXTrainer):
     name = "VDN"
     config_class = VDNConfig
     policy_class = VDN
-
-
-def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a misspelt state key, because the members would then see the state; the default key may be absent."""
-    if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
-        return
-    member = observation_space[0]  # type: ignore[index]  a Tuple: GroupView checks it
-    keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
-    raise ConfigError(
-        "The observations of the members have no global state under this key.",
-        where="config key 'state_key'",
-        got=config.state_key,
-        expected=f"one of {keys}" if keys else f"members that observe a Dict, not {member}",
-        fix="correct the key, or set it to None: the state is then what all members observe",
-    )
