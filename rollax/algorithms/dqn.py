@@ -207,29 +207,23 @@ class DQN(Hindsight, ReplayLearning, ActionValues, ExplorationBonus):
         if self.gives_bonuses:
             bonuses = self.bonuses_of(model, self.next_observations(batch), coefficients)
             rewards = rewards + self.config.bonus_coeff * jnp.where(discounts > 0, bonuses, 0.0)
-        if self.support is None:
-            return {SampleBatch.TARGET: self.scaled_target(rewards, discounts, target.policy, selector)}
-        best = jnp.argmax(selector, axis=-1)
-        probabilities = jax.nn.softmax(self._logits(target)[jnp.arange(len(best)), best], axis=-1)
-        return {SampleBatch.TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
-
-    def scaled_target(
-        self, rewards: jax.Array, discounts: jax.Array, values: jax.Array, selector: jax.Array
-    ) -> jax.Array:
-        """[B] `q_target`; values and result are on the scale of the model: h(Q) with `use_h_function`, else Q."""
+        if self.support is not None:
+            best = jnp.argmax(selector, axis=-1)
+            probabilities = jax.nn.softmax(self._logits(target)[jnp.arange(len(best)), best], axis=-1)
+            return {SampleBatch.TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
         if not self.config.use_h_function:
-            return q_target(rewards, discounts, values, selector)
-        epsilon = self.config.h_function_epsilon
-        return rescaled(q_target(rewards, discounts, unscaled(values, epsilon), selector), epsilon)
+            return {SampleBatch.TARGET: q_target(rewards, discounts, target.policy, selector)}
+        epsilon = self.config.h_function_epsilon  # the values of the models are h(Q)
+        values = q_target(rewards, discounts, unscaled(target.policy, epsilon), selector)
+        return {SampleBatch.TARGET: rescaled(values, epsilon)}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         actions = self.indices(batch[SampleBatch.ACTIONS])
         logits = self._logits(out)
-        values = chosen(
-            expected_values(logits, self.support), actions
-        )  # the logits are unmasked, because a recorded action may be one that the action mask forbids
+        # The logits are unmasked, because a recorded action may be one that the action mask forbids.
+        values = chosen(expected_values(logits, self.support), actions)
         target = batch[SampleBatch.TARGET]
         if self.support is None:
             errors = values - target
