@@ -21,6 +21,7 @@ from rollax.serving.readers import Readers
 from rollax.serving.sessions import DROPPED, EXPIRED, NOBODY, Key, Session, Sessions
 
 _REMEMBERED_SUBMISSIONS = 1_000
+_OF_ONE_EPISODE = ("log_action", "log_returns", "end_agents", "end_episode")
 
 
 class Service:
@@ -44,9 +45,11 @@ class Service:
         self.sessions = Sessions(self.limits, clock)
         self._readers = Readers(backend, self.limits, self._description)
         # The method that executes a verb has the verb's name after an underscore.
-        self._verbs: dict[str, Callable[[Any, Hashable], Result]] = {
+        self._verbs: dict[str, Callable[[Any, Any], Result]] = {
             verb: getattr(self, f"_{verb}") for verb in (*messages.QUERIES, *messages.REQUESTS)
         }
+        for verb in _OF_ONE_EPISODE:
+            self._verbs[verb] = partial(self._once, self._verbs[verb])
         self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._description.multi_agent)
         self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
         self._submitting = 0  # submissions that run or wait
@@ -191,47 +194,35 @@ class Service:
             raise
         return request.result() if request.done else request
 
-    def _log_action(self, request: messages.LogAction, client: Hashable) -> Response:
-        def log(session: Session) -> None:
-            obs, action, agents = self._readers.logged(session, request.obs, request.action)
-            self.sessions.refuse_waiting({session.id: agents})
-            self.backend.log_action(session.id, obs, action)
-            session.agents.update(agents)
-            session.acted = True
+    def _log_action(self, request: messages.LogAction, session: Session) -> None:
+        obs, action, agents = self._readers.logged(session, request.obs, request.action)
+        self.sessions.refuse_waiting({session.id: agents})
+        self.backend.log_action(session.id, obs, action)
+        session.agents.update(agents)
+        session.acted = True
 
-        return self._once(request, log)
+    def _log_returns(self, request: messages.LogReturns, session: Session) -> None:
+        waiting = self.sessions.waiting.get(session.id, NOBODY)
+        reward, info = self._readers.reward_and_info(session, waiting, request.reward, request.info)
+        self.backend.log_returns(session.id, reward, info)
 
-    def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
-        def log(session: Session) -> None:
-            waiting = self.sessions.waiting.get(session.id, NOBODY)
-            reward, info = self._readers.reward_and_info(session, waiting, request.reward, request.info)
-            self.backend.log_returns(session.id, reward, info)
+    def _end_agents(self, request: messages.EndAgents, session: Session) -> None:
+        values = self._readers.ended_agents(session, request.observations)
+        self.sessions.refuse_waiting({session.id: values})
+        self.backend.end_agents(session.id, values, request.truncated)
+        session.agents.difference_update(values)
 
-        return self._once(request, log)
-
-    def _end_agents(self, request: messages.EndAgents, client: Hashable) -> Response:
-        def end(session: Session) -> None:
-            values = self._readers.ended_agents(session, request.observations)
-            self.sessions.refuse_waiting({session.id: values})
-            self.backend.end_agents(session.id, values, request.truncated)
-            session.agents.difference_update(values)
-
-        return self._once(request, end)
-
-    def _end_episode(self, request: messages.EndEpisode, client: Hashable) -> Response:
-        def end(session: Session) -> None:
-            self.sessions.refuse_waiting({session.id: self.sessions.waiting.get(session.id, ())})
-            obs = self._readers.last(session, request.obs)
-            if not session.acted:
-                self._drop(session, DROPPED)
-                expected = "get_action or log_action between start_episode and end_episode"
-                raise RequestError(
-                    "The episode ended without an action and is dropped.", "episode_id", session.id, status=409
-                ).expected(expected, "start an episode only if an agent will act in it")
-            self.backend.end_episode(session.id, obs, request.truncated)
-            self.sessions.end(session, key=self._key(request), response=messages.Done())
-
-        return self._once(request, end)
+    def _end_episode(self, request: messages.EndEpisode, session: Session) -> None:
+        self.sessions.refuse_waiting({session.id: self.sessions.waiting.get(session.id, ())})
+        obs = self._readers.last(session, request.obs)
+        if not session.acted:
+            self._drop(session, DROPPED)
+            expected = "get_action or log_action between start_episode and end_episode"
+            raise RequestError(
+                "The episode ended without an action and is dropped.", "episode_id", session.id, status=409
+            ).expected(expected, "start an episode only if an agent will act in it")
+        self.backend.end_episode(session.id, obs, request.truncated)
+        self.sessions.end(session, key=self._key(request), response=messages.Done())
 
     def _submit_episodes(self, request: messages.SubmitEpisodes, client: Hashable) -> Result:
         key, known, named = None, None, self._key(request)
@@ -264,13 +255,13 @@ class Service:
         self._readers.check_id(request.request_id, "request_id")
         return type(request), request.request_id
 
-    def _once(self, request: Any, execute: Callable[[Session], None]) -> messages.Done:
+    def _once(self, execute: Callable[[Any, Session], None], request: Any, client: Hashable) -> messages.Done:
         """Executes a quick request of one episode, unless it was executed before."""
         key = self._key(request)
         if (known := self.sessions.response_to(request.episode_id, key)) is not None:
             return known
         session = self.sessions.running(request.episode_id)
-        execute(session)
+        execute(request, session)
         session.last_response = self._clock()
         done = messages.Done()
         session.remember(key, done)
