@@ -34,6 +34,7 @@ class PolicySummary:
         cut: number of trajectories without their end.
         continued: number of trajectories without their beginning, mostly because they continue an earlier one.
         shortened: number of truncated trajectories without their last step.
+        without_logp: number of trajectories that lack `action_logp`, or have NaN in it.
         low, high: minimum and maximum of each element of the observations, by path.
         actions: counts of each discrete action, or of each tenth of a bounded range, by path. More than 1000 discrete
             actions are counted in ranges of equal length.
@@ -46,6 +47,7 @@ class PolicySummary:
     cut: int = 0
     continued: int = 0
     shortened: int = 0
+    without_logp: int = 0
     columns: dict[str, str] = field(default_factory=dict)
     low: dict[str, np.ndarray] = field(default_factory=dict)
     high: dict[str, np.ndarray] = field(default_factory=dict)
@@ -133,7 +135,6 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     """
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
-    without_logp: dict[str, int] = {}
     rules: dict[str, ValueRules] = {}
     continues = Continuations()
     try:
@@ -146,8 +147,6 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
                 report.note(other)
                 continue
             _add(summary, trajectory, reader, continues=continues(trajectory))
-            if not _has_logp(trajectory):
-                without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
             if check:
                 if (policy_id := trajectory.policy_id) not in rules:
                     ours = reader.observation_spaces.get(policy_id), reader.action_spaces.get(policy_id)
@@ -161,13 +160,13 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     report.episodes = len(episodes)
     for message in reader.broken:
         report.note(message)
-    report.warnings += _limits(report, without_logp)
+    report.warnings += _limits(report)
     if not report.policies:
         report.note("no trajectory could be read")
     return report
 
 
-def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> Iterator[str]:
+def _limits(report: DatasetReport) -> Iterator[str]:
     """Warnings about limited uses of the data."""
     for policy_id, summary in report.policies.items():
         if summary.cut or summary.continued:
@@ -180,9 +179,9 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> Iterator[
                 f"policy {policy_id!r}: {summary.shortened} truncated trajectories lack their last step, because the "
                 "observation after it is not known; the returns here contain its reward, estimates do not"
             )
-        if without_logp.get(policy_id):
+        if summary.without_logp:
             yield (
-                f"policy {policy_id!r}: {without_logp[policy_id]} trajectories without action_logp, which importance "
+                f"policy {policy_id!r}: {summary.without_logp} trajectories without action_logp, which importance "
                 "sampling estimates require"
             )
 
@@ -261,6 +260,7 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
     summary.cut += not trajectory.ended
     summary.continued += continues
     summary.shortened += trajectory.shortened
+    summary.without_logp += not _has_logp(trajectory)
     if not trajectory.cut and not continues:
         summary.returns.append(trajectory.total_reward)
     if not summary.columns:
