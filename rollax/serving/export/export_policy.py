@@ -7,15 +7,20 @@ import os
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jax
+from jax import export
+from jax.extend import core
+
 from rollax.algorithms.load_policy import load_policy
 from rollax.batch import DEFAULT_POLICY
 from rollax.core import atomic_files
-from rollax.errors import ConfigError, RollaxError
+from rollax.errors import ConfigError, RollaxError, not_installed
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.export.onnx_model import policy_to_onnx
-from rollax.serving.export.stablehlo_model import policy_to_stablehlo
+from rollax.serving.export.policy_function import PolicyFunction
 
 Format = Literal["onnx", "stablehlo"]
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # of StableHLO
 
 
 def export_policy(
@@ -49,6 +54,35 @@ def export_policy(
     runner = policy if isinstance(policy, PolicyRunner) else load_policy(policy, policy_id, **options)
     _write(target, policy_to_onnx(runner) if to == "onnx" else policy_to_stablehlo(runner))
     return target
+
+
+def policy_to_stablehlo(runner: PolicyRunner) -> bytes:
+    """The policy's greedy actions as a serialized `jax.export.Exported`, for any number of rows.
+
+    The function takes and returns a dict of arrays, named as in `rollax docs export`. 32-bit types replace 64-bit ones.
+
+    Raises:
+        ConfigError: the extra `export` is not installed.
+        PolicyError: the policy cannot be exported.
+    """
+    function = PolicyFunction(runner, wide=False)
+    (rows,) = export.symbolic_shape("N")
+    jaxpr, _, weights = function.traced(rows)
+    names = [tensor.name for tensor in function.inputs]
+
+    def policy(inputs: dict[str, Any]) -> dict[str, Any]:
+        results = core.jaxpr_as_fun(jaxpr)(*weights, *(inputs[name] for name in names))
+        return {tensor.name: result for tensor, result in zip(function.outputs, results, strict=True)}
+
+    exported = export.export(jax.jit(policy), platforms=_PLATFORMS)(
+        dict(zip(names, function.arguments(rows), strict=True))
+    )
+    try:
+        return bytes(exported.serialize())
+    except ImportError as error:
+        raise not_installed(
+            "StableHLO", error, where="export to StableHLO", package="flatbuffers", extra="export"
+        ) from error
 
 
 def _write(target: Path, content: bytes) -> None:

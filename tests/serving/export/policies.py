@@ -12,8 +12,8 @@ from rollax.core.spaces import leaves, stack
 from rollax.rollout.actions import ActionMap
 from rollax.rollout.filters import FILTERS
 from rollax.rollout.policy_runner import PolicyRunner
+from rollax.serving.export.export_policy import policy_to_stablehlo
 from rollax.serving.export.onnx_model import policy_to_onnx
-from rollax.serving.export.stablehlo_model import policy_to_stablehlo
 
 
 def runner_of(
