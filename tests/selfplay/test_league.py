@@ -9,7 +9,7 @@ import pytest
 from rollax import Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
 from rollax.errors import CheckpointError, ConfigError
 from rollax.selfplay.league import LEARNER, Opponent, policy_of_seat
-from rollax.serving.agents_of_policies import policy_mapping_of
+from rollax.serving.policy_backend import policy_mapping_of
 from tests.algorithms.checkpoints import continue_training, to_plain
 from tests.env.refused import refused
 
