@@ -29,15 +29,8 @@ _WEIGHTS, _FILTER = "weights/", "filter/"
 _WHERE = "the served policy"
 # Config keys that acting does not need; some have private values, such as addresses and paths.
 _LEFT_OUT = (
-    "env",
-    "env_config",
-    "env_wrappers",
-    "callbacks",
-    "sampler",
-    "evaluation_config",
-    "ray_address",
-    "multiagent",
-    "log_level",
+    *("env", "env_config", "env_wrappers", "callbacks", "sampler", "evaluation_config", "ray_address", "multiagent"),
+    *("output", "input", "input_config", "input_folder", "off_policy_estimation_input"),
 )
 _MAX_DESCRIPTION, _MAX_HEADER = 1 << 20, 8 << 20  # characters, bytes
 

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given
 
-from rollax import PPO, CheckpointError
+from rollax import DQN, PPO, CheckpointError
 from rollax.errors import PolicyError, RollaxError
 from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
@@ -87,6 +87,14 @@ def test_settings_of_the_environment_are_not_sent(plain):
     description = read_description(policy_to_bytes(runner(env_config={"password": "secret"}), 3))
     assert "secret" not in json.dumps(description)
     assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
+
+
+def test_paths_of_data_are_not_sent():
+    of_data = {"output": "secret/out", "input": {"sampler": 1, "secret/in": 1}, "input_folder": "secret/columns"}
+    estimates = {"off_policy_estimation_input": "secret/data", "off_policy_estimation_methods": ["dm"]}
+    data = policy_to_bytes(runner(DQN, **of_data, **estimates), 3)
+    assert "secret" not in json.dumps(read_description(data))
+    assert policy_from_bytes(data).policy.config.off_policy_estimation_methods == ("dm",)  # its condition was left out
 
 
 def test_foreign_classes_are_neither_sent_nor_imported(plain, tmp_path, monkeypatch):
