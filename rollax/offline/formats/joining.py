@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,24 @@ from rollax.core.trees import Tree
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import Ids, decoding
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of one trajectory.
+
+    Args:
+        key: episode, agent, policy.
+        columns: columns of equal length, including `obs`.
+        ends: (terminated, truncated) after the last row.
+        new_obs: the observations after the rows; None: unknown.
+        where: file and line or row, for error messages.
+    """
+
+    key: Ids
+    columns: dict[str, Tree]
+    ends: tuple[bool, bool]
+    new_obs: Tree | None
+    where: str
 
 
 class Assembler:
@@ -44,29 +63,11 @@ class Assembler:
         """The ids of the episodes with unfinished trajectories."""
         return {episode for episode, _, _ in self._open}
 
-    def add(
-        self,
-        key: Ids,
-        columns: dict[str, Tree],
-        ends: tuple[bool, bool],
-        new_obs: Tree | None,
-        where: str,
-        *,
-        continues: bool = False,
-    ) -> None:
-        """Adds rows of (episode, agent, policy).
-
-        Args:
-            columns: columns of equal length, including `obs`.
-            ends: (terminated, truncated) after the last row.
-            new_obs: the observations after the rows; None: unknown.
-            continues: whether steps before these rows are missing; read only if the rows begin a trajectory.
-        """
-        found = self._open.setdefault(key, _Open(where, continues))
-        found.parts.append(columns)
-        found.new_obs.append(new_obs)
-        if any(ends):
-            self.finish(key, ends)
+    def add(self, piece: Piece, *, continues: bool) -> None:
+        """Adds rows. `continues`: whether steps before them are missing; read only if they begin a trajectory."""
+        self._open.setdefault(piece.key, _Open(continues)).pieces.append(piece)
+        if any(piece.ends):
+            self.finish(piece.key, piece.ends)
 
     def finish_all(self) -> None:
         """Finishes all unfinished trajectories, which are cut."""
@@ -77,10 +78,10 @@ class Assembler:
         """Finishes the trajectory of a key with its rows so far; without rows, nothing happens."""
         if (found := self._open.pop(key, None)) is None:
             return
-        where = f"{found.where}, episode {key[0]}"
         try:
+            where = f"{found.pieces[0].where}, episode {key[0]}"
             with decoding("the same columns, of equal shapes, in all rows and in new_obs", where):
-                made = list(found.trajectories(key, ends))
+                made = list(found.trajectories(ends))
         except DatasetError as error:
             self._skip(error)
             return
@@ -97,29 +98,28 @@ class Assembler:
 
 @dataclass
 class _Open:
-    """The rows of an unfinished trajectory, and the observations after them, by piece."""
+    """An unfinished trajectory; `continues`: whether its beginning is missing."""
 
-    where: str
     continues: bool
-    parts: list[dict[str, Tree]] = field(default_factory=list)
-    new_obs: list[Tree | None] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
-    def trajectories(self, key: Ids, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
+    def trajectories(self, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory | None]:
         """The trajectory of these rows, or several if rows are missing; None if no steps remain."""
-        columns = {name: trees.concat([part[name] for part in self.parts]) for name in self.parts[0]}
+        first, following = self.pieces[0], [piece.new_obs for piece in self.pieces]
+        columns = {name: trees.concat([piece.columns[name] for piece in self.pieces]) for name in first.columns}
         steps = trees.length(columns[SampleBatch.REWARDS])
-        new_obs = None if any(part is None for part in self.new_obs) else trees.concat(self.new_obs)
+        new_obs = None if any(part is None for part in following) else trees.concat(following)
         missing = [] if new_obs is None else self._rows_after_missing(columns, new_obs)
         for start, stop in pairwise([0, *missing, steps]):
             rows = {name: trees.index(column, slice(start, stop)) for name, column in columns.items()}
             last = None if new_obs is None else trees.index(new_obs, stop - 1)
             over = ends if stop == steps else (False, False)
-            yield with_last_obs(rows, last, over, key, self.where, continues=self.continues or start > 0)
+            yield with_last_obs(rows, last, over, first.key, first.where, continues=self.continues or start > 0)
 
     def _rows_after_missing(self, columns: dict[str, Tree], new_obs: Tree) -> list[int]:
         t = columns.get(SampleBatch.T)
         if t is None:
-            lengths = [trees.length(part[SampleBatch.REWARDS]) for part in self.parts]
+            lengths = [trees.length(piece.columns[SampleBatch.REWARDS]) for piece in self.pieces]
             rows = np.cumsum(lengths)[:-1]
         else:
             rows = np.flatnonzero(np.diff(t) != 1) + 1

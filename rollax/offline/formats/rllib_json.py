@@ -17,7 +17,7 @@ from rollax.core.spaces import path_text
 from rollax.errors import DatasetError
 from rollax.offline.dataset import RecordedTrajectory
 from rollax.offline.formats.common import ANOTHER_FILE, FormatReader, Ids, columns_of, decoding, one_per_step
-from rollax.offline.formats.joining import Assembler
+from rollax.offline.formats.joining import Assembler, Piece
 from rollax.offline.formats.json_lines import objects_of
 
 _TYPES = ("SampleBatch", "MultiAgentBatch")
@@ -65,8 +65,8 @@ class RLlibJsonReader(FormatReader):
             yield from worker.assembler.release()
             self.left_out += worker.assembler.left_out
 
-    def _pieces(self, policy: str, data: Mapping[str, Any], where: str) -> Iterator[_Piece]:
-        """The rows of each trajectory on a line."""
+    def _pieces(self, policy: str, data: Mapping[str, Any], where: str) -> Iterator[Piece]:
+        """The rows of each trajectory on a line; their keys are `eps_id`, `agent_index`, policy."""
         observation_space, action_space = self.spaces_of(policy, where)
         space_of = {"obs": observation_space, "actions": action_space, "new_obs": observation_space}
         for name in space_of:
@@ -98,18 +98,8 @@ class RLlibJsonReader(FormatReader):
             restarts = row + 1 < rows and SampleBatch.T in columns and t[row + 1] <= t[row]
             if any(ends) or restarts or row + 1 == rows or here != (episodes[row + 1], agents[row + 1]):
                 part = {name: trees.index(column, slice(start, row + 1)) for name, column in columns.items()}
-                yield _Piece((*here, policy), part, ends, part.pop(SampleBatch.NEW_OBS, None), where)
+                yield Piece((*here, policy), part, ends, part.pop(SampleBatch.NEW_OBS, None), where)
                 start = row + 1
-
-
-class _Piece(NamedTuple):
-    """Consecutive rows of one trajectory; `columns`, `ends` and so on as for `Assembler.add`."""
-
-    key: Ids  # `eps_id`, `agent_index`, policy
-    columns: dict[str, Any]
-    ends: tuple[bool, bool]
-    new_obs: Any
-    where: str
 
 
 class _Unfinished(NamedTuple):
@@ -139,7 +129,7 @@ class _Worker:
             del self._agents[episode]
         self._begun.clear()
 
-    def add(self, pieces: Sequence[_Piece]) -> Iterator[RecordedTrajectory]:
+    def add(self, pieces: Sequence[Piece]) -> Iterator[RecordedTrajectory]:
         """Adds the rows of a line; returns the trajectories of finished episodes."""
         for piece in pieces:
             self._add(piece)
@@ -163,7 +153,7 @@ class _Worker:
     def _over(self) -> Iterator[RecordedTrajectory]:
         return self.assembler.release({found.episode for found in self._unfinished.values()})
 
-    def _add(self, piece: _Piece) -> None:
+    def _add(self, piece: Piece) -> None:
         _, agent, policy = piece.key
         t = piece.columns.get(SampleBatch.T)
         first_t = None if t is None else int(t[0])
@@ -181,7 +171,7 @@ class _Worker:
         if not any(piece.ends):
             self._unfinished[piece.key] = _Unfinished(episode, None if t is None else int(t[-1]) + 1)
         continues = before is not None or self._begins_late(first_t, agent)
-        self.assembler.add((episode, agent, policy), *piece[1:], continues=continues)
+        self.assembler.add(piece._replace(key=(episode, agent, policy)), continues=continues)
 
     def _new_episode(self, key: Ids) -> str:
         """The episode id of a new trajectory; in a file without `eps_id`, many trajectories have the same key."""

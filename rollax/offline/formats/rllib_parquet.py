@@ -27,7 +27,7 @@ from rollax.offline.formats.common import (
     decoding,
     one_per_step,
 )
-from rollax.offline.formats.joining import Assembler
+from rollax.offline.formats.joining import Assembler, Piece
 from rollax.offline.formats.limited_parquet import LimitedParquet
 
 _OF_SPACES = ("obs", "actions", "new_obs")
@@ -77,18 +77,16 @@ class RLlibParquetReader(FormatReader):
                 continue
             after_skipped = False
             for piece, continues in pieces:
-                key, t = piece[0], piece[1].get(SampleBatch.T, [0])
-                if t[0] > 0 and key not in assembler:
-                    late[key] = int(t[0])
-                assembler.add(*piece, continues=continues)
+                t = piece.columns.get(SampleBatch.T, [0])
+                if t[0] > 0 and piece.key not in assembler:
+                    late[piece.key] = int(t[0])
+                assembler.add(piece, continues=continues)
             yield from assembler.release(assembler.episodes | cut)
         assembler.finish_all()
         self.left_out = assembler.left_out
         yield from assembler.release()
 
-    def _pieces(
-        self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool
-    ) -> Iterator[tuple[tuple[Any, ...], bool]]:
+    def _pieces(self, path: Path, late: Mapping[Ids, int], *, after_skipped: bool) -> Iterator[tuple[Piece, bool]]:
         """The rows of each trajectory, and whether earlier rows are missing if these rows are its first.
 
         `late` has the first `t` of each trajectory that began in an earlier file at t > 0.
@@ -143,7 +141,7 @@ class RLlibParquetReader(FormatReader):
                 continues = after_skipped and key[0] == keys[0][0]
             else:  # a single agent acts from the first step on; others may join later
                 continues = key[1] == DEFAULT_AGENT and ids[1][first] != DEFAULT_AGENT and bool(t[first] > 0)
-            yield (key, part, ends, new_obs, where), continues
+            yield Piece(key, part, ends, new_obs, where), continues
 
 
 def _ids(column: pa.ChunkedArray) -> list[Any]:
