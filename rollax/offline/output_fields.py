@@ -54,15 +54,13 @@ class OutputFields(ConfigHooks):
         return make_recorder(config, sampler, worker_index)
 
     def for_recording(self, folder: Path, *, infos: bool) -> Self:
-        return self._with_output(str(folder), output_infos=infos)
+        config: Any = self
+        return config.changed(output=str(folder), output_infos=infos)
 
     def for_workers(self) -> Self:
-        if self.output is None:
-            return self
+        config: Any = self
+        if config.output is None:
+            return config
         from rollax.core.atomic_files import absolute  # loaded only where it is used
 
-        return self._with_output(str(absolute(self.output, ConfigError)))
-
-    def _with_output(self, folder: str, **others: Any) -> Self:
-        config: Any = self
-        return config.changed(output=folder, **others)
+        return config.changed(output=str(absolute(config.output, ConfigError)))
