@@ -50,7 +50,7 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
 
     config_class = SyncReplayOptimizer.config_class
     needs_recorded_data = True
-    """Read by `optimizer_class_of`: a trainer class with this optimizer class requires recorded data."""
+    """Read by `DataInputFields.optimizer_for`: a trainer class with this optimizer class requires recorded data."""
 
     def _set_up(self) -> None:
         super()._set_up()

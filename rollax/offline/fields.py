@@ -152,15 +152,40 @@ class DataInputFields(ConfigHooks):
         return self.then_online
 
     def optimizer_for(self, trainer_class: type[Trainer]) -> type[Optimizer]:
-        from rollax.offline.from_data import optimizer_class_of
+        """The optimizer class of an algorithm; with recorded data, the class that learns from such data.
 
-        return optimizer_class_of(trainer_class, self)
+        Raises:
+            ConfigError: the algorithm requires recorded data and has none, or cannot learn from its data.
+        """
+        own, has_data = trainer_class.optimizer_class, self.input is not None
+        needs_data = getattr(own, "needs_recorded_data", False)
+        if not needs_data and not has_data:
+            return own
+        from rollax.offline.batch_replay import BatchReplayOptimizer, missing_input
+
+        if not has_data:
+            raise missing_input(trainer_class.name)
+        if needs_data:
+            return own
+        from rollax.optimizers.async_replay import AsyncReplayOptimizer
+        from rollax.optimizers.sync_replay import SyncReplayOptimizer
+
+        # Subclasses are excluded, because they may draw in another way.
+        if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not self.steps_the_env):
+            return BatchReplayOptimizer
+        what = f"{trainer_class.name} cannot learn from recorded data with these settings."
+        got = f"{own.__name__}, with {'fresh experience beside the data' if self.steps_the_env else 'data alone'}"
+        raise ConfigError(what, "config key 'input'", got).expected(
+            "an algorithm with one replay buffer, such as DQN, SAC or TD3; Ape-X on data alone; or a "
+            "BatchReplayOptimizer",
+            "use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
+        )
 
     def with_spaces(self, where: str) -> Self:
         config: Any = self
         if config.env is not None or self.input is None or self.steps_the_env:
             return super().with_spaces(where)
-        from rollax.offline.from_data import with_spaces_of_data
+        from rollax.offline.spaces_of_data import with_spaces_of_data
 
         return with_spaces_of_data(config)
 
@@ -205,6 +230,20 @@ class OffPolicyEstimationFields(ConfigHooks):
         return paths_as_text(value)
 
     def estimates(self, trainer: Trainer) -> TrainingEstimates | None:
-        from rollax.offline.from_data import estimates_of
+        """The estimates of the policies at each evaluation, with their data in memory; None if no method is set."""
+        methods = self.off_policy_estimation_methods
+        if not methods:
+            return None
+        from rollax.offline.estimators.in_training import TrainingEstimates
+        from rollax.offline.reader import reading
+        from rollax.rollout.policy_mapping import policy_mapping
 
-        return estimates_of(trainer)
+        config: Any = self
+        source, worker = self.off_policy_estimation_input, trainer.worker
+        if source is None:
+            recorded = [one for one, _ in config.weights_of_sources()[0]]
+            source = recorded[0] if len(recorded) == 1 else recorded
+        with reading(source, **config.input_config) as reader:
+            runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
+            policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
+            return TrainingEstimates(reader, runners, methods, policy_of)

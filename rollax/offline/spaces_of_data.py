@@ -1,70 +1,14 @@
-"""The optimizer, the spaces and the estimates of a trainer that learns from recorded data."""
+"""The spaces of a trainer that learns from recorded data without an environment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollax.core.spaces import same_space
 from rollax.errors import ConfigError
 from rollax.policy.policy_spec import PolicySpec
-from rollax.rollout.policy_mapping import policy_mapping
-
-if TYPE_CHECKING:
-    from rollax.algorithms.trainer import Trainer
-    from rollax.offline.estimators.in_training import TrainingEstimates
-    from rollax.offline.fields import DataInputFields
-    from rollax.optimizers.optimizer import Optimizer
 
 _UNKNOWN = "The spaces are not known: there is no environment"
-
-
-def optimizer_class_of(trainer_class: type[Trainer], config: DataInputFields) -> type[Optimizer]:
-    """The optimizer class of an algorithm; if the config has recorded data, the class that learns from such data.
-
-    Raises:
-        ConfigError: the algorithm requires recorded data and has none, or cannot learn from its data.
-    """
-    own, has_data = trainer_class.optimizer_class, config.input is not None
-    needs_data = getattr(own, "needs_recorded_data", False)
-    if not needs_data and not has_data:
-        return own
-    from rollax.offline.batch_replay import BatchReplayOptimizer, missing_input
-
-    if not has_data:
-        raise missing_input(trainer_class.name)
-    if needs_data:
-        return own
-    from rollax.optimizers.async_replay import AsyncReplayOptimizer
-    from rollax.optimizers.sync_replay import SyncReplayOptimizer
-
-    # Subclasses are excluded, because they may draw in another way.
-    if own is SyncReplayOptimizer or (own is AsyncReplayOptimizer and not config.steps_the_env):
-        return BatchReplayOptimizer
-    what = f"{trainer_class.name} cannot learn from recorded data with these settings."
-    got = f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}"
-    raise ConfigError(what, "config key 'input'", got).expected(
-        "an algorithm with one replay buffer, such as DQN, SAC or TD3; Ape-X on data alone; or a BatchReplayOptimizer",
-        "use DQN in place of Ape-X, or learn from the data alone (without 'sampler' in input, then_online=False)",
-    )
-
-
-def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
-    """The estimates of a trainer's policies at each evaluation, with their data in memory; None if no method is set."""
-    config: Any = trainer.config
-    methods = config.off_policy_estimation_methods
-    if not methods:
-        return None
-    from rollax.offline.estimators.in_training import TrainingEstimates
-    from rollax.offline.reader import reading
-
-    source, worker = config.off_policy_estimation_input, trainer.worker
-    if source is None:
-        recorded = [one for one, _ in config.weights_of_sources()[0]]
-        source = recorded[0] if len(recorded) == 1 else recorded
-    with reading(source, **config.input_config) as reader:
-        runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
-        policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
-        return TrainingEstimates(reader, runners, methods, policy_of)
 
 
 def with_spaces_of_data(config: Any) -> Any:
