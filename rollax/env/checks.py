@@ -63,23 +63,6 @@ def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
         _collections.pop()
 
 
-class FirstEpisodes:
-    """The sub-environments in their first episode, which are checked in full for at most a thousand polls."""
-
-    MOST_POLLS = 1000
-
-    def __init__(self, num_envs: int) -> None:
-        self.indices = set(range(num_envs))
-        self._polls = 0
-
-    def polled(self, ended: Iterable[int]) -> None:
-        """Counts a poll; the episode of the `ended` sub-environments is over."""
-        self._polls += 1
-        self.indices.difference_update(ended)
-        if self._polls >= self.MOST_POLLS:
-            self.indices.clear()
-
-
 stacked = partial(space_codec.stacked, note=warn_once)
 as_columns = partial(space_codec.as_columns, note=warn_once)
 check_bounds = partial(space_codec.check_bounds, note=warn_once)
@@ -87,27 +70,40 @@ check_observation = partial(space_codec.check_value, note=warn_once)
 
 
 class ObservationChecks:
-    """Checks the observations of sub-environments with one agent each."""
+    """Checks observations of sub-environments: in bulk always, and in full in the first episode of each.
 
-    def __init__(self, space: spaces.Space, num_envs: int) -> None:
-        self._space = space
-        self.first_episodes = FirstEpisodes(num_envs)
+    A first episode is checked in full for at most a thousand polls.
+    """
 
-    def columns(self, obs: Any, count: int, where: Where) -> trees.Tree:
-        """Columns of `count` rows from the environment; `EnvError` unless they belong to the space."""
-        columns = as_columns(self._space, obs, count, where)
-        if self.first_episodes.indices:
-            check_bounds(self._space, columns, where)
+    MOST_POLLS = 1000
+
+    def __init__(self, num_envs: int) -> None:
+        self.first_episodes = set(range(num_envs))
+        """The sub-environments that are checked in full."""
+        self._polls = 0
+
+    def polled(self, ended: Iterable[int]) -> None:
+        """Counts a poll; the episode of the `ended` sub-environments is over."""
+        if self.first_episodes:
+            self._polls += 1
+            self.first_episodes.difference_update(ended)
+            if self._polls >= self.MOST_POLLS:
+                self.first_episodes.clear()
+
+    def columns(self, space: spaces.Space, obs: Any, count: int, where: Where) -> trees.Tree:
+        """Columns of `count` rows from the environment, in NumPy; `EnvError` unless they belong to the space."""
+        columns = as_columns(space, obs, count, where)
+        if self.first_episodes:
+            check_bounds(space, columns, where)
         return columns
 
-    def stacked(self, obs: Sequence[Any], env_index: np.ndarray, where: Where) -> trees.Tree:
+    def stacked(self, space: spaces.Space, obs: Sequence[Any], env_index: np.ndarray, where: Where) -> trees.Tree:
         """Columns of single observations, one for each row; `env_index` holds the sub-environments of the rows."""
-        watched = self.first_episodes.indices
-        if watched:
+        if self.first_episodes:
             for row, index in enumerate(env_index.tolist()):
-                if index in watched:
-                    check_observation(self._space, obs[row], where(row))
-        return stacked(self._space, obs, where)
+                if index in self.first_episodes:
+                    check_observation(space, obs[row], where(row))
+        return stacked(space, obs, where)
 
 
 def check_reset(result: Any, where: str) -> tuple[Any, dict]:

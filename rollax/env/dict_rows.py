@@ -157,7 +157,7 @@ class DictRows:
         self._declared = None if agents is None else frozenset(agents)
         self._keys = None if self._declared is None else self._declared | {ALL}
         self._sub_envs = [_SubEnv() for _ in range(num_envs)]
-        self._first_episodes = checks.FirstEpisodes(num_envs)
+        self._checks = checks.ObservationChecks(num_envs)
         self._idle = IdlePolls(name)
         self._free: list[list[int]] = [[] for _ in range(num_envs)]
         """The free slots of each sub-environment, as heaps, so that its agents get the same slots in each episode."""
@@ -179,7 +179,7 @@ class DictRows:
             step = _Step(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
             if step.infos:
                 self._check_infos(env_id, step.infos)
-            if env_id in self._first_episodes.indices:
+            if env_id in self._checks.first_episodes:
                 self._check_in_full(env_id, step, "reset()")
             self._add(rows, env_id, step, ending=False)
         return rows.rows()
@@ -205,8 +205,7 @@ class DictRows:
         rows = RowBuilder(self.name)
         for env_id, parts in steps.items():
             self._add_env(rows, env_id, _Step(*parts))
-        if self._first_episodes.indices:
-            self._first_episodes.polled(rows.ended)
+        self._checks.polled(rows.ended)
         return rows.rows()
 
     def _add_env(self, rows: RowBuilder, env_id: int, step: _Step) -> None:
@@ -225,7 +224,7 @@ class DictRows:
             raise self._error(f"No agent can act: obs is empty, and {ALL!r} is not True.", env_id, None, {}, expected)
         if step.infos:
             self._check_infos(env_id, step.infos)
-        if env_id in self._first_episodes.indices:
+        if env_id in self._checks.first_episodes:
             self._check_in_full(env_id, step, "step()")
         self._add(rows, env_id, step, ending)
         if step.given:

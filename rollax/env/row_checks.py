@@ -47,8 +47,8 @@ class RowChecks:
     """Checks rows: in full during each sub-environment's first episode, in bulk always."""
 
     def __init__(self, env: BaseEnv) -> None:
-        self._name, space = type(env).__name__, env.observation_space
-        self._checks = None if space is None else ObservationChecks(space, env.num_envs)
+        self._name, self._space = type(env).__name__, env.observation_space
+        self._checks = ObservationChecks(env.num_envs)
         self._idle = IdlePolls(self._name)
         self._alive = np.zeros(64, bool)  # by slot
 
@@ -78,10 +78,10 @@ class RowChecks:
         self._check_trajectories(rows, over, where)
         if isinstance(rows.obs, list):
             _refuse(rows.acts & ~rows.observing(), "A row acts without an observation.", where, None, "one")
-            if self._checks is not None and not any(obs is None for obs in rows.obs):
-                rows.obs = self._checks.stacked(rows.obs, rows.env_index, where)
-        elif self._checks is not None:
-            rows.obs = self._checks.columns(rows.obs, count, where)
+            if self._space is not None and not any(obs is None for obs in rows.obs):
+                rows.obs = self._checks.stacked(self._space, rows.obs, rows.env_index, where)
+        elif self._space is not None:
+            rows.obs = self._checks.columns(self._space, rows.obs, count, where)
         return rows
 
     def _check_trajectories(self, rows: Rows, over: np.ndarray, where: checks.Where) -> None:
@@ -101,8 +101,7 @@ class RowChecks:
 
     def polled(self, rows: Rows) -> None:
         """Records ended first episodes, and sub-environments in which no agent can act."""
-        if self._checks is not None:
-            self._checks.first_episodes.polled(rows.ended_envs.tolist())
+        self._checks.polled(rows.ended_envs)
         acting = rows.acting()
         if np.count_nonzero(acting) == len(rows) and not self._idle.counts:
             return

@@ -183,7 +183,7 @@ class ReplayRounds(CompiledRounds):
         policy = self.policy
         step, place = np.divmod(np.arange(self.rows_of_round, dtype=np.int32), np.int32(self.places))
         for obs in jax.tree.map(np.asarray, self._observed(self._stored.rows, taken + step, taken + step, place)):
-            self.sampler.env.checked(
+            self.sampler.env.checks.columns(
                 policy.observation_space, obs, self.rows_of_round, lambda row: repr(self.sampler.env)
             )
             policy.compute_actions(obs, explore=False)

@@ -241,7 +241,7 @@ class CompiledPolicy:
             return self._env.where(env_index, self.agents[place])
 
         def checked(obs: trees.Tree) -> trees.Tree:
-            return self._env.checked(self.policy.observation_space, obs, self._rows * steps, where)
+            return self._env.checks.columns(self.policy.observation_space, obs, self._rows * steps, where)
 
         def on_host(inputs: Inputs) -> Inputs:
             obs = inputs[SampleBatch.OBS]

@@ -134,7 +134,7 @@ class CompiledSampler(Sampler):
         """Goes on from a carry, and records the outcomes of the steps that led to it: rows without columns."""
         self._advanced(carry)
         played = self._record(self._on_host(outcomes, frozenset()))
-        self.env.ended(np.flatnonzero(outcomes.over.any(axis=1)))
+        self.env.checks.polled(np.flatnonzero(outcomes.over.any(axis=1)))
         self._begun = True
         return played
 
@@ -162,7 +162,7 @@ class CompiledSampler(Sampler):
         self._advanced(carry)
         rows = self._needed(jax.tree.map(np.array, rows))  # copies, which callers may change
         rows = self._on_host(rows, learning)
-        self.env.ended(np.flatnonzero(rows.over.any(axis=1)))
+        self.env.checks.polled(np.flatnonzero(rows.over.any(axis=1)))
         return rows
 
     def _needed(self, rows: Rows) -> Rows:

@@ -73,7 +73,8 @@ class CompiledCandidates(CandidatePlayer):
         acted = played.acted & (failing.cumsum() - failing == 0)[:, None]
         steps, slots = acted.nonzero()
         where = lambda row: self._jax_env.where(int(slots[row]), DEFAULT_AGENT)  # noqa: E731
-        obs = self._jax_env.checked(self._policy.observation_space, trees.index(played.obs, acted), len(slots), where)
+        space, rows = self._policy.observation_space, trees.index(played.obs, acted)
+        obs = self._jax_env.checks.columns(space, rows, len(slots), where)
         self._policy.check_masks(obs)
         finite = played.finite[acted]
         if not finite.all():
@@ -88,7 +89,7 @@ class CompiledCandidates(CandidatePlayer):
         self._episodes["reward"][self._everyone] += rewards.sum(axis=0)
         self._episodes["length"][self._everyone] += acted.sum(axis=0)
         ended = played.over.any(axis=0).nonzero()[0]
-        self._jax_env.ended(ended)
+        self._jax_env.checks.polled(ended)
         self._end(ended)
         if not self._progress.is_over:
             self._begin_episodes(ended)

@@ -3,21 +3,21 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, to_base_env
-from rollax.env.checks import FirstEpisodes, warn_once
+from rollax.env.checks import ObservationChecks, warn_once
 from tests.env.refused import play, refused
 
 
 def test_first_episodes():
-    watched = FirstEpisodes(3)
+    watched = ObservationChecks(3)
     watched.polled([])
     watched.polled([1])
-    assert watched.indices == {0, 2}
+    assert watched.first_episodes == {0, 2}
     watched.polled([1, 2])
-    for _ in range(FirstEpisodes.MOST_POLLS - 4):
+    for _ in range(ObservationChecks.MOST_POLLS - 4):
         watched.polled([])
-    assert watched.indices == {0}
+    assert watched.first_episodes == {0}
     watched.polled([])
-    assert watched.indices == set()
+    assert watched.first_episodes == set()
 
 
 def test_logs_once_for_each_subject(caplog):

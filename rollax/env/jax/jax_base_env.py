@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from gymnasium import Space
 
 from rollax.core import runtime, trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import as_columns, check_bounds
 from rollax.env.copies import EnvCopies
 from rollax.env.jax.jax_env import Outcome
 from rollax.env.jax.sub_environments import ByAgent, EpisodeState, SubEnvironments, joined, replaced
@@ -30,6 +28,7 @@ class JaxBaseEnv(BaseEnv):
     Attributes:
         running: the running episodes; None before the first reset. `CompiledSampler` steps them without polls.
         agents: the ids of all agents.
+        checks: of observations, also of those that other classes take from `running`.
     """
 
     adapts = True
@@ -56,7 +55,7 @@ class JaxBaseEnv(BaseEnv):
         self._answers = {
             agent: ActionBuffer(self._everyone, self.name + of_agent.format(agent)) for agent in self.agents
         }
-        self._first_episodes = checks.FirstEpisodes(self.num_envs)
+        self.checks = checks.ObservationChecks(self.num_envs)
         self._begin = jax.jit(self.functions.begin)
         self._restart = jax.jit(self.functions.restart)
         self._advance = jax.jit(self._traced_step)
@@ -79,7 +78,7 @@ class JaxBaseEnv(BaseEnv):
         waits = ~(terminateds | truncateds)
         ended = (~waits[:: len(self.agents)]).nonzero()[0]
         self._expect(np.setdiff1d(self._everyone, ended, assume_unique=True) if len(ended) else self._everyone)
-        self.ended(ended)
+        self.checks.polled(ended)
         envs, agents = self._envs_of(self._slots), self._agents_of(self._everyone)
         columns = envs, self._slots, obs, rewards, terminateds, truncateds, self._no, waits, ended, agents
         return Rows(*columns, in_order=True)
@@ -113,22 +112,6 @@ class JaxBaseEnv(BaseEnv):
         obs, slots = self._columns(self._observed(self.running.obs), env_index), self._slots_of(env_index)
         return Rows.starting(self._envs_of(slots), slots, obs, agents=self._agents_of(env_index))
 
-    def checked(self, space: Space, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
-        """Columns of observations in NumPy, in the dtypes of their space; `where` describes a row in errors.
-
-        Raises:
-            EnvError: a NaN, or an infinite number that the space does not allow.
-        """
-        columns = as_columns(space, jax.tree.map(np.asarray, obs), rows, where)
-        if self._first_episodes.indices:
-            check_bounds(space, columns, where)
-        return columns
-
-    def ended(self, env_index: np.ndarray) -> None:
-        """Records ended episodes; until each sub-environment has ended one, `checked` also compares with the bounds."""
-        if self._first_episodes.indices:
-            self._first_episodes.polled(env_index.tolist())
-
     def where(self, env_index: int, agent: str) -> str:
         """Describes an agent of a sub-environment in error messages."""
         of_agent = f", agent {agent!r}" if self.functions.several else ""
@@ -156,12 +139,13 @@ class JaxBaseEnv(BaseEnv):
         slots = self._slots_of(env_index)
         if self.observation_space is not None:
             columns = obs if len(env_index) == self.num_envs else trees.index(obs, slots)
-            return self.checked(self.observation_space, columns, len(slots), lambda row: self._where(int(slots[row])))
+            where = lambda row: self._where(int(slots[row]))  # noqa: E731
+            return self.checks.columns(self.observation_space, columns, len(slots), where)
         by_agent = []
         for agent, space in self.observation_spaces.items():
             columns = trees.index(obs[agent], env_index)
             where = lambda row, agent=agent: self.where(int(env_index[row]), agent)  # noqa: E731
-            by_agent.append(trees.unstack(self.checked(space, columns, len(env_index), where)))
+            by_agent.append(trees.unstack(self.checks.columns(space, columns, len(env_index), where)))
         return [one for together in zip(*by_agent, strict=True) for one in together]
 
     def _expect(self, env_index: np.ndarray) -> None:

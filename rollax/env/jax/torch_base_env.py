@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import Space
 
-from rollax.core import trees
 from rollax.env import checks
 from rollax.env.copies import EnvCopies
 from rollax.env.jax.jax_env import Outcome
@@ -64,21 +60,6 @@ class TorchBaseEnv(NativeVectorEnv):
             last = replaced(first, terminated | truncated, to_dtypes(space, received.final_obs))
         reward = received.rewards.astype(jnp.float32)[:, None]
         return {DEFAULT_AGENT: first}, Outcome((), {DEFAULT_AGENT: last}, reward, terminated, truncated)
-
-    # On the host.
-
-    def checked(self, space: Space, obs: Any, rows: int, where: Callable[[int], str]) -> trees.Tree:
-        """Columns of observations in NumPy, in the dtypes of their space; `where` describes a row in errors.
-
-        Raises:
-            EnvError: a NaN, or an infinite number that the space does not allow.
-        """
-        return self._checks.columns(jax.tree.map(np.asarray, obs), rows, where)
-
-    def ended(self, env_index: np.ndarray) -> None:
-        """Records ended episodes; until each sub-environment has ended one, `checked` also compares with the bounds."""
-        if self._checks.first_episodes.indices:
-            self._checks.first_episodes.polled(env_index.tolist())
 
     def where(self, env_index: int, agent: str) -> str:
         return self._where(env_index)

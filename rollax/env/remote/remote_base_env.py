@@ -13,13 +13,13 @@ from rollax.core import trees
 from rollax.core.cleanup import cleanup_on_error
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies, check_spaces
 from rollax.env.multi_agent.multi_agent_base_env import AgentActions, MultiAgentRows
 from rollax.env.registrations import registrations
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.restarting import EnvFailures
-from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
+from rollax.env.rows import DEFAULT_AGENT, Rows
+from rollax.env.vector.vector_base_env import SingleAgentRows
 from rollax.processes.actor_pool import ActorPool, Call
 from rollax.processes.actors import Actors
 from rollax.processes.cluster import check_processes_fit, started_ray
@@ -71,7 +71,7 @@ class RemoteBaseEnv(BaseEnv):
         self._rows: MultiAgentRows | _SingleAgentRows = (
             MultiAgentRows(self.name, self.num_envs, *spaces)
             if facts.several_agents
-            else _SingleAgentRows(self.name, self.num_envs, self.observation_space)
+            else _SingleAgentRows(self.name, self.observation_space, self.num_envs)
         )
         self._wait_s = batch_wait_ms / 1000
         self.repeats = batch_wait_ms >= _LOCKSTEP_MS or self.num_envs == 1
@@ -161,51 +161,23 @@ class RemoteBaseEnv(BaseEnv):
         self._envs.stop()
 
 
-class _SingleAgentRows:
-    """As `MultiAgentRows`, for single-agent environments: the slot is the index of the sub-environment."""
-
-    def __init__(self, name: str, num_envs: int, observation_space: Any) -> None:
-        self._name = name
-        self._checks = ObservationChecks(observation_space, num_envs)
+class _SingleAgentRows(SingleAgentRows):
+    """Rows from results of single-agent environments, by sub-environment, as `MultiAgentRows`."""
 
     def acting(self, index: int) -> list[Hashable]:
         return [DEFAULT_AGENT]
 
     def of_resets(self, results: Mapping[int, Any]) -> Rows:
-        index = np.array(list(results), np.int64)
-        pairs = [checks.check_reset(result, f"{self._where(i)}, reset()") for i, result in results.items()]
+        where = f"{self.name}, sub-environment "
+        pairs = [checks.check_reset(result, f"{where}{i}, reset()") for i, result in results.items()]
         obs, infos = zip(*pairs, strict=True)
-        return Rows.starting(index, index, self._columns(obs, index, infos, "reset()"), infos=infos)
+        return self.started(np.array(list(results), np.int64), list(obs), infos)
 
     def of_steps(self, results: Mapping[int, Any]) -> Rows:
         for i, result in results.items():
-            checks.check_step(result, self._where(i))
-        index = np.array(list(results), np.int64)
-        obs, rewards, terminateds, truncateds, infos = zip(*results.values(), strict=True) if results else ((),) * 5
-
-        def where(row: int) -> str:
-            return self._where(int(index[row]))
-
-        terms = checks.flag_column(terminateds, "terminated", where)
-        truncs = checks.flag_column(truncateds, "truncated", where)
-        over = terms | truncs
-        ended = index[over] if over.any() else NO_ENVS
-        columns = self._columns(obs, index, infos, "step()")
-        amounts = checks.reward_column(rewards, where)
-        if self._checks.first_episodes.indices:
-            self._checks.first_episodes.polled(ended.tolist())
-        no, in_order = np.zeros(len(index), bool), list(results) == list(range(len(index)))
-        return Rows(index, index, columns, amounts, terms, truncs, no, ~over, ended, infos=infos, in_order=in_order)
-
-    def _columns(self, obs: Sequence[Any], index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
-        def where(row: int) -> str:
-            return f"{self._where(int(index[row]))}, {call}"
-
-        checks.check_infos(infos, where)
-        return self._checks.stacked(obs, index, where)
-
-    def _where(self, index: int) -> str:
-        return f"{self._name}, sub-environment {index}"
+            checks.check_step(result, f"{self.name}, sub-environment {i}")
+        obs, *outcomes = zip(*results.values(), strict=True) if results else ((),) * 5
+        return self.stepped(np.array(list(results), np.int64), list(obs), *outcomes)
 
 
 class RemoteEnvs(ActorPool):

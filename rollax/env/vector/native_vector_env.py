@@ -61,7 +61,7 @@ class NativeVectorEnv(BaseEnv):
         self._begun = False
         self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: first rows from the last poll's resets
         self._answers = ActionBuffer(self._everyone, self.name)
-        self._checks = ObservationChecks(self.observation_space, self.num_envs)
+        self.checks = ObservationChecks(self.num_envs)
         self._idle = IdlePolls(self.name)
 
     def poll_rows(self) -> Rows:
@@ -99,8 +99,7 @@ class NativeVectorEnv(BaseEnv):
         self._answers.expect(waits.nonzero()[0] if np.count_nonzero(over) else self._everyone)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._answers.not_needed(over.nonzero()[0])
-        if self._checks.first_episodes.indices:
-            self._checks.first_episodes.polled(ended.tolist())
+        self.checks.polled(ended)
         same_step = self.mode is AutoresetMode.SAME_STEP
         self._begun = True
         return Rows(
@@ -197,7 +196,7 @@ class NativeVectorEnv(BaseEnv):
                 self._idle.acting(index)
 
     def _columns(self, obs: Any) -> trees.Tree:
-        return self._checks.columns(obs, self.num_envs, self._where)
+        return self.checks.columns(self.env.single_observation_space, obs, self.num_envs, self._where)
 
     def _check_infos(self, infos: Any, call: str) -> None:
         if type(infos) is dict:

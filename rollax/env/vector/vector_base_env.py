@@ -51,8 +51,7 @@ class VectorBaseEnv(BaseEnv):
         self._everyone = np.arange(self.num_envs)
         self._answers = ActionBuffer(self._everyone, self.name)
         self._resting, self._stepping = NO_ENVS, self._everyone
-        self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
-        self._checks = ObservationChecks(env.observation_space, self.num_envs)
+        self._rows = SingleAgentRows(self.name, self.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
         if len(self._resting):
@@ -64,38 +63,17 @@ class VectorBaseEnv(BaseEnv):
             raise
         except Exception as error:
             raise checks.failed(error, "vector_step()", self.name, actions) from error
-        index, lost, where = self._stepping, NO_ENVS, self._where
+        index, lost = self._stepping, NO_ENVS
         if len(self.env.lost):
             lost = np.array(self.env.lost)
             index = np.setdiff1d(index, lost)
-        if len(index) < self.num_envs:
-            where = self._where_of(index)
-        count = len(index)
-        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, count, self.name)
-        if not isinstance(infos, list | tuple) or len(infos) != count:
-            checks.check_count("infos", infos, count, self.name)
-        ended, waiting = NO_ENVS, self._all_set[:count]
-        terms = checks.flag_column(terminateds, "terminated", where)
-        truncs = checks.flag_column(truncateds, "truncated", where)
-        rewards = checks.reward_column(rewards, where)
-        columns = self._columns(obs, index, infos, "step()")
-        if np.count_nonzero(terms) or np.count_nonzero(truncs):
-            waiting = ~(terms | truncs)
-            ended = index[~waiting]
-            # A simulator may write the next episode into the returned arrays.
-            terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
-            if not self._is_list(obs):
-                columns = trees.tree_map(np.copy, columns)
-        if self._checks.first_episodes.indices:
-            self._checks.first_episodes.polled(ended.tolist())
-        self._answers.expect(index if not len(ended) else index[waiting])
-        none_set = self._none_set[:count]
-        return Rows(
-            *(index, index, columns, rewards, terms, truncs, none_set, waiting, ended),
-            infos=infos,
-            dropped_envs=lost,
-            in_order=count == self.num_envs,
-        )
+        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, len(index), self.name)
+        if not isinstance(infos, list | tuple) or len(infos) != len(index):
+            checks.check_count("infos", infos, len(index), self.name)
+        rows = self._rows.stepped(index, obs, rewards, terminateds, truncateds, infos)
+        rows.dropped_envs = lost
+        self._answers.expect(index[rows.acts] if len(rows.ended_envs) else index)
+        return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         self._answers.put(rows, selection, actions)
@@ -134,24 +112,9 @@ class VectorBaseEnv(BaseEnv):
             )
         obs, infos = result
         checks.check_count("infos", infos, len(indices), f"{self.name}, {call}")
-        columns = self._columns(obs, env_index, infos, "reset()")
+        rows = self._rows.started(env_index, obs, infos)
         self._answers.expect(env_index)
-        return Rows.starting(env_index, env_index, columns, infos=infos)
-
-    def _is_list(self, obs: Any) -> bool:
-        """True for single observations, False for columns; for a Tuple space, a tuple holds columns."""
-        return isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self.observation_space, Tuple))
-
-    def _columns(self, obs: Any, env_index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
-        def where(row: int) -> str:
-            return f"{self._where(int(env_index[row]))}, {call}"
-
-        checks.check_infos(infos, where)
-        if not self._is_list(obs):
-            return self._checks.columns(obs, len(env_index), where)
-        if len(obs) != len(env_index):
-            checks.check_count("observations", obs, len(env_index), f"{self.name}, {call}")
-        return self._checks.stacked(obs, env_index, where)
+        return rows
 
     def get_sub_environments(self) -> list[Any]:
         return self.env.get_sub_environments()
@@ -170,8 +133,62 @@ class VectorBaseEnv(BaseEnv):
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"
 
-    def _where_of(self, env_index: np.ndarray) -> checks.Where:
-        return lambda row: self._where(int(env_index[row]))
+
+class SingleAgentRows:
+    """The rows of sub-environments with one agent each, from results that it checks; slot i is sub-environment i.
+
+    Args:
+        name: of the environment, in error messages.
+        space: the observation space.
+        num_envs: the number of sub-environments.
+    """
+
+    def __init__(self, name: str, space: Any, num_envs: int) -> None:
+        self.name, self._space, self._num_envs = name, space, num_envs
+        self._none, self._all = np.zeros(num_envs, bool), np.ones(num_envs, bool)
+        self._checks = ObservationChecks(num_envs)
+
+    def started(self, env_index: np.ndarray, obs: Any, infos: Sequence[dict]) -> Rows:
+        """The rows after resets: single observations in a list, or columns, of these sub-environments."""
+        return Rows.starting(env_index, env_index, self._columns(obs, env_index, infos, "reset()"), infos=infos)
+
+    def stepped(
+        self, env_index: np.ndarray, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, infos: Sequence[dict]
+    ) -> Rows:
+        """The rows after steps of these sub-environments."""
+        where = self._where(env_index)
+        terms = checks.flag_column(terminateds, "terminated", where)
+        truncs = checks.flag_column(truncateds, "truncated", where)
+        rewards = checks.reward_column(rewards, where)
+        columns = self._columns(obs, env_index, infos, "step()")
+        count = len(env_index)
+        waiting, ended = self._all[:count], NO_ENVS
+        if np.count_nonzero(terms) or np.count_nonzero(truncs):
+            waiting = ~(terms | truncs)
+            ended = env_index[~waiting]
+            # A simulator may write the next episode into the returned arrays.
+            terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
+            if not self._is_list(obs):
+                columns = trees.tree_map(np.copy, columns)
+        self._checks.polled(ended)
+        outcomes = rewards, terms, truncs, self._none[:count], waiting, ended
+        return Rows(env_index, env_index, columns, *outcomes, infos=infos, in_order=count == self._num_envs)
+
+    def _is_list(self, obs: Any) -> bool:
+        """True for single observations, False for columns; for a Tuple space, a tuple holds columns."""
+        return isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self._space, Tuple))
+
+    def _columns(self, obs: Any, env_index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
+        where = self._where(env_index, call)
+        checks.check_infos(infos, where)
+        if not self._is_list(obs):
+            return self._checks.columns(self._space, obs, len(env_index), where)
+        if len(obs) != len(env_index):
+            checks.check_count("observations", obs, len(env_index), f"{self.name}, {call}")
+        return self._checks.stacked(self._space, obs, env_index, where)
+
+    def _where(self, env_index: np.ndarray, *call: str) -> checks.Where:
+        return lambda row: ", ".join((self.name, f"sub-environment {env_index[row]}", *call))
 
 
 class ActionBuffer:

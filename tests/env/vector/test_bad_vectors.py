@@ -27,7 +27,7 @@ LATER = 60  # past the polls in which all values are checked
 @pytest.fixture(autouse=True)
 def fewer_checked_polls(monkeypatch):
     """Episodes without an end are checked for 50 polls, instead of 1000."""
-    monkeypatch.setattr(checks.FirstEpisodes, "MOST_POLLS", 50)
+    monkeypatch.setattr(checks.ObservationChecks, "MOST_POLLS", 50)
 
 
 class Columns(VectorEnv):
