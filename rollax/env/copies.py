@@ -80,6 +80,14 @@ class EnvCopies:
                 )
             check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=self.declared)
 
+    def resets(self, envs: list[Any]) -> Resets:
+        """What resets `envs`, the result of `make`, and recreates those that fail if they are to be restarted."""
+        if not self.restart_failed:
+            return Resets(envs)
+        from rollax.env.restarting import Restarts  # loaded only where it is used
+
+        return Restarts(self, envs)
+
     def vector(self) -> Any:
         """The only environment, which has its own sub-environments."""
         (env,) = self.existing
@@ -93,9 +101,6 @@ class EnvCopies:
 
 class Resets:
     """Resets the copies of one environment in this process; their errors are raised."""
-
-    counts_steps = False
-    """Whether `stepped` must be called."""
 
     def __init__(self, envs: list[Any]) -> None:
         self._envs = envs
@@ -117,11 +122,7 @@ class Resets:
         """
         if isinstance(cause, RollaxError):
             raise cause
-        error.__cause__ = cause
-        self._raised(index, error)
-
-    def _raised(self, index: int, error: EnvError) -> None:
-        raise error
+        raise error from cause
 
     def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
         """Counts a step of these sub-environments; the episodes of the `ended` ones are over."""

@@ -115,15 +115,17 @@ class Restarts(Resets):
         self._broken: set[int] = set()
         self._failures = EnvFailures(restart_failed=True)
 
-    @property
-    def counts_steps(self) -> bool:
-        return bool(self._failures.in_a_row)
-
     def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
         self._failures.stepped(indices, ended)
 
-    def _raised(self, index: int, error: EnvError) -> None:
+    def failed(self, index: int, error: EnvError, cause: Exception) -> None:
+        if isinstance(cause, RollaxError):
+            raise cause
+        self._count(index, error, cause)
+
+    def _count(self, index: int, error: EnvError, cause: Exception) -> None:
         """Counts a failure and waits, or raises the error if there were too many."""
+        error.__cause__ = cause
         time.sleep(self._failures.failed(index, error))
         self._broken.add(index)
 
@@ -133,9 +135,7 @@ class Restarts(Resets):
                 if index in self._broken:
                     self._recreate(index, where)
             except Exception as error:  # an error of the creator, of any class: the next attempt may succeed
-                failure = checks.failed(error, "its creator", where)
-                failure.__cause__ = error
-                self._raised(index, failure)
+                self._count(index, checks.failed(error, "its creator", where), error)
                 continue
             try:
                 return self._envs[index].reset(seed=self._failures.seed(index, seed), **keywords)
