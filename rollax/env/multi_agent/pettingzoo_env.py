@@ -6,7 +6,8 @@ import copy
 import difflib
 import warnings
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from rollax.env import checks
 from rollax.env.adapters import asks_spaces_by_agent, takes_turns
@@ -34,18 +35,13 @@ def from_pettingzoo(env: Any) -> MultiAgentEnv:
     return AECPettingZooEnv(env) if takes_turns(env) else ParallelPettingZooEnv(env)
 
 
-class _Spec(NamedTuple):
-    """Names the environment in error messages, as Gymnasium's `spec` does."""
-
-    id: str
-
-
 class PettingZooEnv(MultiAgentEnv):
     """The common part of both kinds."""
 
     def __init__(self, env: Any) -> None:
         self.env = self.as_written = env
-        self.spec = _Spec(getattr(env, "metadata", {}).get("name") or type(getattr(env, "unwrapped", env)).__name__)
+        name = getattr(env, "metadata", {}).get("name") or type(getattr(env, "unwrapped", env)).__name__
+        self.spec = SimpleNamespace(id=name)  # names the environment in error messages, as Gymnasium's `spec` does
         agents = getattr(env, "possible_agents", None)
         self.possible_agents = None if agents is None else list(in_order(agents))
         if self.possible_agents:
