@@ -6,13 +6,13 @@ Numbers are float32, where Gymnasium computes in float64: one step from the same
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
 from rollax.env.jax.jax_env import JaxEnv, Outcome
 
@@ -45,8 +45,6 @@ class CartPole(JaxEnv):
     length: float = 0.5
     force_mag: float = 10.0
     tau: float = 0.02
-    observation_space: Space = field(init=False, repr=False)
-    action_space: Space = field(init=False, repr=False)
 
     x_threshold = 2.4
     theta_threshold = 12 * 2 * math.pi / 360
@@ -103,8 +101,6 @@ class Pendulum(JaxEnv):
     m: float = 1.0
     l: float = 1.0  # noqa: E741  Gymnasium's name
     dt: float = 0.05
-    observation_space: Space = field(init=False, repr=False)
-    action_space: Space = field(init=False, repr=False)
 
     max_speed = 8.0
     max_torque = 2.0
@@ -160,8 +156,6 @@ class Acrobot(JaxEnv):
     link_moment: float = 1.0
     gravity: float = 9.8
     dt: float = 0.2
-    observation_space: Space = field(init=False, repr=False)
-    action_space: Space = field(init=False, repr=False)
 
     max_speeds = (4 * math.pi, 9 * math.pi)
 
@@ -212,8 +206,6 @@ class _Car(JaxEnv):
     """Base of both cars: the valley that they drive in."""
 
     goal_velocity: float = 0.0
-    observation_space: Space = field(init=False, repr=False)
-    action_space: Space = field(init=False, repr=False)
 
     positions, max_speed, gravity = (-1.2, 0.6), 0.07, 0.0025
 
