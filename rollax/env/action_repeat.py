@@ -13,7 +13,7 @@ from rollax.core import trees
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import sum_of_rewards
 from rollax.env.env_wrapper import EnvWrapper
-from rollax.env.rows import Rows
+from rollax.env.rows import COLUMNS, Rows
 
 
 class RepeatedSteps(gym.Wrapper):
@@ -156,10 +156,9 @@ def _some(rows: Rows, chosen: np.ndarray) -> Rows:
     def by_row(values: dict[int, Any] | None) -> dict[int, Any] | None:
         return {place[row]: value for row, value in values.items() if row in place} if values else None
 
-    columns = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
     return replace(
         rows,
-        **{name: getattr(rows, name)[chosen] for name in columns},
+        **{name: getattr(rows, name)[chosen] for name in COLUMNS},
         obs=[rows.obs[row] for row in place] if isinstance(rows.obs, list) else trees.index(rows.obs, chosen),
         agents=None if rows.agents is None else [rows.agents[row] for row in place],
         infos=lambda: [rows.info_list()[row] for row in place],

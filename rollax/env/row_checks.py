@@ -14,10 +14,8 @@ from rollax.env.agent_checks import IdlePolls
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import ObservationChecks
 from rollax.env.copies import EnvCopies
-from rollax.env.rows import Rows
+from rollax.env.rows import COLUMNS, Rows
 from rollax.errors import EnvError
-
-_COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
 
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
@@ -58,7 +56,7 @@ class RowChecks:
         if not isinstance(rows, Rows):
             raise _wrong("The call did not return Rows.", here, checks.outline(rows), "rollax.Rows")
         count = len(rows.slots)
-        columns = {name: getattr(rows, name) for name in _COLUMNS}
+        columns = {name: getattr(rows, name) for name in COLUMNS}
         optional = {"agents": rows.agents, "infos": rows.infos, "obs": rows.obs if isinstance(rows.obs, list) else None}
         columns |= {name: column for name, column in optional.items() if not (column is None or callable(column))}
         for name, column in columns.items():
@@ -68,7 +66,7 @@ class RowChecks:
             return f"{self._name}, sub-environment {rows.env_index[row]}, agent {rows.agent_of(row)!r}, {call}"
 
         rows.rewards = checks.reward_column(rows.rewards, where)
-        for name in _COLUMNS[3:]:
+        for name in COLUMNS[3:]:
             setattr(rows, name, checks.flag_column(getattr(rows, name), name.removesuffix("s"), where))
         over = rows.terminateds | rows.truncateds
         _refuse(rows.acts & over, "A row both acts and has ended.", where, "acts and a flag, both True", "one of them")

@@ -21,6 +21,9 @@ ALL = "__all__"
 
 NO_ENVS = np.empty(0, np.int64)
 
+COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
+"""The fields of `Rows` that are arrays with one entry for each row."""
+
 
 @dataclass(slots=True)
 class Rows:
@@ -215,21 +218,16 @@ class Rows:
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
         logps = {len(first) + row: logp for row, logp in (second.given_logps or {}).items()}
         all_train = first.trains is None and second.trains is None
+        columns: dict[str, Any] = {name: both((getattr(first, name), getattr(second, name))) for name in COLUMNS}
         return cls(
-            both((first.env_index, second.env_index)),
-            both((first.slots, second.slots)),
-            obs,
-            both((first.rewards, second.rewards)),
-            both((first.terminateds, second.terminateds)),
-            both((first.truncateds, second.truncateds)),
-            both((first.starts, second.starts)),
-            both((first.acts, second.acts)),
-            both((first.ended_envs, second.ended_envs)) if len(second.ended_envs) else first.ended_envs,
-            None if first.agents is None else [*first.agents, *(second.agents or ())],
-            lambda: [*first.info_list(), *second.info_list()],
-            {**(first.given_actions or {}), **given} or None,
-            None if all_train else both((first.training(), second.training())),
-            both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
+            **columns,
+            obs=obs,
+            ended_envs=both((first.ended_envs, second.ended_envs)),
+            agents=None if first.agents is None else [*first.agents, *(second.agents or ())],
+            infos=lambda: [*first.info_list(), *second.info_list()],
+            given_actions={**(first.given_actions or {}), **given} or None,
+            trains=None if all_train else both((first.training(), second.training())),
+            dropped_envs=both((first.dropped_envs, second.dropped_envs)),
             name=first.name,
             given_logps={**(first.given_logps or {}), **logps} or None,
         )
