@@ -105,7 +105,7 @@ _LIBRARIES = "rollax.env.jax.libraries"
 _BUILT_IN = (
     _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
     _base_env(JAX_ENV_CLASS, "rollax.env.jax.jax_base_env:JaxBaseEnv"),
-    _base_env("rollax.env.jax.torch_vector_env.TorchVectorEnv", "rollax.env.jax.torch_base_env:TorchBaseEnv"),
+    _base_env("rollax.env.jax.torch_vector_env.TorchVectorEnv", "rollax.env.jax.torch_vector_env:TorchBaseEnv"),
     EnvAdapter("brax.envs.base.Env", f"{_LIBRARIES}.brax_env:from_brax"),
     EnvAdapter("gymnax.environments.environment.Environment", f"{_LIBRARIES}.gymnax_env:GymnaxEnv"),
     EnvAdapter("jaxmarl.environments.multi_agent_env.MultiAgentEnv", f"{_LIBRARIES}.jaxmarl_env:from_jaxmarl"),

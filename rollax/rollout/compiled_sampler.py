@@ -17,7 +17,7 @@ from rollax.env import checks
 from rollax.env.jax.jax_base_env import JaxBaseEnv
 from rollax.env.jax.jax_env import Outcome
 from rollax.env.jax.sub_environments import ByAgent
-from rollax.env.jax.torch_base_env import TorchBaseEnv
+from rollax.env.jax.torch_vector_env import TorchBaseEnv
 from rollax.policy.devices import Devices
 from rollax.policy.traced_acting import Decisions, why_only_stepwise
 from rollax.rollout.blocks import Outcomes, Segments

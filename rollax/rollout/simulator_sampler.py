@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.env.jax.torch_base_env import TorchBaseEnv
-from rollax.env.jax.torch_vector_env import Received
+from rollax.env.jax.torch_vector_env import Received, TorchBaseEnv
 from rollax.policy.traced_acting import Decisions
 from rollax.rollout.compiled_sampler import Carry, CompiledSampler, Rows
 

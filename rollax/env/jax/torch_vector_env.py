@@ -1,4 +1,4 @@
-"""`TorchVectorEnv`: a vector environment of PyTorch tensors, which pass to JAX and back through DLPack.
+"""`TorchVectorEnv`: a vector environment of PyTorch tensors, which pass to JAX and back through DLPack; as a `BaseEnv`.
 
 PyTorch is never imported here: an environment that returns tensors has imported it.
 """
@@ -6,6 +6,7 @@ PyTorch is never imported here: an environment that returns tensors has imported
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -17,7 +18,11 @@ from gymnasium.vector import AutoresetMode
 from rollax.core import runtime, trees
 from rollax.core.spaces import Path, path_text, walk
 from rollax.env import checks
-from rollax.env.vector.native_vector_env import FINAL_OBS, stated_autoreset_mode
+from rollax.env.copies import EnvCopies
+from rollax.env.jax.jax_env import Outcome
+from rollax.env.jax.sub_environments import ByAgent, replaced, to_dtypes
+from rollax.env.rows import DEFAULT_AGENT, Rows
+from rollax.env.vector.native_vector_env import FINAL_OBS, NativeVectorEnv, stated_autoreset_mode
 from rollax.errors import EnvError, text_of
 
 
@@ -188,6 +193,54 @@ class TorchVectorEnv(gym.vector.VectorEnv):
 
     def close(self, **kwargs: Any) -> None:
         self.env.close()
+
+
+class TorchBaseEnv(NativeVectorEnv):
+    """The rows of a `TorchVectorEnv`, in NumPy; `SimulatorSampler` steps it without polls, by `step_on_device`.
+
+    Attributes:
+        agents: the id of the only agent of each sub-environment.
+        running: empty, because the state is in the simulator; None before the first reset.
+    """
+
+    env: TorchVectorEnv
+    in_jax = True
+    agents = (DEFAULT_AGENT,)
+
+    def __init__(self, copies: EnvCopies) -> None:
+        super().__init__(copies)
+        self.running: tuple[()] | None = None
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+        rows = super().reset_rows(env_index, seeds)
+        self.running = ()
+        return rows
+
+    def step_on_device(self, actions: ByAgent) -> Received:
+        """Steps all sub-environments with [N, ...] actions; EnvError if the environment raises."""
+        try:
+            return self.env.step_tensors(actions[DEFAULT_AGENT])
+        except EnvError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, "step()", f"{self.name}, one of its sub-environments") from error
+
+    # Traced by JAX.
+
+    def traced_outcome(self, received: Received) -> tuple[ByAgent, Outcome]:
+        """The current observations, in new episodes the first ones, and the outcome of the step.
+
+        The outcome has a `reward` of shape [N, 1], and no state.
+        """
+        space, terminated, truncated = self.env.single_observation_space, received.terminateds, received.truncateds
+        first = last = to_dtypes(space, received.obs)
+        if received.final_obs is not None:
+            last = replaced(first, terminated | truncated, to_dtypes(space, received.final_obs))
+        reward = received.rewards.astype(jnp.float32)[:, None]
+        return {DEFAULT_AGENT: first}, Outcome((), {DEFAULT_AGENT: last}, reward, terminated, truncated)
+
+    def where(self, env_index: int, agent: str) -> str:
+        return self._where(env_index)
 
 
 _ATTRIBUTES = ("num_envs", "single_observation_space", "single_action_space", "reset", "step")
