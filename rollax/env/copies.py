@@ -80,14 +80,6 @@ class EnvCopies:
                 )
             check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=self.declared)
 
-    def resets(self, envs: list[Any]) -> Resets:
-        """What resets `envs`, the result of `make`, and recreates those that fail if they are to be restarted."""
-        if not self.restart_failed:
-            return Resets(envs)
-        from rollax.env.restarting import Restarts  # loaded only where it is used
-
-        return Restarts(self, envs)
-
     def vector(self) -> Any:
         """The only environment, which has its own sub-environments."""
         (env,) = self.existing

@@ -11,9 +11,10 @@ from rollax.core import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.checks import env_name
-from rollax.env.copies import EnvCopies, close_all
+from rollax.env.copies import EnvCopies, Resets, close_all
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, checked_reset, checked_step, spaces_of_agents
+from rollax.env.restarting import Restarts
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.errors import MultiAgentError
 
@@ -92,7 +93,7 @@ class MultiAgentBaseEnv(BaseEnv):
 
     def __init__(self, copies: EnvCopies) -> None:
         self.envs: list[MultiAgentEnv] = copies.make(may_lack_spaces=True)
-        self._resets = copies.resets(self.envs)
+        self._resets = Restarts(copies, self.envs) if copies.restart_failed else Resets(self.envs)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")

@@ -11,7 +11,7 @@ from rollax.core.spaces import ACTION_MASK
 from rollax.env import checks
 from rollax.env.adapters import has_base
 from rollax.env.checks import env_name
-from rollax.env.copies import EnvCopies, Spaces, close_all, space_of
+from rollax.env.copies import EnvCopies, Resets, Spaces, close_all, space_of
 from rollax.errors import EnvError, page
 
 _SB3 = "stable_baselines3.common.vec_env"
@@ -116,7 +116,7 @@ class SteppedInTurn(VectorEnv):
         _warn_of_unread_masks(self.envs[0], self.name, observation_space)
         warn_of_own_statistics(self.envs[0], self.name)
         self._steps = [env.step for env in self.envs]
-        self._resets = copies.resets(self.envs)
+        self._resets = _resets_of(copies, self.envs)
         self.resting: frozenset[int] = frozenset()
         """Sub-environments without a running episode, which `vector_step` does not step."""
         self._over = set(range(self.num_envs))
@@ -188,6 +188,14 @@ class SteppedInTurn(VectorEnv):
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"
+
+
+def _resets_of(copies: EnvCopies, envs: list[Any]) -> Resets:
+    if not copies.restart_failed:
+        return Resets(envs)
+    from rollax.env.restarting import Restarts  # loaded only where it is used
+
+    return Restarts(copies, envs)
 
 
 def frame_of(env: Any) -> Any:
