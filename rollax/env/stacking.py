@@ -15,7 +15,7 @@ The oldest observation is first. A trajectory begins with k copies of its first 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,38 +63,31 @@ def begun(space: Space, count: int, obs: trees.Tree) -> trees.Tree:
         space: of one observation.
         obs: single observations or columns, in NumPy or JAX.
     """
-
-    def stack(leaf: Space, path: Path, frame: Any) -> Any:
-        return _Axis.of(leaf, count).begin(frame) if NOT_FEATURES.isdisjoint(path) else frame
-
-    return walk(stack, space, obs)
+    return _of_features(_Axis.begin, space, count, obs)
 
 
 def pushed(space: Space, count: int, stacks: trees.Tree, obs: trees.Tree) -> trees.Tree:
     """The stacks with `obs` as their latest observation, without their oldest one; arguments as `begun`."""
-
-    def stack(leaf: Space, path: Path, old: Any, frame: Any) -> Any:
-        return _Axis.of(leaf, count).push(old, frame) if NOT_FEATURES.isdisjoint(path) else frame
-
-    return walk(stack, space, stacks, obs)
+    return _of_features(_Axis.push, space, count, stacks, obs)
 
 
 def latest(space: Space, count: int, stacks: trees.Tree) -> trees.Tree:
     """The latest observation of each stack; arguments as `begun`."""
-
-    def frame(leaf: Space, path: Path, stack: Any) -> Any:
-        return _Axis.of(leaf, count).latest(stack) if NOT_FEATURES.isdisjoint(path) else stack
-
-    return walk(frame, space, stacks)
+    return _of_features(_Axis.latest, space, count, stacks)
 
 
 def joined(space: Space, count: int, observations: Sequence[trees.Tree]) -> trees.Tree:
     """The stacks of `count` observations, the oldest first; arguments as `begun`."""
+    return _of_features(_Axis.join, space, count, *observations)
 
-    def stack(leaf: Space, path: Path, *frames: Any) -> Any:
-        return _Axis.of(leaf, count).join(frames) if NOT_FEATURES.isdisjoint(path) else frames[-1]
 
-    return walk(stack, space, *observations)
+def _of_features(method: Callable[..., Any], space: Space, count: int, *observations: trees.Tree) -> trees.Tree:
+    """The results of a method of `_Axis` for the parts of the space; masks and embeddings are the last ones."""
+
+    def result(leaf: Space, path: Path, *parts: Any) -> Any:
+        return method(_Axis.of(leaf, count), *parts) if NOT_FEATURES.isdisjoint(path) else parts[-1]
+
+    return walk(result, space, *observations)
 
 
 def stack_axis(space: Space, count: int) -> int | None:
@@ -131,9 +124,9 @@ class _Axis:
         return cls(count, -4 if len(shape) == 4 and pixels else -1)
 
     def begin(self, obs: Any) -> Any:
-        return self.join([obs] * self.count)
+        return self.join(*[obs] * self.count)
 
-    def join(self, observations: Sequence[Any]) -> Any:
+    def join(self, *observations: Any) -> Any:
         frames = [obs[..., None] if self.new else obs for obs in observations]
         return trees.namespace(frames[0]).concat(frames, axis=self.axis)
 
