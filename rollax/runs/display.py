@@ -73,10 +73,11 @@ class PlainDisplay(Display):
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
 
     def evaluating(self, episodes: int) -> None:
-        print(final_evaluation(episodes), flush=True)
+        greedy = f"{episodes} greedy episode{'s' * (episodes != 1)}"
+        print(f"The final evaluation plays {greedy}; Ctrl-C leaves it out.", flush=True)
 
 
-class TableDisplay(Display):
+class TableDisplay(PlainDisplay):
     """A table of the last `rows` iterations, and a line with the elapsed time; a subclass draws it."""
 
     def __init__(self, title: str, rows: int = 8) -> None:
@@ -101,9 +102,6 @@ class TableDisplay(Display):
 
     def stopping(self) -> None:
         self._ending = True
-
-    def evaluating(self, episodes: int) -> None:
-        print(final_evaluation(episodes), flush=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich import box
@@ -184,11 +182,6 @@ class NotebookDisplay(TableDisplay):
         else:
             self._handle.update(cell)
         self._drawn = time.monotonic()
-
-
-def final_evaluation(episodes: int) -> str:
-    """Returns the line before the final evaluation."""
-    return f"The final evaluation plays {episodes} greedy episode{'s' * (episodes != 1)}; Ctrl-C leaves it out."
 
 
 def where_time_went(result: Mapping[str, Any]) -> str:

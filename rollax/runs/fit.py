@@ -208,11 +208,9 @@ def _loggers(out: str | Path | None, given: Sequence[Any] | None) -> list[Logger
         raise ConfigError("Loggers require a run folder.", "fit(loggers=...)", f"out=None, loggers={given!r}").expected(
             "a folder, new or empty, in out", "set out, or leave loggers out"
         )
-    return (
-        []
-        if out is None
-        else make_loggers(DEFAULT_LOGGERS if given is None else given, "fit(loggers=...)", trusted=True)
-    )
+    if out is None:
+        return []
+    return make_loggers(DEFAULT_LOGGERS if given is None else given, "fit(loggers=...)", trusted=True)
 
 
 def _check_checkpoints(out: str | Path | None, checkpoint_frequency: int, keep_checkpoints: int | None) -> None:

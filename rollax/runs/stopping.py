@@ -15,7 +15,7 @@ from rollax.errors import ConfigError, RollaxError, nearest
 from rollax.runs.results import WHERE_IN_RESULT, number_in, read_results
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
-_LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
+LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 _OTHER_NAMES = {
     **dict.fromkeys(("reward", "mean_reward", "episode_return_mean", "reward_threshold"), "episode_reward_mean"),
     **dict.fromkeys(("total_timesteps", "timesteps", "steps", "num_steps"), "timesteps_total"),
@@ -115,12 +115,12 @@ class TimeLeft:
     """Estimates the seconds until the nearest limit from the speed of the last iterations; goals are not estimated."""
 
     def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
-        self._limits = {name: value for name, value in stop.items() if name in _LIMITS}
+        self._limits = {name: value for name, value in stop.items() if name in LIMITS}
         self._recent: deque[dict[str, float]] = deque(maxlen=window + 1)
 
     def estimate(self, result: Mapping[str, Any]) -> float | None:
         """Returns the seconds left after the iteration of `result`, or None if unknown."""
-        seen = {name: number_in(result, name) for name in _LIMITS}
+        seen = {name: number_in(result, name) for name in LIMITS}
         now = {name: value for name, value in seen.items() if value is not None}
         if "time_total_s" not in now:
             return None

@@ -164,11 +164,7 @@ class Record:
         return (t for t in trials if t.state != TrialState.FAIL or _FAILURE in t.user_attrs)
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        values = {}
-        for key, param in params.items():
-            distribution = self._space[key]
-            values[key] = distribution.value_of(param)
-        return values
+        return {key: self._space[key].value_of(param) for key, param in params.items()}
 
     def _result(self, trial: FrozenTrial) -> TrialResult:
         states: dict[TrialState, State] = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned"}

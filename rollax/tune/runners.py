@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe, connection, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from rollax.env.registrations import Registrations, register_all, registrations
 from rollax.errors import ConfigError
@@ -17,31 +17,8 @@ from rollax.tune.trial import Failed, Message, Scored, Task, Trained, run_trial
 _WAIT_S = 0.2
 
 
-class Runner(Protocol):
-    """Runs trials. A context manager that ends running trials on exit."""
-
-    @property
-    def free(self) -> int:
-        """How many further trials can begin."""
-        ...
-
-    def __enter__(self) -> Runner: ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def begin(self, number: int, config: Mapping[str, Any]) -> None:
-        """Begins the trial with this number."""
-
-    def messages(self) -> Iterator[tuple[int, Message]]:
-        """Returns the next messages of trials, possibly none; after each `Scored` the caller calls `go_on`."""
-        ...
-
-    def go_on(self, number: int, wanted: bool) -> None:
-        """Continues a trial after its `Scored`, or ends it."""
-
-
 class InThisProcess:
-    """Runs one trial at a time in this process."""
+    """Runs one trial at a time in this process. A context manager that ends a running trial on exit."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -49,6 +26,7 @@ class InThisProcess:
 
     @property
     def free(self) -> int:
+        """How many further trials can begin."""
         return int(self._trial is None)
 
     def __enter__(self) -> InThisProcess:
@@ -58,9 +36,11 @@ class InThisProcess:
         self._end()
 
     def begin(self, number: int, config: Mapping[str, Any]) -> None:
+        """Begins the trial with this number."""
         self._trial = number, run_trial(self._task, config)
 
     def messages(self) -> Iterator[tuple[int, Message]]:
+        """Returns the next messages of trials, possibly none; after each `Scored` the caller calls `go_on`."""
         if self._trial is not None:
             number, trial = self._trial
             message = next(trial)
@@ -69,6 +49,7 @@ class InThisProcess:
             yield number, message
 
     def go_on(self, number: int, wanted: bool) -> None:
+        """Continues a trial after its `Scored`, or ends it."""
         if not wanted:
             self._end()
 
@@ -80,7 +61,7 @@ class InThisProcess:
 
 
 class InProcesses:
-    """Runs trials in processes of their own, each of which runs one trial after another.
+    """Runs trials as `InThisProcess`, but several at a time, in processes that run one trial after another.
 
     The end of a process, such as by a lack of memory, is a failure of its trial; the next trial gets a new process.
 
@@ -135,6 +116,9 @@ class InProcesses:
         self._busy[number].send(wanted)
         if not wanted:
             self._idle.append(self._busy.pop(number))
+
+
+Runner = InThisProcess | InProcesses
 
 
 class _Process:

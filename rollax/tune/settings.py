@@ -26,10 +26,10 @@ from rollax.core.plain_yaml import read_yaml
 from rollax.errors import ConfigError
 from rollax.runs.experiment import Experiment, merged, override, read_experiment
 from rollax.runs.run_folder import check_empty
-from rollax.runs.stopping import checked_stop
+from rollax.runs.stopping import LIMITS, checked_stop
 from rollax.tune.distributions import Choice, Distribution, Space, parse_space
 from rollax.tune.space import check_space, default_space, nested
-from rollax.tune.trial import LIMITS, Score, Task
+from rollax.tune.trial import Score, Task
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 log = logging.getLogger("rollax.tune")
-LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 Score = Literal["evaluation", "training"]
 
 
@@ -30,7 +29,7 @@ class Task:
     Args:
         trainer_class: the algorithm.
         config: config keys that are not searched, with the environment.
-        stop: the limits of each run, at least one of `LIMITS`.
+        stop: the limits of each run, at least one of `rollax.runs.stopping.LIMITS`.
         seeds: the config key `seed` of each run of a trial.
         evaluations: number of scores of a run, at equal intervals up to its limit.
         score: whether to score greedy episodes or training episodes.
