@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollax.algorithms.named_trainers import trainer_class_named
 from rollax.cli.console import MISSED_GOAL, SIGNALLED, USER_ERROR
 from rollax.cli.parsing import parse_config, parse_settings
-from rollax.cli.planned_runs import Outcome, PlannedRun, Training
+from rollax.cli.planned_runs import Outcome, PlannedRun
 from rollax.cli.runs_in_processes import train_in_processes
 from rollax.cli.runs_together import train_here
 from rollax.cli.sweep_report import STOPPED_NAME, Standing, report, write_stopped, write_text
@@ -37,6 +37,9 @@ from rollax.runs.results import curve, number_in, read_results, to_json
 from rollax.runs.run_folder import check_empty, iteration_of, newest_saved
 from rollax.runs.run_lock import RunLock
 from rollax.runs.stopping import missed_goal, reached, result_at
+
+if TYPE_CHECKING:
+    from rollax.cli.training import Training
 
 SETTINGS_NAME = "seeds.json"
 CURVES_NAME = "curves.png"

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from rollax.cli.console import MISSED_GOAL
 from rollax.many.sweep import Setting
 from rollax.runs.results import SEED_FOLDER
 from rollax.runs.run_folder import newest_saved
 from rollax.runs.run_lock import refuse_used
-
-if TYPE_CHECKING:
-    from rollax.algorithms.trainer import Trainer
-    from rollax.runs.fit import FitResult
 
 
 @dataclass(frozen=True)
@@ -60,18 +54,6 @@ class Outcome:
     def goes_on(self) -> bool:
         """Whether further runs may begin."""
         return self.codes <= {0, MISSED_GOAL}
-
-
-class Training(Protocol):
-    """How a planned run trains in this process, with the options of `rollax train`."""
-
-    def make(self, run: PlannedRun, resume: Path | None) -> Trainer:
-        """Returns the trainer of a run, new or restored."""
-        ...
-
-    def fit(self, trainer: Trainer, run: PlannedRun, resume: Path | None, stop: Mapping[str, float]) -> FitResult:
-        """Trains into the run folder."""
-        ...
 
 
 def resumed(run: Path) -> Path | None:

@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from rollax.cli.console import MISSED_GOAL
-from rollax.cli.planned_runs import Outcome, PlannedRun, Training, resumed
+from rollax.cli.planned_runs import Outcome, PlannedRun, resumed
 from rollax.errors import NonFiniteError, text_of
 from rollax.runs.interrupts import Interrupted, StopRequest
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.cli.training import Training
     from rollax.runs.fit import FitResult
 
 _LINES_EVERY_S = 10.0

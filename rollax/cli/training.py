@@ -23,7 +23,6 @@ from rollax.cli.console import (
     evaluation_line,
     new_folder,
 )
-from rollax.cli.continuing import refuse_continue_for, stop_of_resumed
 from rollax.cli.many_runs import check_halving, check_sweep, refuse_many, seeds_from, train_many
 from rollax.cli.parsing import parse_config, parse_loggers, parse_settings, parse_stop
 from rollax.cli.planned_runs import PlannedRun
@@ -35,14 +34,15 @@ from rollax.core.importing import JAX_ENV
 from rollax.core.storage import newest
 from rollax.errors import ConfigError
 from rollax.many.sweep import parse_sweep
+from rollax.runs.comparison import experiment_of
 from rollax.runs.display import cells, shown_path
 from rollax.runs.experiment import Experiment, merged, override, read_experiment
 from rollax.runs.loggers.table import make_loggers
 from rollax.runs.loggers.tensorboard import EVENTS
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
-from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty, newest_checkpoint
+from rollax.runs.run_folder import BEST, CHECKPOINTS, CONFIG, CURVE, PREFIX, check_empty, newest_checkpoint
 from rollax.runs.run_lock import refuse_used
-from rollax.runs.stopping import DONE
+from rollax.runs.stopping import DONE, checked_stop, ended_by
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -80,9 +80,9 @@ def train_by(train: Callable[..., None], options: Mapping[str, Any]) -> int:
         seeds = seeds_from(experiment.config.get("seed"), options["seeds"] or 1)
         kind = "sweep" if options["sweep"] else "seeds"
         folder = new_folder(f"{experiment.run}-{experiment.env or 'data'}-{kind}") if out is None else out
-        here = _InThisProcess(experiment, options["trust_code"], lambda: fit_options("none"))
+        here = Training(experiment, options["trust_code"], lambda: fit_options("none"))
         return train_many(train, options, experiment, folder, grid, seeds, here)
-    refuse_continue_for(options["continue_for"], experiment.stop, resumed=resume is not None)
+    _refuse_continue_for(options["continue_for"], experiment.stop, resumed=resume is not None)
     earlier = None if resume is None else newest_checkpoint(resume).resolve().parent.parent
     if out is not None and (earlier is None or out.resolve() != earlier):
         check_empty(out, "--out", f"rollax resume {shlex.quote(str(out))}")
@@ -118,14 +118,19 @@ def _experiment_of(options: Mapping[str, Any]) -> tuple[Experiment, dict[str, An
 
 
 @dataclasses.dataclass(frozen=True)
-class _InThisProcess:
-    """A `Training`; `fit_options` returns keyword arguments of `Trainer.fit`, with new loggers for each run."""
+class Training:
+    """How a planned run trains in this process, with the options of `rollax train`.
+
+    Args:
+        fit_options: returns keyword arguments of `Trainer.fit`, with new loggers for each run.
+    """
 
     experiment: Experiment
     trust_code: bool
     fit_options: Callable[[], dict[str, Any]]
 
     def make(self, run: PlannedRun, resume: Path | None) -> Trainer:
+        """Returns the trainer of a run, new or restored."""
         config = {**parse_settings(run.setting.texts), "seed": run.seed}
         experiment = override(self.experiment, run=None, env=None, config=config, stop={})
         if resume is not None:  # the checkpoint has the keys of the preset
@@ -133,6 +138,7 @@ class _InThisProcess:
         return make_trainer(experiment, resume, self.trust_code)
 
     def fit(self, trainer: Trainer, run: PlannedRun, resume: Path | None, stop: Mapping[str, float]) -> FitResult:
+        """Trains into the run folder."""
         if resume is not None:
             stop = stop_of_resumed(trainer, resume, stop, None)
         return trainer.fit(stop, absolute(run.folder, ConfigError), **self.fit_options())
@@ -198,6 +204,46 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
     if experiment.given is not None:
         return trainer_class(config=config_of_values(trainer_class.config_class, config, experiment.given))
     return trainer_class(config=config)
+
+
+def _refuse_continue_for(continue_for: int | None, stop: Mapping[str, float], *, resumed: bool) -> None:
+    """Raises ConfigError for a `--continue-for` that is not positive, or has no effect."""
+    if continue_for is None:
+        return
+    if not resumed:
+        raise ConfigError.no_effect(
+            "--continue-for", "there is no earlier run", "rollax train --continue-for", continue_for
+        ).fix("write --stop-timesteps, or --resume=RUN")
+    if continue_for <= 0:
+        raise ConfigError.out_of_range("The number of further steps", "--continue-for", continue_for, "more than 0")
+    if "timesteps_total" in stop:
+        raise ConfigError.twice(
+            "The limit of steps", "--continue-for and --stop-timesteps", f"{continue_for}, {stop['timesteps_total']}"
+        ).fix("leave one of them out")
+
+
+def stop_of_resumed(
+    trainer: Trainer, run: Path, given: Mapping[str, float], continue_for: int | None
+) -> Mapping[str, float]:
+    """Returns the stop conditions of a trainer that continues the run in the folder `run`.
+
+    The result has the conditions `given`, and `continue_for` more steps, in the unit of `count_steps_by`. Without
+    either argument, the result is the stop conditions of the run.
+
+    Raises:
+        ConfigError: the run has ended by its own stop conditions, and no others are passed.
+    """
+    if continue_for is not None:
+        return {**given, "timesteps_total": trainer.optimizer.steps + continue_for}
+    if given or not (run / RESULTS_NAME).exists():  # without results, the checkpoint is not of a run folder
+        return given
+    stop = checked_stop(experiment_of(run).get("stop") or {}, f"{run / CONFIG}: stop")
+    if by := ended_by(run, trainer.iteration, stop):
+        raise ConfigError("The run has ended.", str(run), f"{by}, at {trainer.optimizer.steps:,} steps").expected(
+            "a run that was interrupted, or other stop conditions",
+            "pass --continue-for=N for N more steps, or stop conditions such as --stop-timesteps",
+        )
+    return stop
 
 
 def _within_stored_sections(config: dict[str, Any], checkpoint: Path, trust_code: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rollax.cli.continuing import stop_of_resumed
+from rollax.cli.training import stop_of_resumed
 from tests.cli.fake_algorithm import FakeTrainer
 
 
