@@ -272,9 +272,6 @@ class Recurrent(nn.Module):
                 nn.init.orthogonal_(gate)
             nn.init.zeros_(layer.bias)
 
-    def _weights(self) -> list[Tensor]:
-        return [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
-
     @staticmethod
     def _by_sequence(x: Tensor, sequences: int) -> Tensor:
         steps = len(x) // sequences if sequences else 1  # 1 for an empty batch
@@ -311,8 +308,9 @@ class GRU(Recurrent):
 
     def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """[B·T, H] outputs, and the state after each sequence, for x [B·T, F] and a state of one array [B, H]."""
+        weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
         inputs = self._by_sequence(x, len(state[0]))
-        out, h = torch.gru(inputs, _one_layer(state[0]), self._weights(), True, 1, 0.0, self.training, False, True)
+        out, h = torch.gru(inputs, _one_layer(state[0]), weights, True, 1, 0.0, self.training, False, True)
         return out.reshape(len(x), self.features), (h[0],)
 
 

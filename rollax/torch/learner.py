@@ -20,7 +20,7 @@ from rollax.policy.checks import check_gradients, check_weights, not_finite
 from rollax.policy.update_plan import Minibatches, StopsUpdate, UpdatedTargets, UpdateResult, due_parts
 from rollax.torch.epoch import Epoch
 from rollax.torch.model_tensors import ModelTensors
-from rollax.torch.optimizers import check_optimizer_arrays, optimizer_arrays, set_optimizer_arrays
+from rollax.torch.optimizers import optimizer_arrays, set_optimizer_arrays
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import of_microbatches, of_valid_rows, statistics_of
 from rollax.torch.weights import assign, to_numpy, to_tensors
@@ -306,10 +306,6 @@ class Learner:
             "targets": {name: to_numpy(target) for name, target in self.tensors.targets.items()},
             "generator": self.generator.get_state().numpy().copy(),
         }
-
-    def check_optimizer_state(self, arrays: Mapping[str, np.ndarray], stored_class: str | None, where: str) -> None:
-        """Raises CheckpointError unless `set_state` can take this state of an optimizer."""
-        check_optimizer_arrays(self.optimizer, self.tensors.params, arrays, stored_class, where)
 
     def set_state(self, optimizer: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
         """Restores what `get_state` returned, except the random stream; CheckpointError for another optimizer."""

@@ -144,23 +144,24 @@ class ModelTensors:
         """Inside the block, only `parts` get gradients; at its end, the buffers of the other parts are restored."""
         # Parameters that the user has frozen stay frozen.
         waiting = [p for name, p in self.params.items() if p.requires_grad and part_of(name) not in parts]
-        before = {name: t.detach().clone() for name, t in self.extra.items() if part_of(name) in self.parts - parts}
-        try:
-            for parameter in waiting:
-                parameter.requires_grad_(False)
-            yield
-        finally:
-            for parameter in waiting:
-                parameter.requires_grad_(True)
-            self.keep_buffers()
-            with torch.no_grad():
-                for name, tensor in before.items():
-                    self.extra[name].copy_(tensor)
+        with self.keeping_extra(self.parts - parts):
+            try:
+                for parameter in waiting:
+                    parameter.requires_grad_(False)
+                yield
+            finally:
+                for parameter in waiting:
+                    parameter.requires_grad_(True)
 
     @contextmanager
-    def keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
-        """Keeps copies of the model's other state, such as buffers, and restores it at the end of the block."""
-        before = {name: tensor.detach().clone() for name, tensor in self.extra.items()}
+    def keeping_extra(self, parts: Set[str] | None = None) -> Iterator[Mapping[str, Tensor]]:
+        """Keeps copies of the other state, such as buffers, and restores it at the end of the block.
+
+        Args:
+            parts: the parts of the model whose state is kept; None: the whole model.
+        """
+        kept = {name: t for name, t in self.extra.items() if parts is None or part_of(name) in parts}
+        before = {name: tensor.detach().clone() for name, tensor in kept.items()}
         try:
             yield before
         finally:
@@ -168,7 +169,7 @@ class ModelTensors:
                 self.keep_buffers()
             finally:
                 with torch.no_grad():
-                    for name, tensor in self.extra.items():
+                    for name, tensor in kept.items():
                         tensor.copy_(before[name])
 
     def copies(self) -> Copies:

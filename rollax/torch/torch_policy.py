@@ -28,7 +28,7 @@ from rollax.torch import own_state
 from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation, with_running_statistics
 from rollax.torch.config import chosen_device
 from rollax.torch.learner import Learner
-from rollax.torch.optimizers import check_optimizer
+from rollax.torch.optimizers import check_optimizer, check_optimizer_arrays
 from rollax.torch.policy_model import check_model, check_module, check_sizes_known
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.statistics import statistics_of
@@ -320,7 +320,8 @@ class TorchPolicy(ModelPolicy):
         expected = {name: tuple(target.shape) for name, target in self.targets.items()}
         if targets:
             check_weights(targets, expected, f"{where}, target parameters")
-        self.learner.check_optimizer_state(optimizer, state.get("optimizer_class"), where)  # before anything changes
+        # Before anything changes.
+        check_optimizer_arrays(self.learner.optimizer, self.params, optimizer, state.get("optimizer_class"), where)
         super().set_state(state)
         self.learner.set_state(optimizer, num_updates, targets, where)
         self.generator.set_state(random)
