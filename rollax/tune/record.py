@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -159,9 +160,8 @@ class Record:
         with _quiet():
             return dict(optuna.importance.get_param_importances(self._study))
 
-    def _counted(self) -> Iterator[FrozenTrial]:
-        trials = self._study.get_trials(deepcopy=False)
-        return (t for t in trials if t.state != TrialState.FAIL or _FAILURE in t.user_attrs)
+    def _counted(self) -> list[FrozenTrial]:
+        return _without_interrupted(self._study.get_trials(deepcopy=False))
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return {key: self._space[key].value_of(param) for key, param in params.items()}
@@ -182,7 +182,7 @@ class Record:
         )
 
     def _end_interrupted(self, number: int, params: Mapping[str, Any]) -> None:
-        # No reason is stored: by the reason, `_counted` recognizes a trial that failed.
+        # No reason is stored: by the reason, `_without_interrupted` recognizes a trial that failed.
         self._study.tell(number, state=TrialState.FAIL)
         self._study.enqueue_trial(dict(params))
 
@@ -232,12 +232,25 @@ def _sampler(sampler: Sampler, seed: int) -> Any:
             return optuna.samplers.RandomSampler(seed=seed)
 
 
+class _HalvingPruner(optuna.pruners.SuccessiveHalvingPruner):
+    """Optuna's rule, which would count a trial again for each of its interruptions."""
+
+    def prune(self, study: Any, trial: FrozenTrial) -> bool:
+        counted = copy(study)
+        counted.get_trials = lambda deepcopy=True: _without_interrupted(study.get_trials(deepcopy))
+        return super().prune(counted, trial)
+
+
+def _without_interrupted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    return [trial for trial in trials if trial.state != TrialState.FAIL or _FAILURE in trial.user_attrs]
+
+
 def _pruner(pruner: Pruner) -> Any:
     match pruner:
         case "median":
             return optuna.pruners.MedianPruner()
         case "halving":
-            return optuna.pruners.SuccessiveHalvingPruner(min_resource=HALVING.first, reduction_factor=HALVING.factor)
+            return _HalvingPruner(min_resource=HALVING.first, reduction_factor=HALVING.factor)
         case "none":
             return optuna.pruners.NopPruner()
 

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import signal
+from typing import Any
 
 import optuna
 import pytest
@@ -11,7 +12,9 @@ from optuna.storages.journal import JournalFileBackend
 
 from rollax import ConfigError, RollaxError
 from rollax.tune import run_study
-from rollax.tune.settings import BEST, JOURNAL, OPTIONS
+from rollax.tune.distributions import Choice
+from rollax.tune.record import Record
+from rollax.tune.settings import BEST, JOURNAL, OPTIONS, Options, Settings
 from tests.env.refused import raised, refused
 from tests.tune.fake import BEST_LR, FakeTrainer
 
@@ -179,6 +182,24 @@ def test_a_trial_that_was_interrupted_is_repeated(search, number, dies):
     assert study.signal is None
     assert values(study) == values(whole)
     assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+
+
+@pytest.mark.parametrize("interruptions", [0, 1])
+def test_a_trial_that_was_interrupted_counts_once_in_successive_halving(tmp_path, interruptions):
+    space = {"lr": Choice((1e-3, 1e-2))}
+    fake: Any = FakeTrainer
+    settings = Settings(fake, "CartPole-v1", {}, {}, space, Options(sampler="random", pruner="halving"))
+    record, pruned = Record(tmp_path / JOURNAL, settings), []
+    for number, score in enumerate([9, 1, 2, 3, 4, 8]):
+        for _ in range(interruptions if number == 0 else 0):
+            trial, _ = record.begin()
+            record.report(trial, 1, score)
+            record.interrupt(trial)
+        trial, _ = record.begin()
+        pruned.append(record.report(trial, 1, score))
+        record.finish(trial, score, 10)
+    # The best third of the scores so far goes on: of six scores, the best two.
+    assert pruned == [False, True, True, True, True, False]
 
 
 def test_a_killed_process_leaves_a_trial_that_is_repeated(search, tmp_path):
