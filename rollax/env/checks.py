@@ -21,7 +21,7 @@ from gymnasium.error import DependencyNotInstalled
 from rollax.core import space_codec, trees
 from rollax.core.numbers import sum_of_squares
 from rollax.core.space_codec import Where, outline
-from rollax.errors import INSTALLS, EnvError, missing_package, text_of
+from rollax.errors import INSTALLS, EnvError, RollaxError, missing_package, text_of
 
 log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
@@ -219,6 +219,17 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
         where,
         "the traceback above" if action is None else f"action {action!r}; the traceback above",
     ).expected(f"{doing} to return", fix_of(error, subject))
+
+
+@contextmanager
+def failures_named(doing: str, where: str, action: Any = None) -> Iterator[None]:
+    """A context in which an exception of user code becomes the error of `failed`; errors of rollax stay as they are."""
+    try:
+        yield
+    except RollaxError:
+        raise
+    except Exception as error:
+        raise failed(error, doing, where, action) from error
 
 
 def _wrapper_of(error: BaseException) -> str | None:

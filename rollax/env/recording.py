@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rollax.core.importing import JAX_ENV, named_by_caller
 from rollax.core.numbers import is_finite
 from rollax.env.base_env import BaseEnv
-from rollax.env.checks import failed
+from rollax.env.checks import failures_named
 from rollax.env.env_wrapper import EnvWrapper
 from rollax.env.making import DEFAULT_SETTINGS, EnvSettings, call_convention, make_base_env, signature_of
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
@@ -197,13 +197,10 @@ class RecordedEnv(EnvWrapper):
     def _frame(self, env_id: int) -> np.ndarray | None:
         """A frame; None if the process of the sub-environment is gone: a later poll reports its episode as lost."""
         try:
-            frame: Any = self.env.try_render(env_id)
+            with failures_named("render()", f"sub-environment {env_id}"):
+                frame: Any = self.env.try_render(env_id)
         except WorkerError:
             return None
-        except RollaxError:
-            raise
-        except Exception as error:
-            raise failed(error, "render()", f"sub-environment {env_id}") from error
         if is_frame(frame):
             return frame
         raise EnvError(

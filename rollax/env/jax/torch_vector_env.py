@@ -218,12 +218,8 @@ class TorchBaseEnv(NativeVectorEnv):
 
     def step_on_device(self, actions: ByAgent) -> Received:
         """Steps all sub-environments with [N, ...] actions; EnvError if the environment raises."""
-        try:
+        with checks.failures_named("step()", f"{self.name}, one of its sub-environments"):
             return self.env.step_tensors(actions[DEFAULT_AGENT])
-        except EnvError:
-            raise
-        except Exception as error:
-            raise checks.failed(error, "step()", f"{self.name}, one of its sub-environments") from error
 
     # Traced by JAX.
 

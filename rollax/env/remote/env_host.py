@@ -19,7 +19,7 @@ from rollax.env.copies import NO_SPACES, Spaces, check_spaces, space_of
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
 from rollax.env.registrations import Registrations, register_all
 from rollax.env.vector import VectorEnv, frame_of
-from rollax.errors import EnvError, RollaxError, text_of
+from rollax.errors import EnvError, text_of
 
 AttributeKind = Literal["method", "env", "value"]
 
@@ -130,12 +130,8 @@ class EnvHost:
         getattr(env, "close", lambda: None)()
 
     def _attempt(self, doing: str, call: Callable[[], Any], action: Any = None) -> Any:
-        try:
+        with checks.failures_named(doing, self._where, action):
             return call()
-        except RollaxError:
-            raise
-        except Exception as error:
-            raise checks.failed(error, doing, self._where, action) from error
 
 
 def facts_of(env: Any, declared: Spaces) -> EnvFacts:

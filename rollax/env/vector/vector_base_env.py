@@ -91,19 +91,16 @@ class VectorBaseEnv(BaseEnv):
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         if isinstance(self.env, SteppedInTurn) and len(self._resting):
             self._rest(self.env, np.setdiff1d(self._resting, env_index))
-        indices, call = env_index.tolist(), "vector_reset()"
-        try:
-            if len(indices) == self.num_envs and indices == list(range(self.num_envs)):
+        indices = env_index.tolist()
+        of_all = indices == list(range(self.num_envs))
+        call = "vector_reset()" if of_all else "reset_at()"
+        with checks.failures_named(call, self.name):
+            if of_all:
                 result: Any = self.env.vector_reset(seeds)
             else:
-                call = "reset_at()"
                 pairs = [self.env.reset_at(i, None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
                 checked = [checks.check_reset(pair, self._where(i)) for i, pair in zip(indices, pairs, strict=True)]
                 result = [obs for obs, _ in checked], [info for _, info in checked]
-        except RollaxError:
-            raise
-        except Exception as error:
-            raise checks.failed(error, call, self.name) from error
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise (
                 EnvError.not_returned("vector_reset()", "(obs, infos)", self.name, checks.outline(result))
@@ -123,12 +120,8 @@ class VectorBaseEnv(BaseEnv):
         return self.env.try_render_at(env_id or 0)
 
     def stop(self) -> None:
-        try:
+        with checks.failures_named("close()", self.name):
             self.env.close()
-        except RollaxError:
-            raise
-        except Exception as error:
-            raise checks.failed(error, "close()", self.name) from error
 
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"
