@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.config.off_policy_groups import AsyncReplayFields
-from rollax.core.stored_values import read_count, read_dict
+from rollax.core.stored_values import read_count
 from rollax.optimizers.learner_thread import LearnerThread, LearnsInThread
 from rollax.optimizers.optimizer import POLL_S, Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, random_state
@@ -112,10 +111,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         """
         num_updates = read_count(state, "num_updates", "optimizer")
         choices = random_state(state, "choices", "rng", self.shards.choices)
-        # A copy, as the shards may still refuse their state.
-        due, most_steps = copy(self._due), self.config.buffer_size
-        stored = read_dict(state, "due", "optimizer")
-        due.restore(stored, made=num_updates, kept="shards" in state, most_steps=most_steps)
+        due = self._restored_due(state, num_updates, kept="shards" in state)
         if "shards" in state:
             self.shards.set_state(state["shards"])
         else:

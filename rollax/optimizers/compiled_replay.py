@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 from rollax.config.replay_groups import ReplayFields
@@ -101,8 +100,7 @@ class CompiledReplayOptimizer(ReplayOptimizer):
         stored = random_state(state, "rng", "choices", rng)
         buffers = read_dict({"buffers": {}, **state}, "buffers", "optimizer")
         other_kind = any(read_dict(buffers, policy_id, "optimizer: buffers") for policy_id in buffers)
-        due, most_steps = copy(self._due), self.config.buffer_size  # a copy, as the ring may still refuse its state
-        due.restore(read_dict(state, "due", "optimizer"), made=num_updates, kept="rows" in state, most_steps=most_steps)
+        due = self._restored_due(state, num_updates, kept="rows" in state)
         self.rounds.set_state(read_dict({"rows": {}, **state}, "rows", "optimizer"))
         self._due = due
         self.num_updates, rng.bit_generator.state = num_updates, stored

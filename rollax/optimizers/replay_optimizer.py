@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax.core.stored_values import generator_state, read_count, read_number
+from rollax.core.stored_values import generator_state, read_count, read_dict, read_number
 from rollax.env.stacking import stack_axis
 from rollax.errors import ConfigError, PolicyError
 from rollax.optimizers.exact import inexact
@@ -66,26 +66,28 @@ class UpdatesDue:
     def get_state(self) -> dict[str, Any]:
         return asdict(self)
 
-    def restore(self, state: Mapping[str, Any], *, made: int, kept: bool, most_steps: int) -> None:
-        """Continues the counts of another object, which made `made` updates and whose settings may differ.
+    def restored(self, state: Mapping[str, Any], *, made: int, kept: bool, most_steps: int) -> UpdatesDue:
+        """With the settings of this object, the counts of the object that returned `state` and made `made` updates.
 
-        Unless the stored rows are `kept`, `learning_starts` counts from here. After a CheckpointError nothing has
-        changed.
+        The settings of that object may differ. Unless the stored rows are `kept`, `learning_starts` counts from here.
+        Raises CheckpointError for an invalid state.
 
         Updates for at most `most_steps` steps, the size of the buffer, stay due: a damaged count cannot make the
         optimizer's step endless.
         """
+        due = UpdatesDue(self.learning_starts, self.training_intensity)
         if not kept:
-            self.begin(made)
-            return
+            due.begin(made)
+            return due
         where = "updates due"
         stored, since, starts = (read_count(state, key, where) for key in ("stored", "since", "learning_starts"))
         before, intensity = read_number(state, "before", where), read_number(state, "training_intensity", where)
-        self.stored, self.before, self.since = stored, before, since
-        if (starts, intensity) != (self.learning_starts, self.training_intensity):
-            self.before, self.since = self._exactly(intensity), max(stored, self.learning_starts)
-        if self.updates - made > (most := math.ceil(most_steps * self.training_intensity)):
-            self.begin(made + most, stored=stored)
+        due.stored, due.before, due.since = stored, before, since
+        if (starts, intensity) != (due.learning_starts, due.training_intensity):
+            due.before, due.since = due._exactly(intensity), max(stored, due.learning_starts)
+        if due.updates - made > (most := math.ceil(most_steps * due.training_intensity)):
+            due.begin(made + most, stored=stored)
+        return due
 
     def _exactly(self, training_intensity: float) -> float:
         # A product: rounding errors of a running sum of fractions would add up.
@@ -147,6 +149,11 @@ class ReplayOptimizer(Optimizer):
             return partial(UniformReplay, **settings)
         alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
         return partial(PrioritizedReplay, alpha=alpha, eps=eps, **settings)
+
+    def _restored_due(self, state: Mapping[str, Any], num_updates: int, *, kept: bool) -> UpdatesDue:
+        """The due updates of a state from `get_state`, after `num_updates` updates; `kept`: it has the stored rows."""
+        due = read_dict(state, "due", "optimizer")
+        return self._due.restored(due, made=num_updates, kept=kept, most_steps=self.config.buffer_size)
 
     def rows_of_update(self, policy: Policy) -> int:
         """Rows of one update: the policy's own number if it has one, else `train_batch_size`."""

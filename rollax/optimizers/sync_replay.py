@@ -140,10 +140,9 @@ class SyncReplayOptimizer(ReplayOptimizer):
         ahead = {policy_id: read_count(stored, policy_id, "optimizer: ahead") for policy_id in self.policies}
         buffers, rows = (read_dict({name: {}, **state}, name, "optimizer") for name in ("buffers", "rows"))
         check_states(self.buffers, buffers)
-        due, most_steps = read_dict(state, "due", "optimizer"), self.config.buffer_size
-        self._due.restore(due, made=num_updates, kept="buffers" in state, most_steps=most_steps)
+        due = self._restored_due(state, num_updates, kept="buffers" in state)
         set_states(self.buffers, buffers)
-        self.num_updates, self._ahead = num_updates, ahead
+        self._due, self.num_updates, self._ahead = due, num_updates, ahead
         self._rng.bit_generator.state = rng
         if rows:
             log.warning(OTHER_KIND, "on the host")

@@ -19,8 +19,7 @@ def after(due: UpdatesDue, *fragments: int) -> list[int]:
 def restored(due: UpdatesDue, learning_starts: int, training_intensity: float, *, kept: bool = True) -> UpdatesDue:
     """A run with these settings, restored from the state of another one that has made all due updates."""
     other = UpdatesDue(learning_starts, training_intensity)
-    other.restore(json.loads(json.dumps(due.get_state())), made=due.updates, kept=kept, most_steps=1000)
-    return other
+    return other.restored(json.loads(json.dumps(due.get_state())), made=due.updates, kept=kept, most_steps=1000)
 
 
 def test_by_hand():
@@ -99,13 +98,12 @@ def test_a_forged_state_makes_no_more_updates_due_than_a_full_buffer(forged):
     due = UpdatesDue(4, 0.5)
     due.add(10)  # 3 updates
     state = {**due.get_state(), **forged}
-    due.restore(state, made=3, kept=True, most_steps=100)
+    due = due.restored(state, made=3, kept=True, most_steps=100)
     assert due.updates == 3 + 50
     assert after(due, 2, 2) == [54, 55]
 
 
 def test_updates_that_are_not_made_yet_stay_due_after_a_restore():
-    due, other = UpdatesDue(4, 0.5), UpdatesDue(4, 0.5)
+    due = UpdatesDue(4, 0.5)
     due.add(10)
-    other.restore(due.get_state(), made=1, kept=True, most_steps=100)
-    assert other.updates == 3
+    assert UpdatesDue(4, 0.5).restored(due.get_state(), made=1, kept=True, most_steps=100).updates == 3
