@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import Space
@@ -133,9 +132,7 @@ class WorkerPolicies(dict[str, Policy]):
                 f"pass what get_{what}() of a worker with these policies returned, or {{policy_id: {what}}}",
             )
 
-    def sync_filters(
-        self, states: Mapping[str, State], filters_set: Mapping[str, int] = MappingProxyType({}), *, learning: bool
-    ) -> None:
+    def sync_filters(self, states: Mapping[str, State], filters_set: Mapping[str, int], *, learning: bool) -> None:
         """Sets the states of running statistics, and keeps the statistics that are not sent yet.
 
         With `learning` false, policies that learn here keep their statistics. A policy whose count in `filters_set` has
