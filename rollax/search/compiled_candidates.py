@@ -151,26 +151,22 @@ def _joined(played: list[tuple[EpisodeState, _Played]], before: EpisodeState) ->
     )
 
 
-def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
-    """The candidate player of a worker, made at the first call; see `make_candidate_player`."""
-    if _PLAYER not in worker.kept:
-        worker.kept[_PLAYER] = make_candidate_player(worker.sampler, worker.worker_index)
-    return worker.kept[_PLAYER]
-
-
 def play_candidates(request: Candidates, worker: RolloutWorker) -> CandidateReturns:
     """The returns of candidates around the parameters of a worker's policy; the task of `RolloutWorker.perform`."""
     return candidate_player(worker).play(request)
 
 
-def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlayer:
-    """The player of candidates for a sampler; compiled if the sampler is.
+def candidate_player(worker: RolloutWorker) -> CandidatePlayer:
+    """The player of candidates of a worker, made at the first call; compiled if the sampler is.
 
     Raises:
         ConfigError: the sampler is of a user's class, or the parameters of the candidates do not fit into the memory.
         PolicyError: there are several policies.
         PolicyError, EnvError: as for `CandidatePlayer`.
     """
+    if _PLAYER in worker.kept:
+        return worker.kept[_PLAYER]
+    sampler = worker.sampler
     if type(sampler) not in (BlockSampler, RowSampler, CompiledSampler, SimulatorSampler):
         what = "The sampler has no effect: candidates are played by a loop of their own."
         expected = "the default, or RowSampler for environments in JAX that are to be stepped one by one"
@@ -179,4 +175,4 @@ def make_candidate_player(sampler: Sampler, worker_index: int) -> CandidatePlaye
         raise PolicyError.one_policy_only("config key 'multiagent.policies'", sampler.runners)
     (runner,) = sampler.runners.values()
     player_class = CompiledCandidates if type(sampler) is CompiledSampler else CandidatePlayer
-    return player_class(sampler, runner, worker_index)
+    return worker.kept.setdefault(_PLAYER, player_class(sampler, runner, worker.worker_index))
